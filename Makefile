@@ -1,0 +1,80 @@
+# `make` alone lists the habits. A machine needs Python 3.11 or later and make; Java 17 or later is used if it is there.
+# Set-up happens by itself: the locked dependencies go into .venv whenever requirements.lock is newer than it.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+
+VENV  ?= .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LAKE  ?= out/lake
+ARGS  ?=
+
+# The first Python that is new enough; `make PYTHON=/some/python3.13 test` overrides.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+
+.PHONY: help setup run test fmt lint fuzz bench docs ci lock dist clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(STAMP) ## ingest the sample files into a lake, then ask it a question
+	$(BIN)/rawlog ingest samples --to $(LAKE)
+	$(BIN)/rawlog query "SELECT topic, partition, count(*) AS records, min(offset) AS first, max(offset) AS last, \
+	  sum(length(value)) AS bytes FROM records GROUP BY topic, partition ORDER BY topic, partition" $(LAKE)
+	@echo; echo "The lake is $(abspath $(LAKE)): Parquet files and an Iceberg catalog; ask it more with"
+	@echo "  $(BIN)/rawlog query 'SELECT * FROM findings' $(LAKE)"
+
+test: $(STAMP) ## all tests, real brokers and Spark included (ARGS='tests/formats -k crc')
+	$(BIN)/python -m pytest $(ARGS)
+
+fmt: $(STAMP) ## format the code and sort its imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+lint: $(STAMP) ## style, types and the floors between modules; changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fuzz: $(STAMP) ## the property tests with the deep profile, for as long as it takes
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
+
+bench: $(STAMP) ## measure; results are printed and kept in out/bench
+	$(BIN)/python bench/run.py $(ARGS)
+
+docs: $(STAMP) ## print the byte tables and rule pages of docs/ from their declarations
+	$(BIN)/python docs/build.py $(ARGS)
+
+ci: ## what CI runs: lint, then test
+	$(MAKE) lint
+	$(MAKE) test
+
+lock: $(STAMP) ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade for newer versions)
+	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --quiet \
+	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS)
+
+dist: $(STAMP) ## wheel and source archive into dist/
+	$(BIN)/python -m hatchling build --clean
+
+clean: ## remove what was made, .venv and all
+	rm -rf $(VENV) out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(STAMP)
+
+# uv comes from the lock too, and only makes the rest quicker: pip does the same without it.
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "rawlog needs Python 3.11 or later: none found (make PYTHON=... says where)" >&2; exit 2; }
+	@echo "Setting up $(VENV) (once for each requirements.lock) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[0-9.]*\).*/\1/p' requirements.lock)" \
+	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)

@@ -1,0 +1,100 @@
+"""The command line: a table of verbs, each a module that is imported when it is used. `main` is the console entry.
+
+To add a verb: a module below `commands` with a click command named `command`, and its line in VERBS.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import click
+
+from rawlog.cli.errors import CLOSED_PIPE, guarded, quiet_output
+
+#: verb -> (group of `--help`, module, one line of help). A verb whose module is not there yet is not shown.
+VERBS: dict[str, tuple[str, str, str]] = {
+    "formats": ("look", "rawlog.cli.commands.formats", "Every format: family, files, what can be done with it."),
+    "ls": ("look", "rawlog.cli.commands.ls", "What is there: system, topic, offsets, times, counts, state."),
+    "cat": ("look", "rawlog.cli.commands.cat", "Print the rows of a table."),
+    "head": ("look", "rawlog.cli.commands.head", "Print the first rows."),
+    "tail": ("look", "rawlog.cli.commands.tail", "Print the last rows; -f follows a live log."),
+    "count": ("look", "rawlog.cli.commands.count", "Print the number of rows."),
+    "explain": ("look", "rawlog.cli.commands.explain", "The bytes of a frame, field by field."),
+    "verify": ("check and mend", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
+    "query": ("ask", "rawlog.cli.commands.query", "Ask in SQL; the tables of the paths are views."),
+    "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
+    "completion": ("shell", "rawlog.cli.commands.completion", "Print the completion script of a shell."),
+}
+GROUPS = ("look", "check and mend", "move", "ask", "live", "shell")
+
+
+class Verbs(click.Group):
+    """A group that knows its verbs without importing them, and ends with the exit codes that rawlog promises."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs that work, in the order of the table."""
+        return [name for name, (_, module, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a verb."""
+        if cmd_name not in VERBS or importlib.util.find_spec(VERBS[cmd_name][1]) is None:
+            return None
+        command: click.Command = importlib.import_module(VERBS[cmd_name][1]).command
+        command.name = cmd_name
+        command.short_help = VERBS[cmd_name][2]
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Answer an unknown verb with the nearest ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from rawlog.errors import unknown
+
+            raise click.UsageError(str(unknown("verb", args[0], self.list_commands(ctx))), ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs by group, without importing any of them."""
+        there = self.list_commands(ctx)
+        width = max(map(len, there))
+        for group in GROUPS:
+            lines = [(name.ljust(width), VERBS[name][2]) for name in there if VERBS[name][0] == group]
+            if lines:
+                with formatter.section(group[0].upper() + group[1:]):
+                    formatter.write_dl(lines)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; a reader that went away is no error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            quiet_output()
+            ctx.exit(CLOSED_PIPE)
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line and end the process with its exit code."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        raise SystemExit(guarded(lambda: super(Verbs, self).main(*args, standalone_mode=False, **extra)))
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit codes: 0 done and clean; 1 damage found; 2 wrong usage; 3 cannot be read. `rawlog VERB --help` tells the rest.",
+)
+@click.version_option(package_name="rawlog", prog_name="rawlog")
+def cli() -> None:
+    """Read, verify and query the files that Kafka, kafka-replay and other message systems leave on disk.
+
+    A PATH is a file, a directory, a glob or a URL (s3://, gs://, file://); files are recognised by place, name and first bytes.
+    """
+
+
+def main() -> None:
+    """The console entry."""
+    cli.main(prog_name="rawlog")

@@ -1,0 +1,79 @@
+"""Arrow arrays from what kernels and files give: small builders that every reader shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog.frames import Bytes
+from rawlog.tables import Table, arrow_type
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+def constant(value: Any, type: str, count: int) -> pa.Array:
+    """An array of one value over and over; null where the value is None."""
+    arrow = arrow_type(type)
+    return pa.nulls(count, arrow) if value is None else pa.repeat(pa.scalar(value, arrow), count)
+
+
+def integers(values: NDArray[Any], type: str, valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An integer column of a table's type, null where `valid` is false."""
+    arrow = arrow_type(type)
+    mask = None if valid is None or valid.all() else ~valid
+    return pa.array(np.ascontiguousarray(values, arrow.to_pandas_dtype()), arrow, mask=mask)
+
+
+def timestamps(microseconds: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """A timestamp column, null where `valid` is false."""
+    return integers(microseconds, "bigint", valid).view(TIMESTAMP)
+
+
+def booleans(values: NDArray[Any]) -> pa.Array:
+    return pa.array(np.asarray(values, np.bool_))
+
+
+def spans(
+    data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], valid: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """A binary column of runs of `data`, all of which the caller has checked to lie inside it."""
+    from rawlog.kernels.gather import gather_spans
+
+    count = starts.size
+    sizes = sizes if valid is None else np.where(valid, sizes, 0)
+    total = int(sizes.sum())
+    if total > 0x7FFF_FFFF:
+        raise ValueError("a batch of binary values past 2 GiB: the reader must cut it")
+    offsets = pa.allocate_buffer((count + 1) * 4)
+    values = pa.allocate_buffer(total + 64)
+    gather_spans(
+        data,
+        np.ascontiguousarray(starts, np.int64),
+        np.ascontiguousarray(sizes, np.int64),
+        np.frombuffer(values, np.uint8),
+        np.frombuffer(offsets, np.int32),
+    )
+    mask = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    nulls = 0 if valid is None else int(count - valid.sum())
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [mask, offsets, values.slice(0, total)], nulls)
+
+
+def empty_headers(count: int) -> pa.Array:
+    """A headers column in which no row has any."""
+    from rawlog.tables import HEADERS
+
+    arrow = arrow_type(HEADERS)
+    offsets = pa.array(np.zeros(count + 1, np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array([], arrow.value_type), type=arrow)
+
+
+def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    """A batch of exactly a table's schema from columns by name."""
+    arrays = [columns[name] for name in table.names]
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)

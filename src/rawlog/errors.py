@@ -1,0 +1,106 @@
+"""The error tree: everything rawlog raises for what it was given, as opposed to its own mistakes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RawlogError(Exception):
+    """The root: catch this and nothing rawlog raises about its input escapes."""
+
+
+class DataError(RawlogError):
+    """Bytes that are not what their format demands, with the place where that was seen.
+
+    The message reads `format: path: byte position: what, expectation`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        format: str | None = None,
+        layout: str | None = None,
+        field: str | None = None,
+        expected: object = None,
+        found: object = None,
+        context: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.position = position
+        self.format = format
+        self.layout = layout
+        self.field = field
+        self.expected = expected
+        self.found = found
+        self.context = context
+
+    def at(self, **place: object) -> DataError:
+        """Fill in what is not yet known of the place, and return the error itself."""
+        for name, value in place.items():
+            if getattr(self, name) is None:
+                setattr(self, name, value)
+        return self
+
+    def __str__(self) -> str:
+        parts = [part for part in (self.format, self.path) if part]
+        if self.position is not None:
+            parts.append(f"byte {self.position:,}")
+        parts.append(self.message)
+        text = ": ".join(parts)
+        return f"{text}\n{self.context}" if self.context else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.__dict__))
+
+
+def _rebuild(cls: type[DataError], message: str, state: dict[str, object]) -> DataError:
+    error = cls(message)
+    error.__dict__.update(state)
+    return error
+
+
+class TruncatedError(DataError):
+    """The bytes end inside a structure."""
+
+
+class CorruptError(DataError):
+    """The bytes contradict their format."""
+
+
+class UnsupportedError(DataError):
+    """A version or variant that is known to exist, or may, and cannot be read."""
+
+
+class UnknownFormatError(RawlogError, ValueError):
+    """A file that no format recognises, or a format name that is not registered."""
+
+
+class EncodeError(RawlogError, ValueError):
+    """Rows that the target format cannot hold."""
+
+
+class OptionError(RawlogError, ValueError):
+    """An option, name or value the caller gave that is not one."""
+
+
+class AccessError(RawlogError, OSError):
+    """A path that is missing, unreadable, in the way, or a service that does not answer."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
+    """An OptionError that answers an unknown name with the nearest known ones."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if not near:
+        near = [candidate for candidate in names if name.lower() in candidate.lower()][:3]
+    hint = f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(names)}"
+    return OptionError(f"unknown {what} {name!r}{hint}")

@@ -1,0 +1,138 @@
+"""Finding: something verification has to say, with its place; Rule: one thing it looks for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rawlog.tables import FINDINGS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+S = TypeVar("S")
+
+
+class Severity(StrEnum):
+    """How much a finding matters: data is wrong or lost; something is odd; worth knowing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a rule yields: where and what. The rule itself adds its code, severity, path and format."""
+
+    message: str
+    position: int | None = None
+    size: int | None = None
+    offset: int | None = None
+    expected: object = None
+    found: object = None
+    path: str | None = None
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of the `findings` table."""
+
+    code: str
+    severity: Severity
+    path: str | None
+    format: str | None
+    position: int | None
+    size: int | None
+    offset: int | None
+    message: str
+    expected: str | None = None
+    found: str | None = None
+
+    def as_row(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in FINDINGS.names}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[S]):
+    """A check with a stable code. Its docstring is its page in the docs: what it means, what to do."""
+
+    code: str
+    severity: Severity
+    check: Callable[[S], Iterable[Mark]]
+
+    @property
+    def about(self) -> str:
+        return inspect.cleandoc(self.check.__doc__ or "")
+
+    def run(self, subject: S, *, path: str | None, format: str | None) -> Iterator[Finding]:
+        """The findings of this rule on a file's window or a tree."""
+        for mark in self.check(subject):
+            yield Finding(
+                self.code,
+                mark.severity or self.severity,
+                mark.path or path,
+                format,
+                mark.position,
+                mark.size,
+                mark.offset,
+                mark.message,
+                None if mark.expected is None else str(mark.expected),
+                None if mark.found is None else str(mark.found),
+            )
+
+
+def rule(code: str, severity: Severity) -> Callable[[Callable[[S], Iterable[Mark]]], Rule[S]]:
+    """Make a Rule of a generator function."""
+
+    def make(check: Callable[[S], Iterable[Mark]]) -> Rule[S]:
+        assert check.__doc__, f"rule {code} needs a docstring: what it means and what to do"
+        return Rule(code, severity, check)
+
+    return make
+
+
+@dataclass(slots=True)
+class Findings:
+    """The outcome of a verification: iterable, with a verdict and the counts a summary shows."""
+
+    items: list[Finding] = field(default_factory=list)
+    files: int = 0
+    frames: int = 0
+
+    @property
+    def errors(self) -> int:
+        return sum(item.severity is Severity.ERROR for item in self.items)
+
+    @property
+    def warnings(self) -> int:
+        return sum(item.severity is Severity.WARNING for item in self.items)
+
+    @property
+    def verdict(self) -> str:
+        """`damaged` with errors, `suspect` with warnings only, else `clean`."""
+        return "damaged" if self.errors else "suspect" if self.warnings else "clean"
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "files": self.files,
+            "frames": self.frames,
+            "errors": self.errors,
+            "warnings": self.warnings,
+        }
+
+    def to_arrow(self) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.Table.from_pylist([item.as_row() for item in self.items], schema=FINDINGS.schema)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)

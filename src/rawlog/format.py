@@ -1,0 +1,233 @@
+"""Format: what rawlog can do with one kind of file, as a value. Family: the formats of one system.
+
+Abilities are functions; one that a format lacks is None. They are usually `Deferred`, so that naming every format
+imports neither NumPy nor the compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rawlog.findings import Rule
+from rawlog.layout import Layout
+from rawlog.tables import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rawlog.errors import DataError
+    from rawlog.explain import Node
+    from rawlog.frames import Bytes, Frames
+
+T = TypeVar("T")
+
+
+class Deferred:
+    """A function that is imported when it is first called: `Deferred("rawlog.formats.replay.reader", "scan")`."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+        self._function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._function is None:
+            self._function = getattr(importlib.import_module(self.module), self.name)
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Deferred, (self.module, self.name))
+
+    def __repr__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a file's name and surroundings say of its content.
+
+    `group` names what belongs together (a partition directory); `start_offset` is the one in the name; `state` is a
+    word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    start_offset: int | None = None
+    group: str | None = None
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that was found: recognised (`format`), or not; `problem` says why it cannot be read."""
+
+    path: str
+    size: int
+    modified: float | None = None
+    format: str | None = None
+    place: Place = Place()
+    problem: str | None = None
+
+    @property
+    def system(self) -> str | None:
+        return self.format.split(".", 1)[0] if self.format else None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the frames of a file begin, and what its header says of their kind."""
+
+    position: int = 0
+    kind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a decoder is asked for: a table cut to the wanted columns, of which file, within which bounds.
+
+    `limit` is the largest size a compressed part may grow to; `context` is what `Format.context` made of the group.
+    """
+
+    table: Table
+    file: File
+    limit: int = 1 << 28
+    context: Any = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What frames cover, a value a frame, known without decoding them. None: the format does not say.
+
+    Offsets are half-open ranges; times are microseconds, `NO_TIME` where a frame has none; `records` is the number of
+    rows that a frame gives in the table `records`, -1 where only decoding tells. `min_is_exact` is false where rows may
+    lie before `min_time` (it is then only what the frame says of itself).
+    """
+
+    start_offset: NDArray[np.int64] | None = None
+    stop_offset: NDArray[np.int64] | None = None
+    min_time: NDArray[np.int64] | None = None
+    max_time: NDArray[np.int64] | None = None
+    records: NDArray[np.int64] | None = None
+    min_is_exact: bool = True
+
+
+NO_TIME = -(1 << 63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One kind of file, and all that can be done with it."""
+
+    name: str
+    title: str
+    files: str
+    layouts: tuple[Layout, ...] = ()
+    tables: tuple[Table, ...] = ()
+    #: Columns of `records` that survive being written and read again.
+    carries: frozenset[str] = frozenset()
+    #: By name and place: path -> Place, or None if the file is not of this format.
+    match: Callable[[str], Place | None] | None = None
+    #: By the first bytes: (head, size of the file) -> whether they are of this format.
+    sniff: Callable[[bytes, int], bool] | None = None
+    #: (head, size of the file) -> Origin; raises DataError for a header that cannot be.
+    begin: Callable[[bytes, int], Origin] | None = None
+    #: (bytes, kind) -> Frames, from the first byte on.
+    scan: Callable[[Bytes, int], Frames] | None = None
+    #: (frames, want) -> batches of exactly want.table.schema; before raising a DataError whose position is that of a
+    #: frame, everything in front of that frame has been yielded.
+    decode: Callable[[Frames, Want], Iterator[pa.RecordBatch]] | None = None
+    #: (frames, file) -> Spans; raises as decode does for frames whose checksum is wrong.
+    spans: Callable[[Frames, File], Spans] | None = None
+    #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
+    resync: Callable[[Bytes, int, int], int] | None = None
+    #: (frames whose status is damage) -> the error that tells what stands there.
+    fault: Callable[[Frames], DataError] | None = None
+    #: (frames with one frame, file) -> the parts of that frame, to the last bit.
+    explain: Callable[[Frames, File], list[Node]] | None = None
+    #: (head, file) -> the parts of the file's own header.
+    explain_header: Callable[[bytes, File], list[Node]] | None = None
+    #: (file, its group's files) -> facts from the whole group that decoding needs (aborted transactions …).
+    context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
+    #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
+    floor: Callable[[File, Sequence[File]], int | None] | None = None
+    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position not behind the first wanted row.
+    seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
+    #: (file, its group's files, bytes a piece) -> positions of frames, known without reading the file, at which to cut it.
+    cuts: Callable[[File, Sequence[File], int], list[int]] | None = None
+    #: (batches of `records`, options) -> the bytes of a file, in pieces.
+    encode: Callable[[Iterable[pa.RecordBatch], Mapping[str, str]], Iterator[bytes]] | None = None
+    #: (batch of `records`, number of its first row, options) -> rows that would be lost or changed, by column.
+    losses: Callable[[pa.RecordBatch, int, Mapping[str, str]], dict[str, int]] | None = None
+    #: Checks over one file's frames.
+    rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+
+    @property
+    def family(self) -> str:
+        return self.name.split(".", 1)[0]
+
+    @property
+    def all_rules(self) -> Sequence[Rule[Any]]:
+        return self.rules() if callable(self.rules) else self.rules
+
+    def abilities(self) -> list[str]:
+        """What can be done, in the words of `rawlog formats`."""
+        can = {
+            "read": self.decode is not None,
+            "verify": bool(self.rules),
+            "explain": self.explain is not None,
+            "write": self.encode is not None,
+        }
+        return [name for name, there in can.items() if there]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The formats of one system, with what concerns several of its files at once."""
+
+    name: str
+    title: str
+    formats: tuple[Format, ...]
+    #: Tables made from a whole group or tree: table name -> (files, options) -> batches of that table's schema.
+    folds: Mapping[str, Callable[[Sequence[File], Mapping[str, str]], Iterator[pa.RecordBatch]]] = field(
+        default_factory=dict
+    )
+    fold_tables: tuple[Table, ...] = ()
+    #: Checks of files against one another; each takes the family's files of a tree.
+    rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+
+    @property
+    def all_rules(self) -> Sequence[Rule[Any]]:
+        return self.rules() if callable(self.rules) else self.rules
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The family's own tables, without the ones that every system has."""
+        seen: dict[str, Table] = {}
+        for table in (*(table for format in self.formats for table in format.tables), *self.fold_tables):
+            if "." in table.name:
+                seen.setdefault(table.name, table)
+        return tuple(seen.values())
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What a rule sees of a file: the window it is at, its own memory of the windows before, and what rules share."""
+
+    file: File
+    format: Format
+    frames: Frames
+    memory: dict[str, Any] = field(default_factory=dict)
+    limit: int = 1 << 28
+    _shared: dict[object, Any] = field(default_factory=dict)
+
+    def share(self, make: Callable[[Inspection], T]) -> T:
+        """What `make` gives for this window, computed once and shared by all rules that ask for it."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]  # type: ignore[no-any-return]

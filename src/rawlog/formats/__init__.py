@@ -1,0 +1,1 @@
+"""The formats: one package a family, with the same file names in each. `rawlog.registry` is how others find them."""

@@ -1,0 +1,53 @@
+"""The text files at the top of a log directory that hold an offset for each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from rawlog.errors import CorruptError, RawlogError
+from rawlog.format import File
+from rawlog.formats.kafka.paths import split
+from rawlog.storage import Source
+
+LARGEST = 64 << 20
+LOG_START = "log-start-offset-checkpoint"
+
+
+def parse(data: bytes) -> dict[tuple[str, int], int]:
+    """The offsets of an offset checkpoint: a version line (0), a count, then `topic partition offset` lines.
+
+    CorruptError if it is anything else, as Kafka would say.
+    """
+    if not data:
+        return {}
+    lines = data.decode("utf-8", "replace").splitlines()
+    try:
+        if int(lines[0]) != 0:
+            raise CorruptError(f"version {lines[0]}, 0 expected", position=0, expected=0, found=lines[0])
+        rows = [line.split() for line in lines[2:]]
+        if len(rows) != int(lines[1]) or any(len(row) != 3 for row in rows):
+            raise CorruptError(f"{len(rows)} lines, {lines[1]} expected", position=0)
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    except (ValueError, IndexError):
+        raise CorruptError("not an offset checkpoint", position=0) from None
+
+
+@lru_cache(maxsize=64)
+def _log_starts(folder: str, stamp: object) -> dict[tuple[str, int], int]:
+    """The log start offsets of a log directory; none where the file is missing or malformed, as for a broker."""
+    try:
+        with Source(f"{folder}/{LOG_START}") as source:
+            return parse(source.read(0, min(source.size, LARGEST)))
+    except RawlogError:
+        return {}
+
+
+def log_start(file: File, group: Sequence[File]) -> int | None:
+    """The first offset that a consumer still gets, where it lies above the segment's own."""
+    if not group or file.place.topic is None or file.place.partition is None or file.place.group is None:
+        return None
+    folder = split(file.place.group)[0]
+    newest = max((one.modified or 0 for one in group), default=0)
+    offset = _log_starts(folder, newest).get((file.place.topic, file.place.partition))
+    return offset if offset is not None and offset > (file.place.start_offset or 0) else None

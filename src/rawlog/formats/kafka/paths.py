@@ -1,0 +1,79 @@
+"""Where Kafka keeps what: names of files and directories, and what they say of the content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from rawlog.format import Place
+from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, SMALLEST_BATCH
+
+_SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
+_DIRECTORY = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]{32}-(delete|stray|future))?")
+_LARGEST_OFFSET = (1 << 63) - 1
+METADATA_TOPIC = "__cluster_metadata"
+
+OFFSET_CHECKPOINTS = (
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+
+
+def split(path: str) -> tuple[str, str]:
+    """The directory and the name of a path or URL."""
+    path = path.partition("?")[0] if "://" in path else path
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+def directory_place(folder: str) -> Place:
+    """What a partition directory's name says: topic, partition, and whether a broker would still load it."""
+    found = _DIRECTORY.fullmatch(split(folder)[1])
+    if found is None or int(found.group(2)) > 0x7FFF_FFFF:
+        return Place(group=folder)
+    return Place(found.group(1), int(found.group(2)), group=folder, state=found.group(3))
+
+
+def segment_file(extension: str) -> Callable[[str], Place | None]:
+    """A matcher for `<20 digits>.<extension>`, also with the suffixes of files that are on their way in or out."""
+
+    def match(path: str) -> Place | None:
+        folder, name = split(path)
+        found = _SEGMENT.fullmatch(name)
+        if found is None or found.group(2) != extension or int(found.group(1)) > _LARGEST_OFFSET:
+            return None
+        place = directory_place(folder)
+        return Place(place.topic, place.partition, int(found.group(1)), folder, found.group(3) or place.state)
+
+    return match
+
+
+def file_named(*names: str) -> Callable[[str], Place | None]:
+    """A matcher for files of fixed names."""
+
+    def match(path: str) -> Place | None:
+        folder, name = split(path)
+        return directory_place(folder) if name in names else None
+
+    return match
+
+
+def sniff_log(head: bytes, size: int) -> bool:
+    """Whether bytes begin with a record batch v2 whose fixed fields agree with one another."""
+    if len(head) < BATCH.size:
+        return False
+
+    def number(name: str) -> int:
+        return int.from_bytes(head[BATCH.at(name) : BATCH.after(name)], "big", signed=True)
+
+    length = number("length")
+    return (
+        head[BATCH.at("magic")] == MAGIC_V2
+        and SMALLEST_BATCH <= length
+        and number("base_offset") >= 0
+        and number("attributes") >> 7 == 0
+        and 0 <= number("record_count") <= number("last_offset_delta") + 1
+        and (length + BATCH.after("length") <= size or number("record_count") <= length)
+    )

@@ -1,0 +1,370 @@
+"""Batches of magic 2 into Arrow columns: memory, decompression, and a status turned into an error.
+
+`decode_columns` gives what records say themselves; what their batch says (producer, epoch, codec) is for the caller
+to repeat by `Columns.counts`. Control batches are decoded like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog import compression
+from rawlog.errors import CorruptError, DataError, UnsupportedError
+from rawlog.formats.kafka.kernels import batch as batches
+from rawlog.formats.kafka.kernels import records as kernels
+from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, SMALLEST_RECORD, Attributes
+from rawlog.frames import Bytes
+from rawlog.kernels import byte_view
+from rawlog.kernels.gather import SLACK
+from rawlog.status import Status
+from rawlog.tables import HEADERS, arrow_type
+
+COLUMNS = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
+"""The columns that `decode_columns` knows."""
+LARGEST_WINDOW = (1 << 31) - 1 - SLACK
+"""Arrow's binary columns hold less than 2 GiB: more payload than this must be cut by the caller."""
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+_NOTHING = np.empty(0, np.uint8)
+_NO_OFFSETS = np.empty(1, np.int32)
+_WORDS = {
+    Status.BAD_VARINT: "a variable-length number that does not end",
+    Status.BAD_LENGTH: "a length that does not fit",
+    Status.BAD_VALUE: "a timestamp beyond what microseconds can hold",
+    Status.TRAILING: "bytes behind the last record",
+}
+
+
+class TooMuch(Exception):
+    """The batches decompress to more than was asked for at a time; the first `fits` of them do not."""
+
+    def __init__(self, fits: int) -> None:
+        super().__init__(fits)
+        self.fits = fits
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Decoded columns by name, the number of rows, and how many of them each batch gave (in order)."""
+
+    arrays: dict[str, pa.Array]
+    count: int
+    counts: NDArray[np.int64]
+
+    @property
+    def batch_index(self) -> NDArray[np.int64]:
+        """For every row, which of the batches it came from."""
+        return np.repeat(np.arange(self.counts.size, dtype=np.int64), self.counts)
+
+
+@dataclass(slots=True)
+class _Payloads:
+    """Where the records of every batch lie: in the file's own bytes, or decompressed, end to end."""
+
+    data: Bytes
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    base_offsets: NDArray[np.int64]
+    base_times: NDArray[np.int64]
+    append_times: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        return int((self.stops - self.starts).sum())
+
+
+def decode_columns(
+    data: Bytes,
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    columns: Set[str],
+    *,
+    limit: int = compression.DEFAULT_LIMIT,
+    total: int = LARGEST_WINDOW,
+    check_crc: bool = True,
+) -> Columns:
+    """The wanted columns (of COLUMNS) of all records in the batches `data[starts[i]:stops[i]]`, which scan found.
+
+    `limit` bounds what one batch may decompress to, `total` what several may: TooMuch says how many fit. Raises CorruptError for the first batch that is damaged, with
+    its position in `data`: wrong checksum, record, count, codec stream, timestamps that microseconds cannot hold,
+    or a header key that is not UTF-8 (`kafka.log.header-key`). UnsupportedError for a magic other than 2.
+    """
+    assert columns <= COLUMNS, columns - COLUMNS
+    data = byte_view(data)
+    starts, stops = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(stops, np.int64)
+    fields = _take_headers(data, starts, stops, check_crc)
+    payloads = _payloads(data, starts, stops, fields, limit, total)
+    assert payloads.size <= LARGEST_WINDOW, "more than an Arrow column holds: cut the window"
+    arrays, count = _decode(payloads, starts, columns)
+    counts = fields[batches.COUNTS]
+    if "timestampType" in columns:
+        kinds = (fields[batches.FLAGS] & Attributes.LOG_APPEND_TIME != 0).astype(np.int32)
+        arrays["timestampType"] = pa.array(np.repeat(kinds, counts))
+    return Columns(arrays, count, counts)
+
+
+def _take_headers(
+    data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], check_crc: bool
+) -> NDArray[np.int64]:
+    """The header fields of all batches, checked as far as they can be by themselves."""
+    fields = np.empty((batches.FIELDS, starts.size), np.int64)
+    good, position, status = batches.take_headers_v2(data, starts, stops, check_crc, fields)
+    fields = fields[:, :good]
+    # The first batch with any fault is the one to name.
+    wrong_crc, codecs = fields[batches.CRC_OK] == 0, fields[batches.FLAGS] & CODEC_MASK
+    faulty = wrong_crc | (fields[batches.COUNTS] < 0) | (codecs >= len(CODECS))
+    if faulty.any():
+        index = int(np.argmax(faulty))
+        start = int(starts[index])
+        if wrong_crc[index]:
+            raise _crc_error(data, start, int(stops[index]))
+        if fields[batches.COUNTS, index] < 0:
+            found = int(fields[batches.COUNTS, index])
+            raise _fault(f"record count {found}", start, "record_count", "at least 0", found)
+        found = int(codecs[index])
+        raise _fault(f"codec {found}, 0 to {len(CODECS) - 1} expected", start, "attributes", "0 to 4", found)
+    if status == Status.BAD_MAGIC:
+        found = int(data[position + BATCH.at("magic")].astype(np.int8))
+        message = f"magic {found}, 2 expected"
+        kind = UnsupportedError if found in (0, 1) else CorruptError
+        raise kind(message, position=int(position), layout=BATCH.name, field="magic", expected=2, found=found)
+    if status != Status.OK:
+        size = int(stops[good] - starts[good])
+        raise _fault(f"batch of {size} bytes, at least {BATCH.size} expected", int(position), "length", BATCH.size, size)
+    return fields
+
+
+def _payloads(
+    data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], fields: NDArray[np.int64], limit: int, total: int
+) -> _Payloads:
+    """The bytes of the records, decompressed where they must be."""
+    flags = fields[batches.FLAGS]
+    append_times = np.where(
+        flags & Attributes.LOG_APPEND_TIME != 0, fields[batches.MAX_TIMES], np.int64(kernels.NO_APPEND_TIME)
+    )
+    codecs = flags & CODEC_MASK
+    firsts = starts + BATCH.size
+    if codecs.any():
+        data, firsts, stops = _decompress(data, firsts, stops, codecs, fields[batches.COUNTS], limit, total)
+    return _Payloads(
+        data,
+        firsts,
+        stops,
+        fields[batches.COUNTS],
+        fields[batches.BASE_OFFSETS],
+        fields[batches.BASE_TIMES],
+        append_times,
+    )
+
+
+def _decompress(
+    data: Bytes,
+    firsts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    codecs: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    limit: int,
+    total: int,
+) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
+    """All payloads end to end in one buffer. A batch of no records is not looked at, as by Kafka."""
+    window: Any = memoryview(data)  # type: ignore[arg-type]
+    pieces: list[Any] = []
+    made = 0
+    sizes = np.zeros(firsts.size, np.int64)
+    for index, (first, stop, codec, count) in enumerate(
+        zip(firsts.tolist(), stops.tolist(), codecs.tolist(), counts.tolist(), strict=True)
+    ):
+        if count == 0:
+            continue
+        try:
+            piece = compression.decompress(CODECS[codec], window[first:stop], limit=max(limit, stop - first))
+        except DataError as error:
+            raise error.at(position=first - BATCH.size, layout=BATCH.name)
+        made += len(piece)
+        if made > total and index > 0:
+            raise TooMuch(index)
+        pieces.append(piece)
+        sizes[index] = len(piece)
+    ends = np.cumsum(sizes)
+    # The spare bytes let every copy out of it be a wide one.
+    whole = b"".join((*pieces, bytes(SLACK)))
+    return byte_view(whole), ends - sizes, ends
+
+
+def _decode(payloads: _Payloads, positions: NDArray[np.int64], columns: Set[str]) -> tuple[dict[str, pa.Array], int]:
+    """Bound, fill, trim. `positions` are the batches' own, for errors."""
+    sizes = payloads.stops - payloads.starts
+    room = int(np.minimum(payloads.counts, sizes // SMALLEST_RECORD).sum())
+    total = int(sizes.sum())
+    with_key, with_value = "key" in columns, "value" in columns
+    offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
+    keys = _Binary(room, total) if with_key else _Binary.nothing()
+    values = _Binary(room, total) if with_value else _Binary.nothing()
+    times_valid = np.full((room + 7) // 8, 0xFF, np.uint8)
+    header_offsets = pa.allocate_buffer((room + 1) * 4)
+    header_starts = np.empty(room, np.int64)
+    totals = np.zeros(kernels.TOTALS, np.int64)
+    count, position, status = kernels.decode_records_v2(
+        payloads.data,
+        payloads.starts,
+        payloads.stops,
+        payloads.counts,
+        payloads.base_offsets,
+        payloads.base_times,
+        payloads.append_times,
+        with_key,
+        with_value,
+        np.frombuffer(offsets, np.int64),
+        np.frombuffer(times, np.int64),
+        times_valid,
+        keys.offsets,
+        keys.values,
+        keys.valid,
+        values.offsets,
+        values.values,
+        values.valid,
+        np.frombuffer(header_offsets, np.int32),
+        header_starts,
+        totals,
+    )
+    if status != Status.OK:
+        raise _record_error(payloads, positions, int(count), int(position), Status(status))
+    arrays: dict[str, pa.Array] = {}
+    if "offset" in columns:
+        arrays["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, offsets.slice(0, count * 8)], 0)
+    if "timestamp" in columns:
+        nulls = int(totals[kernels.NULL_TIMES])
+        valid = pa.py_buffer(times_valid) if nulls else None
+        arrays["timestamp"] = pa.Array.from_buffers(TIMESTAMP, count, [valid, times.slice(0, count * 8)], nulls)
+    if with_key:
+        arrays["key"] = keys.array(count, int(totals[kernels.NULL_KEYS]))
+    if with_value:
+        arrays["value"] = values.array(count, int(totals[kernels.NULL_VALUES]))
+    if "headers" in columns:
+        arrays["headers"] = _headers(payloads, positions, header_offsets, header_starts[:count], totals)
+    return arrays, int(count)
+
+
+class _Binary:
+    """The buffers of a binary column while a kernel fills them."""
+
+    def __init__(self, room: int, total: int) -> None:
+        self.offset_buffer = pa.allocate_buffer((room + 1) * 4, resizable=True)
+        self.value_buffer = pa.allocate_buffer(total + SLACK, resizable=True)
+        self.offsets = np.frombuffer(self.offset_buffer, np.int32)
+        self.values = np.frombuffer(self.value_buffer, np.uint8)
+        self.valid = np.full((room + 7) // 8, 0xFF, np.uint8)
+
+    @classmethod
+    def nothing(cls) -> _Binary:
+        """For a column that is not wanted."""
+        self = cls.__new__(cls)
+        self.offsets, self.values, self.valid = _NO_OFFSETS, _NOTHING, _NOTHING
+        return self
+
+    def array(self, count: int, nulls: int, type: pa.DataType | None = None) -> pa.Array:
+        """The column of what was filled; memory beyond it goes back to the pool."""
+        size = int(self.offsets[count])
+        self.offsets = self.values = _NOTHING  # views must not outlive a resize
+        self.value_buffer.resize(size, shrink_to_fit=True)
+        self.offset_buffer.resize((count + 1) * 4, shrink_to_fit=True)
+        valid = pa.py_buffer(self.valid) if nulls else None
+        return pa.Array.from_buffers(type or pa.binary(), count, [valid, self.offset_buffer, self.value_buffer], nulls)
+
+
+def _headers(
+    payloads: _Payloads,
+    positions: NDArray[np.int64],
+    offsets: pa.Buffer,
+    starts: NDArray[np.int64],
+    totals: NDArray[np.int64],
+) -> pa.Array:
+    """The headers column, of exactly the size that the first kernel found."""
+    count = int(totals[kernels.HEADERS])
+    keys = _Binary(count, int(totals[kernels.HEADER_KEY_BYTES]))
+    values = _Binary(count, int(totals[kernels.HEADER_VALUE_BYTES]))
+    row_offsets = np.frombuffer(offsets, np.int32)[: starts.size + 1]
+    nulls = 0
+    if count:
+        _, nulls, _ = kernels.decode_headers_v2(
+            payloads.data, row_offsets, starts, keys.offsets, keys.values, values.offsets, values.values, values.valid
+        )
+    else:
+        keys.offsets[0] = values.offsets[0] = 0
+    names = keys.array(count, 0, pa.string())
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        raise _header_key_error(names, row_offsets, payloads, positions) from None
+    kind = arrow_type(HEADERS)
+    pairs = pa.StructArray.from_arrays([names, values.array(count, int(nulls))], fields=list(kind.value_type))
+    lists = offsets.slice(0, (starts.size + 1) * 4)
+    return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [pairs])
+
+
+# What went wrong --------------------------------------------------------------------------------------------------
+
+
+def _fault(message: str, position: int, field: str, expected: object = None, found: object = None) -> CorruptError:
+    return CorruptError(message, position=position, layout=BATCH.name, field=field, expected=expected, found=found)
+
+
+def _crc_error(data: Bytes, start: int, stop: int) -> CorruptError:
+    from rawlog.checksums import crc32c
+
+    stored = int.from_bytes(data[start + BATCH.at("crc") : start + BATCH.after("crc")].tobytes(), "big")
+    found = crc32c(data, start + BATCH.after("crc"), stop)
+    return _fault(f"stored crc {stored:08x}, computed {found:08x}", start, "crc", f"{stored:08x}", f"{found:08x}")
+
+
+def _record_error(
+    payloads: _Payloads, positions: NDArray[np.int64], count: int, position: int, status: Status
+) -> CorruptError:
+    """`count` rows were good; the next one begins at `position` of the payloads."""
+    assert status != Status.FULL, "room for fewer rows than the batches can hold"
+    index, number = _locate(payloads, count)
+    declared = int(payloads.counts[index])
+    if status == Status.TRAILING:  # behind the last record of the batch before the one that comes next
+        index = int(np.searchsorted(np.cumsum(payloads.counts), count, side="left"))
+        extra = int(payloads.stops[index]) - position
+        return _fault(f"{extra} bytes behind the last record", int(positions[index]), "record_count")
+    if status == Status.BAD_COUNT and position == int(payloads.starts[index]) and number == 0:
+        size = int(payloads.stops[index] - payloads.starts[index])
+        if declared > size // SMALLEST_RECORD:
+            what = f"record count {declared:,}, but only {size:,} bytes of records"
+            return _fault(what, int(positions[index]), "record_count", found=declared)
+    if status == Status.BAD_VARINT and position >= int(payloads.stops[index]):
+        return _fault(
+            f"{number} records, {declared} declared", int(positions[index]), "record_count", declared, number
+        )
+    words = _WORDS.get(status, "an impossible header count")
+    at = position - int(payloads.starts[index])
+    return _fault(f"record {number} of {declared}, byte {at} of the records: {words}", int(positions[index]), "records")
+
+
+def _locate(payloads: _Payloads, row: int) -> tuple[int, int]:
+    """Which batch a row belongs to, and its number there."""
+    ends = np.cumsum(payloads.counts)
+    index = min(int(np.searchsorted(ends, row, side="right")), ends.size - 1)
+    return index, row - int(ends[index] - payloads.counts[index])
+
+
+def _header_key_error(
+    names: pa.Array, offsets: NDArray[np.int32], payloads: _Payloads, positions: NDArray[np.int64]
+) -> CorruptError:
+    """A key that is not UTF-8 cannot be a string, and replacing its bytes would lose them in silence."""
+    for number, raw in enumerate(names.cast(pa.binary()).to_pylist()):
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError:
+            row = int(np.searchsorted(offsets, number, side="right")) - 1
+            index, record = _locate(payloads, row)
+            return _fault(f"record {record}: header key {raw!r} is not UTF-8", int(positions[index]), "headers")
+    raise AssertionError("Arrow refuses a key that Python accepts")

@@ -1,0 +1,34 @@
+"""kafka-replay recordings: values (and from version 2 on keys) of Kafka records, with a time in whole seconds."""
+
+from __future__ import annotations
+
+from rawlog.format import Deferred, Family, Format
+from rawlog.formats.replay import paths
+from rawlog.formats.replay.layouts import ENTRY_V0, ENTRY_V1, ENTRY_V2, FILE_HEADER
+from rawlog.formats.replay.tables import ENTRIES
+from rawlog.tables import RECORDS
+
+_READER = "rawlog.formats.replay.reader"
+
+RECORDING = Format(
+    name="replay.recording",
+    title="kafka-replay recording, file format v0, v1 and v2",
+    files="any name; messages.log by default",
+    layouts=(FILE_HEADER, ENTRY_V2, ENTRY_V1, ENTRY_V0),
+    tables=(RECORDS, ENTRIES),
+    carries=frozenset({"value"}),  # whole seconds only, no headers, an empty key reads as none
+    sniff=paths.sniff,
+    begin=paths.begin,
+    scan=Deferred(_READER, "scan"),
+    decode=Deferred(_READER, "decode"),
+    spans=Deferred(_READER, "spans"),
+    resync=Deferred(_READER, "resync"),
+    fault=Deferred(_READER, "fault"),
+    explain=Deferred("rawlog.formats.replay.explanation", "explain_entry"),
+    explain_header=Deferred("rawlog.formats.replay.explanation", "explain_header"),
+    encode=Deferred("rawlog.formats.replay.writer", "encode"),
+    losses=Deferred("rawlog.formats.replay.writer", "losses"),
+    rules=Deferred("rawlog.formats.replay.checks", "rules"),
+)
+
+FAMILY = Family(name="replay", title="kafka-replay", formats=(RECORDING,))

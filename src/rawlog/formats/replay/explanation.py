@@ -1,0 +1,48 @@
+"""What `explain` shows of recordings."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from rawlog.explain import Node, layout_nodes, leaf
+from rawlog.format import File
+from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, NO_TIME_SECONDS
+from rawlog.frames import Frames
+
+
+def explain_header(head: bytes, file: File) -> list[Node]:
+    """The 20 bytes in front of the entries; none in version 0."""
+    from rawlog.formats.replay.paths import begin
+
+    if begin(head, file.size).kind == 0:
+        return []
+    data = np.frombuffer(head, np.uint8)
+    nodes = layout_nodes(FILE_HEADER, data, 0, 0)
+    return [Node(0, FILE_HEADER.size, FILE_HEADER.name, children=nodes)]
+
+
+def explain_entry(frames: Frames, file: File) -> list[Node]:
+    """One entry: its fixed fields, key and value."""
+    layout = ENTRIES[frames.kind]
+    start, stop = int(frames.starts[0]), int(frames.stops[0])
+    nodes = layout_nodes(layout, frames.data, start, frames.base, {"timestamp": _seconds})
+    position = start + layout.size
+    for node in list(nodes):
+        if node.name.endswith("_size"):
+            name = node.name.removesuffix("_size")
+            content = bytes(frames.data[position : position + node.value])
+            nodes.append(leaf(frames.data, position, node.value, frames.base, name, "bytes", content))
+            position += node.value
+    return [Node(frames.base + start, stop - start, f"{layout.name}, number {frames.first}", children=nodes)]
+
+
+def _seconds(value: int) -> str:
+    if value == NO_TIME_SECONDS:
+        return "no time: Go's zero time"
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
+    except OverflowError:
+        return "outside the years a calendar shows"
+    return moment.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,158 @@
+"""Reading recordings: entries found, turned into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog import columns
+from rawlog.errors import CorruptError, DataError
+from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.formats.replay import kernels
+from rawlog.formats.replay.layouts import ENTRIES, LARGEST
+from rawlog.frames import Bytes, Frames
+from rawlog.kernels import byte_view
+from rawlog.status import Status
+
+BATCH_BYTES = 16 << 20
+FARTHEST_SECOND = (1 << 63) // 1_000_000 - 1  # what a timestamp in microseconds can hold
+
+
+def scan(data: Bytes, kind: int) -> Frames:
+    """The whole entries of a window."""
+    room = data.size // ENTRIES[kind].size + 1
+    starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+    count, reached, status = kernels.scan_entries(byte_view(data), 0, kind, starts, stops)
+    return Frames(data, starts[:count], stops[:count], int(reached), Status(status), kind=kind)
+
+
+def resync(data: Bytes, position: int, kind: int) -> int:
+    """The next position at which entries credibly begin, or -1."""
+    return int(kernels.find_entry(byte_view(data), position, kind))
+
+
+def fault(frames: Frames) -> DataError:
+    """What is wrong with the entry at which the scan stopped."""
+    layout = ENTRIES[frames.kind]
+    for field in layout.fields:
+        at = frames.reached + layout.at(field.name)
+        if not field.name.endswith("_size") or at + field.size > frames.data.size:
+            continue
+        value = int.from_bytes(bytes(frames.data[at : at + field.size]), "big", signed=True)
+        if not 0 <= value <= LARGEST:
+            what = "key" if field.name == "key_size" else "message"
+            return CorruptError(
+                f"invalid {what} size: {value} bytes; 0 to {LARGEST:,} expected",
+                position=frames.reached_in_file,
+                layout=layout.name,
+                field=field.name,
+                expected=f"0 to {LARGEST}",
+                found=value,
+            )
+    return CorruptError("not an entry", position=frames.reached_in_file, layout=layout.name)
+
+
+def times(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The entries' times in microseconds, and which of them are times that can be told."""
+    if frames.kind == 0:
+        out, valid = np.zeros(len(frames), np.int64), np.zeros(len(frames), np.bool_)
+        kernels.read_times_v0(byte_view(frames.data), frames.starts, out, valid)
+        return out, valid
+    seconds = heads(frames)["timestamp"].astype(np.int64)
+    valid = np.abs(seconds) <= FARTHEST_SECOND
+    valid &= seconds != NO_TIME  # the one number whose absolute value is itself
+    return np.where(valid, seconds, 0) * 1_000_000, valid
+
+
+def heads(frames: Frames) -> NDArray[Any]:
+    """The fixed fields of all entries."""
+    return ENTRIES[frames.kind].take(frames.data, frames.starts)
+
+
+def spans(frames: Frames, file: File) -> Spans:
+    """An entry is one record, numbered from 0."""
+    number = np.arange(frames.first, frames.first + len(frames), dtype=np.int64)
+    micros, valid = times(frames)
+    known = np.where(valid, micros, NO_TIME)
+    return Spans(number, number + 1, known, known, np.ones(len(frames), np.int64))
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Entries as rows of `records` or `replay.entries`."""
+    start = 0
+    while start < len(frames):
+        stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
+        stop = max(stop, start + 1)
+        yield from _decode(frames.slice(start, stop), want)
+        start = stop
+
+
+def _decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    names = set(want.table.names)
+    bad: int | None = None
+    micros: NDArray[np.int64] | None = None
+    if "timestamp" in names:
+        micros, valid = times(frames)
+        if not valid.all():
+            bad = int(np.argmin(valid))
+            frames, micros = frames.slice(0, bad), micros[:bad]
+            bad_position, bad_value = _bad_time(frames, bad)
+    if len(frames):
+        yield columns.batch(want.table, _columns(frames, want, names, micros), len(frames))
+    if bad is not None:
+        raise CorruptError(
+            f"a time that cannot be told: {bad_value}", position=bad_position, format="replay.recording", found=bad_value
+        )
+
+
+def _bad_time(frames: Frames, number: int) -> tuple[int, str]:
+    """Where the entry behind these begins, and the time it holds."""
+    start = frames.reached if number else int(frames.starts[0]) if len(frames) else frames.reached
+    layout = ENTRIES[frames.kind]
+    field = layout.fields[0]
+    raw = bytes(frames.data[start : start + field.size])
+    shown = repr(raw) if frames.kind == 0 else f"{int.from_bytes(raw, 'big', signed=True):,} seconds"
+    return frames.base + start, shown
+
+
+def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int64] | None) -> dict[str, pa.Array]:
+    count, kind = len(frames), frames.kind
+    data = byte_view(frames.data)
+    made: dict[str, pa.Array] = {}
+    if names & {"key", "value"}:
+        head = heads(frames)
+        value_sizes = head["value_size"].astype(np.int64)
+        if "value" in names:
+            made["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
+        if "key" in names and kind == 2:
+            key_sizes = head["key_size"].astype(np.int64)
+            made["key"] = columns.spans(data, frames.starts + ENTRIES[2].size, key_sizes, key_sizes > 0)
+        elif "key" in names:
+            made["key"] = columns.constant(None, "binary", count)
+    number = np.arange(frames.first, frames.first + count, dtype=np.int64)
+    for name in ("offset", "number"):
+        if name in names:
+            made[name] = columns.integers(number, "bigint")
+    if micros is not None:
+        made["timestamp"] = columns.timestamps(micros)
+    if "position" in names:
+        made["position"] = columns.integers(frames.positions, "bigint")
+    if "size" in names:
+        made["size"] = columns.integers(frames.sizes, "bigint")
+    if "headers" in names:
+        made["headers"] = columns.empty_headers(count)
+    constants = {
+        "path": want.file.path,
+        "version": kind,
+        "topic": want.options.get("topic") or want.file.place.topic,
+        "partition": want.file.place.partition,
+        "timestampType": 0,
+    }
+    for column in want.table.columns:
+        if column.name in constants and column.name not in made:
+            made[column.name] = columns.constant(constants[column.name], column.type, count)
+    return made

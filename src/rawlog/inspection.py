@@ -1,0 +1,324 @@
+"""Files looked at whole, for the `files` and `findings` tables: rules run, frames measured.
+
+Damage never raises here: it becomes a finding with a place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rawlog import registry
+from rawlog.errors import AccessError, DataError, RawlogError, unknown
+from rawlog.findings import Finding, Findings, Mark, Rule, Severity, rule
+from rawlog.format import NO_TIME, File, Format, Inspection, Spans
+from rawlog.frames import Frames
+from rawlog.status import Status
+from rawlog.tables import FILES
+from rawlog.tree import Tree
+from rawlog.walk import describe, walk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+def inspect_file(
+    file: File, chosen: Chosen | None = None, seen: Callable[[Frames], None] | None = None
+) -> Findings:
+    """All findings on one file alone. `seen` is shown every window of frames once the rules have looked at it."""
+    result = Findings(files=1)
+    for finding, frames in _inspect(file, chosen or Chosen(), seen):
+        result.frames += frames
+        if finding is not None:
+            result.items.append(finding)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which rules to run: all, only some, or all but some, by code or by a code's first words."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def takes(self, code: str) -> bool:
+        def named(names: Iterable[str]) -> bool:
+            return any(code == name or code.startswith(f"{name}.") for name in names)
+
+        return (not self.only or named(self.only)) and not named(self.skip)
+
+    def check(self) -> Chosen:
+        """OptionError if a name is no rule's."""
+        codes = [one.code for one in all_rules()] if self.only or self.skip else []
+        for name in (*self.only, *self.skip):
+            if not any(code == name or code.startswith(f"{name}.") for code in codes):
+                raise unknown("rule", name, codes)
+        return self
+
+
+def _inspect(
+    file: File, chosen: Chosen, seen: Callable[[Frames], None] | None
+) -> Iterator[tuple[Finding | None, int]]:
+    for one in FILE_RULES:
+        if chosen.takes(one.code):
+            for finding in one.run(file, path=file.path, format=file.format):
+                yield finding, 0
+    if file.problem is not None or file.format is None:
+        return
+    format = registry.formats()[file.format]
+    if format.scan is None:
+        return
+    rules = [one for one in (*framing_rules(format), *format.all_rules) if chosen.takes(one.code)]
+    memories: dict[str, dict[str, Any]] = {one.code: {} for one in rules}
+    try:
+        for frames in walk(file, format, errors="skip"):
+            yield None, len(frames)
+            shared: dict[object, Any] = {}
+            for one in rules:
+                view = Inspection(file, format, frames, memories[one.code], _shared=shared)
+                for finding in one.run(view, path=file.path, format=format.name):
+                    yield finding, 0
+            if seen is not None:
+                seen(frames)
+    except DataError as error:
+        yield _header_finding(format, error, file), 0
+    except AccessError as error:
+        why = str(error).removeprefix(f"{file.path}: ")
+        yield Finding(UNREADABLE.code, Severity.ERROR, file.path, format.name, None, None, None, why), 0
+
+
+def _header_finding(format: Format, error: DataError, file: File) -> Finding:
+    return Finding(
+        f"{format.name}.header",
+        Severity.ERROR,
+        file.path,
+        format.name,
+        error.position or 0,
+        None,
+        None,
+        error.message,
+        None if error.expected is None else str(error.expected),
+        None if error.found is None else str(error.found),
+    )
+
+
+@rule("rawlog.file.unreadable", Severity.ERROR)
+def UNREADABLE(file: File) -> Iterator[Mark]:
+    """The file is there and cannot be read: permissions, a dangling link, a device.
+
+    Nothing in it was looked at. Copy it with sufficient rights, or mend the link, and verify again.
+    """
+    if file.problem is not None:
+        yield Mark(file.problem)
+
+
+@rule("rawlog.file.unknown", Severity.INFO)
+def UNKNOWN(file: File) -> Iterator[Mark]:
+    """No format recognises the file, by name, place or first bytes, so nothing in it was checked.
+
+    If it should be one of the files rawlog reads, name its format with `--as`.
+    """
+    if file.problem is None and file.format is None:
+        yield Mark("not a file of any known format", size=file.size)
+
+
+FILE_RULES: tuple[Rule[File], ...] = (UNREADABLE, UNKNOWN)
+
+
+def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
+    """The rules that every format with frames has: its header, damage between frames, an unfinished last frame."""
+
+    def header(seen: Inspection) -> Iterator[Mark]:
+        """The file's own header is missing, cut or of a version that does not exist, so that nothing behind it can be read.
+
+        Restore the header from another copy of the file.
+        """
+        return iter(())
+
+    def framing(seen: Inspection) -> Iterator[Mark]:
+        """A frame's own length or version cannot be right, so the frames behind it had to be searched for.
+
+        The finding covers the bytes up to the next credible frame, or to the end of the file. Their content is lost unless
+        another copy has it; `rawlog repair` keeps all that follows.
+        """
+        frames, memory = seen.frames, seen.memory
+        open_mark: Mark | None = memory.pop("mark", None)
+        if open_mark is not None:
+            assert open_mark.position is not None
+            yield _sized(open_mark, frames.base - open_mark.position)
+        if not frames.status.is_damage:
+            return
+        error = describe(format, frames, seen.file.path)
+        mark = Mark(
+            error.message,
+            position=frames.reached_in_file,
+            expected=error.expected,
+            found=error.found,
+        )
+        if frames.last:
+            yield _sized(mark, seen.file.size - frames.reached_in_file)
+        else:
+            memory["mark"] = mark
+
+    def unfinished(seen: Inspection) -> Iterator[Mark]:
+        """The file ends inside its last frame. That is normal in a live log, and what a crash leaves.
+
+        Everything before it is whole. A system that starts on the file cuts the rest off.
+        """
+        frames = seen.frames
+        if frames.last and frames.status is Status.TRUNCATED:
+            left = frames.data.size - frames.reached
+            yield Mark(f"the last {left:,} bytes are an unfinished frame", frames.reached_in_file, left)
+
+    return (
+        rule(f"{format.name}.header", Severity.ERROR)(header),
+        rule(f"{format.name}.framing", Severity.ERROR)(framing),
+        rule(f"{format.name}.unfinished", Severity.INFO)(unfinished),
+    )
+
+
+def _sized(mark: Mark, size: int) -> Mark:
+    return Mark(mark.message, mark.position, size, mark.offset, mark.expected, mark.found)
+
+
+def inspect_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
+    """What the rules over several files find in a tree; the files alone are not looked at."""
+    chosen = chosen or Chosen()
+    result = Findings()
+    for family in registry.families():
+        files = [file for file in tree if file.system == family.name]
+        for one in family.all_rules if files else ():
+            if chosen.takes(one.code):
+                result.items += one.run(files, path=None, format=None)
+    return result
+
+
+def verify_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
+    """Every finding on every file, then on the files together."""
+    result = Findings()
+    for file in tree:
+        one = inspect_file(file, chosen)
+        result.items += one.items
+        result.files += one.files
+        result.frames += one.frames
+    result.items += inspect_tree(tree, chosen).items
+    return result
+
+
+def all_rules() -> Sequence[Rule[Any]]:
+    """Every rule rawlog has, by code."""
+    rules: list[Rule[Any]] = [*FILE_RULES]
+    for family in registry.families():
+        for format in family.formats:
+            if format.scan is not None:
+                rules += framing_rules(format)
+            rules += format.all_rules
+        rules += family.all_rules
+    return sorted(rules, key=lambda one: one.code)
+
+
+def file_row(file: File) -> pa.RecordBatch:
+    """The one row of the `files` table for a file: read once, checksums included, nothing decoded that need not be."""
+    import pyarrow as pa
+
+    row: dict[str, Any] = {
+        "path": file.path,
+        "system": file.system,
+        "format": file.format,
+        "size": file.size,
+        "modified": None if file.modified is None else int(file.modified * 1_000_000),
+        "topic": file.place.topic,
+        "partition": file.place.partition,
+        "start_offset": file.place.start_offset,
+    }
+    row |= _measured(file)
+    return pa.RecordBatch.from_pylist([row], schema=FILES.schema)
+
+
+def _measured(file: File) -> dict[str, Any]:
+    if file.format is None:
+        return {"state": "unknown"}
+    format = registry.formats()[file.format]
+    if file.problem is not None:
+        return {"state": "damaged"}
+    if format.scan is None:
+        return {"state": "empty" if file.size == 0 else None}
+    total = _Total()
+    try:
+        for frames in walk(file, format, errors="stop"):
+            total.add(frames, file, format)
+    except RawlogError:
+        total.state = "damaged"
+    return total.row(file)
+
+
+@dataclass(slots=True)
+class _Total:
+    """The sums and bounds of a file's frames."""
+
+    frames: int = 0
+    records: int | None = 0
+    valid_size: int = 0
+    start: int | None = None
+    stop: int | None = None
+    low: int | None = None
+    high: int | None = None
+    state: str = "ok"
+
+    def add(self, frames: Frames, file: File, format: Format) -> None:
+        self.valid_size = frames.reached_in_file
+        if frames.status.is_damage:
+            self.state = "damaged"
+        elif frames.status is Status.TRUNCATED and frames.last:
+            self.state = "truncated"
+        self.frames += len(frames)
+        if not len(frames) or format.spans is None:
+            return
+        try:
+            self._cover(format.spans(frames, file))
+        except DataError as error:
+            self.state = "damaged"
+            sound = int(np.searchsorted(frames.positions, error.position or 0, side="left"))
+            with contextlib.suppress(DataError):
+                if sound:
+                    self._cover(format.spans(frames.slice(0, sound), file))
+
+    def _cover(self, spans: Spans) -> None:
+        if spans.start_offset is not None and spans.stop_offset is not None:
+            self.start = _least(self.start, int(spans.start_offset.min()))
+            self.stop = _most(self.stop, int(spans.stop_offset.max()))
+        for name, values in (("low", spans.min_time), ("high", spans.max_time)):
+            if values is not None and (known := values[values != NO_TIME]).size:
+                if name == "low":
+                    self.low = _least(self.low, int(known.min()))
+                else:
+                    self.high = _most(self.high, int(known.max()))
+        if spans.records is None or self.records is None or (spans.records < 0).any():
+            self.records = None
+        else:
+            self.records += int(spans.records.sum())
+
+    def row(self, file: File) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "end_offset": self.stop,
+            "min_timestamp": self.low,
+            "max_timestamp": self.high,
+            "frames": self.frames,
+            "records": self.records,
+            "valid_size": self.valid_size,
+            "state": "empty" if file.size == 0 else self.state,
+        }
+        if self.start is not None:
+            row["start_offset"] = self.start
+        return row
+
+
+def _least(one: int | None, other: int) -> int:
+    return other if one is None else min(one, other)
+
+
+def _most(one: int | None, other: int) -> int:
+    return other if one is None else max(one, other)

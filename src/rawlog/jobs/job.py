@@ -1,0 +1,85 @@
+"""Job: what is done over many files, cut so that any engine can run it: plan (splits), work (one split, anywhere), commit (once, here).
+
+A job is picklable and keeps nothing between its verbs but what was given to it or planned: `work` may run in another process,
+on another machine, and twice.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from rawlog.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A share of a job: its number, the bytes it reads (for placing and progress), and what the job itself put in."""
+
+    number: int
+    size: int
+    task: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where one attempt at a split may write, and whom it tells how far it is.
+
+    `name` differs between attempts, also between two of the same split that run at once: every file written bears it.
+    """
+
+    path: str
+    name: str
+    tell: Callable[[int, int], None] | None = field(default=None, compare=False)
+
+    def advance(self, size: int, frames: int = 0) -> None:
+        """Say that so many more bytes and frames are done."""
+        if self.tell is not None:
+            self.tell(size, frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of one split. Jobs add their own fields."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of the whole job. Jobs add their own fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is, for whoever draws it."""
+
+    size: int = 0
+    total_size: int = 0
+    splits: int = 0
+    total_splits: int = 0
+    frames: int = 0
+
+
+D = TypeVar("D", bound=Done)
+O = TypeVar("O", bound=Outcome)  # noqa: E741
+
+
+class Job(ABC, Generic[D, O]):
+    """Plan, work, commit. `stage` is the place below which the work writes; None if it writes nothing."""
+
+    stage: str | None = None
+
+    @abstractmethod
+    def plan(self, tree: Tree) -> list[Split]:
+        """Cut the work into splits: on the driver, cheap, from names, sizes and indexes."""
+
+    @abstractmethod
+    def work(self, split: Split, stage: Stage) -> D:
+        """Do one split, anywhere, perhaps twice; write only below `stage.path`, under names that bear `stage.name`."""
+
+    @abstractmethod
+    def commit(self, done: Sequence[D]) -> O:
+        """Make the results of all splits, in the order of their numbers, count: on the driver, once; safe to run again."""

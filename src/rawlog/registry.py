@@ -1,0 +1,78 @@
+"""The registry: every family rawlog knows, found by name. Nothing else in the package names a format."""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+
+from rawlog.errors import UnknownFormatError, unknown
+from rawlog.format import Family, Format
+from rawlog.tables import COMMON, RECORDS, Table
+
+FAMILIES = ("kafka", "kraft", "replay")
+
+
+@lru_cache(maxsize=1)
+def families() -> tuple[Family, ...]:
+    """All families, in the order in which recognition asks them."""
+    return tuple(importlib.import_module(f"rawlog.formats.{name}").FAMILY for name in FAMILIES)
+
+
+@lru_cache(maxsize=1)
+def formats() -> dict[str, Format]:
+    """All formats by name."""
+    return {format.name: format for family in families() for format in family.formats}
+
+
+def family(name: str) -> Family:
+    """The family of that name; OptionError if there is none."""
+    for candidate in families():
+        if candidate.name == name:
+            return candidate
+    raise unknown("system", name, [candidate.name for candidate in families()])
+
+
+def format_named(name: str) -> Format:
+    """The format of that name; UnknownFormatError with the nearest names if there is none.
+
+    A family's name stands for its format that can be written.
+    """
+    known = formats()
+    if name in known:
+        return known[name]
+    for candidate in families():
+        if candidate.name == name:
+            for format in candidate.formats:
+                if format.encode is not None or len(candidate.formats) == 1:
+                    return format
+    raise UnknownFormatError(str(unknown("format", name, known)))
+
+
+@lru_cache(maxsize=1)
+def tables() -> dict[str, Table]:
+    """All tables by name: the common ones, then each family's own."""
+    found = {table.name: table for table in COMMON}
+    for one in families():
+        for table in one.tables:
+            found[table.name] = table
+    return found
+
+
+def table_named(name: str) -> Table:
+    """The table of that name; OptionError with the nearest names if there is none."""
+    known = tables()
+    if name in known:
+        return known[name]
+    raise unknown("table", name, known)
+
+
+def formats_with(table: Table) -> set[str]:
+    """The names of the formats that can be read as a table."""
+    return {
+        format.name
+        for format in formats().values()
+        if format.decode is not None and any(candidate.name == table.name for candidate in format.tables)
+    }
+
+
+__all__ = ["FAMILIES", "RECORDS", "families", "family", "format_named", "formats", "formats_with", "table_named", "tables"]

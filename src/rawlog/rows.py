@@ -1,0 +1,373 @@
+"""Rows: a table of a tree, planned into parts and read as a stream of Arrow batches.
+
+A Part is all that a reader needs, wherever it runs: threads here and tasks on Spark read the same parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rawlog import registry
+from rawlog.errors import AccessError, CorruptError, DataError, UnknownFormatError
+from rawlog.format import File, Format, Want
+from rawlog.frames import Frames
+from rawlog.select import Selection
+from rawlog.status import Status
+from rawlog.tables import RECORDS, Table
+from rawlog.tree import Tree
+from rawlog.walk import walk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Note = Callable[[str], None]
+
+
+class Loss(str):
+    """A note that damage took rows away (an unfinished last frame is only a note)."""
+
+    __slots__ = ()
+Seen = Callable[[Frames], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a file, cut at frames; or, for a table made from several files, all of those.
+
+    `floor` is the first offset that counts as a row of `records`: what lies before was trimmed away.
+    """
+
+    files: tuple[File, ...]
+    start: int | None = None
+    stop: int | None = None
+    first: int = 0
+    context: Any = None
+    floor: int | None = None
+
+    @property
+    def file(self) -> File:
+        return self.files[0]
+
+    @property
+    def size(self) -> int:
+        if self.start is None and self.stop is None:
+            return sum(file.size for file in self.files)
+        return (self.file.size if self.stop is None else self.stop) - (self.start or 0)
+
+
+def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | None = None) -> list[Part]:
+    """The parts that together hold a table's rows, in order. Reads names, sizes and indexes, not data, unless it must."""
+    if table.name in ("files", "findings"):
+        return [Part((file,)) for file in tree if selection.takes_file(file)]
+    for family in registry.families():
+        if table.name in family.folds:
+            chosen = tuple(file for file in tree if file.system == family.name and selection.takes_file(file))
+            return [Part(chosen)] if chosen else []
+    able = registry.formats_with(table)
+    parts: list[Part] = []
+    for file in tree:
+        if file.format in able and file.place.state is None and selection.takes_file(file):
+            _check_readable(file)
+            parts += _cut(tree, file, registry.formats()[file.format], table, selection, split_size)
+    return parts
+
+
+def _check_readable(file: File) -> None:
+    if file.problem is not None:
+        raise AccessError(f"{file.path}: {file.problem}")
+
+
+def _cut(
+    tree: Tree, file: File, format: Format, table: Table, selection: Selection, split_size: int | None
+) -> list[Part]:
+    group = tree.group_of(file)
+    context = None
+    if format.context is not None:
+        asked = {"isolation": selection.isolation, "columns": ",".join(selection.needed(table).names), **selection.options}
+        context = format.context(file, group, asked)
+    floor = format.floor(file, group) if format.floor is not None and table.name == "records" else None
+    start = None
+    if floor is not None and selection.to_offset is not None and floor >= selection.to_offset:
+        return []
+    if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
+        start = format.seek(file, group, selection.from_offset, selection.since)
+    whole = Part((file,), start, None, 0, context, floor)
+    return [whole] if split_size is None else cut(whole, group, split_size)
+
+
+def cut(part: Part, group: Sequence[File], size: int) -> list[Part]:
+    """A part of one file in pieces of about `size` bytes, cut at frames; `group` is the file's."""
+    if part.size <= size + size // 2:
+        return [part]
+    file, format = part.file, registry.formats()[str(part.file.format)]
+    marks = [(position, 0) for position in format.cuts(file, group, size)] if format.cuts is not None else []
+    if not marks:
+        marks = _walked_cuts(part, format, size)
+    end = file.size if part.stop is None else part.stop
+    edges = [(part.start, part.first), *(mark for mark in marks if (part.start or 0) < mark[0] < end)]
+    stops = [*(position for position, _ in edges[1:]), part.stop]
+    return [
+        Part(part.files, position, stop, first, part.context)
+        for (position, first), stop in zip(edges, stops, strict=True)
+    ]
+
+
+def _walked_cuts(part: Part, format: Format, size: int) -> list[tuple[int, int]]:
+    """Positions and numbers of frames about `size` bytes apart, found by reading the part once."""
+    marks: list[tuple[int, int]] = []
+    previous = part.start or 0
+    for frames in walk(
+        part.file, format, start=part.start, stop=part.stop, first=part.first, errors="stop", window=8 << 20
+    ):
+        if not len(frames):
+            continue
+        positions = frames.positions
+        while True:
+            at = int(np.searchsorted(positions, previous + size))
+            if at >= len(frames):
+                break
+            previous = int(positions[at])
+            marks.append((previous, frames.first + at))
+    return marks
+
+
+def read(
+    part: Part, table: Table, selection: Selection, note: Note | None = None, seen: Seen | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of one part. Raises DataError at damage, unless the selection says to stop or skip.
+
+    `note` is told in a sentence what was left out: an unfinished last frame, a skipped range. `seen` is shown every window
+    of frames before its rows come, so that a caller knows how far the part was read.
+    """
+    if table.name == "files":
+        from rawlog.inspection import file_row
+
+        rows = file_row(part.file)
+        yield selection.apply(rows.select(list(selection.needed(table).names)), table)
+        return
+    if table.name == "findings":
+        from rawlog.inspection import inspect_file
+
+        found = inspect_file(part.file).to_arrow().to_batches()
+        yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in found)
+        return
+    for family in registry.families():
+        if table.name in family.folds:
+            wanted = {"isolation": selection.isolation, **selection.options}
+            for batch in family.folds[table.name](part.files, wanted):
+                yield selection.apply(batch.select(list(selection.needed(table).names)), table)
+            return
+    format = registry.formats()[str(part.file.format)]
+    if part.floor is not None:
+        selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
+    want = Want(selection.needed(table), part.file, selection.max_decompressed, part.context, selection.options)
+    for frames in _sound_frames(part, format, selection, note, seen):
+        for batch in _decode(format, frames, want, selection, note):
+            chosen = selection.apply(batch, table)
+            if chosen.num_rows:
+                yield chosen
+
+
+def _sound_frames(
+    part: Part, format: Format, selection: Selection, note: Note | None, seen: Seen | None = None
+) -> Iterator[Frames]:
+    """The frames of a part that may hold wanted rows, with a note on everything passed over."""
+    say = note or (lambda text: None)
+    reached: int | None = None
+    for frames in walk(
+        part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors
+    ):
+        if reached is not None and frames.base > reached:
+            say(Loss(f"{part.file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes skipped"))
+        if seen is not None:
+            seen(frames)
+        yield from _pruned(frames, format, part.file, selection)
+        reached = frames.reached_in_file
+        if frames.last and frames.status is Status.TRUNCATED:
+            left = frames.data.size - frames.reached
+            say(f"{part.file.path}: byte {reached:,}: the last {left:,} bytes are an unfinished frame")
+        elif frames.last and frames.status.is_damage and selection.errors != "raise":
+            say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))
+
+
+def _pruned(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:
+    """Runs of frames that may hold wanted rows."""
+    if format.spans is None or selection.takes_every_row or not len(frames):
+        if len(frames):
+            yield frames
+        return
+    try:
+        mask = selection.takes_frames(format.spans(frames, file))
+    except DataError:  # decoding meets it again, gives the rows in front of it, and treats it as the selection says
+        mask = None
+    if mask is None or mask.all():
+        yield frames
+        return
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
+    for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        yield frames.slice(start, stop)
+
+
+def _decode(
+    format: Format, frames: Frames, want: Want, selection: Selection, note: Note | None
+) -> Iterator[pa.RecordBatch]:
+    """Decode frames; a frame that cannot be is an error, the end, or passed over, as the selection says."""
+    assert format.decode is not None
+    while len(frames):
+        try:
+            yield from format.decode(frames, want)
+            return
+        except DataError as error:
+            error.at(path=want.file.path, format=format.name)
+            if selection.errors == "raise" or error.position is None:
+                raise
+            if note is not None:
+                note(Loss(f"{error}".splitlines()[0] + "; " + ("stopped" if selection.errors == "stop" else "skipped")))
+            if selection.errors == "stop":
+                raise _Stop from None
+            bad = int(np.searchsorted(frames.positions, error.position, side="right")) - 1
+            frames = frames.slice(max(bad, 0) + 1, len(frames))
+
+
+class _Stop(Exception):
+    """Reading ends here, as asked."""
+
+
+class Rows:
+    """A table of a tree: a stream of Arrow batches, which Polars, DuckDB and pyarrow take as it is."""
+
+    def __init__(self, tree: Tree, table: str | Table = RECORDS, selection: Selection | None = None) -> None:
+        """OptionError for an unknown table or column; UnknownFormatError if no file of the tree has that table."""
+        self.tree = tree
+        self.table = registry.table_named(table) if isinstance(table, str) else table
+        self.selection = selection or Selection()
+        self.selection.needed(self.table)
+        self.note: Note | None = None
+        if self.table.name not in tree.tables:
+            has = ", ".join(tree.tables)
+            where = ", ".join(tree.roots)
+            raise UnknownFormatError(f"{where}: nothing here can be read as {self.table.name}; this can: {has}")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.selection.wanted(self.table).schema
+
+    def parts(self, split_size: int | None = None) -> list[Part]:
+        selection = self._resolved()
+        return plan(self.tree, self.table, selection, split_size=split_size)
+
+    def _resolved(self) -> Selection:
+        return self.selection
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, a batch at a time; memory stays bounded. Raises DataError at damage unless told otherwise."""
+        left = self.selection.limit
+        if left == 0:
+            return
+        for part, selection in self.part_selections():
+            try:
+                for batch in read(part, self.table, selection, self.note):
+                    if left is not None and batch.num_rows >= left:
+                        yield batch.slice(0, left)
+                        return
+                    left = None if left is None else left - batch.num_rows
+                    yield batch
+            except _Stop:
+                continue
+
+    def part_selections(self) -> Iterator[tuple[Part, Selection]]:
+        """The parts in order; `last` is resolved into a first offset for each group."""
+        if self.selection.last is None:
+            for part in plan(self.tree, self.table, self.selection):
+                yield part, self.selection
+            return
+        ends = self._ends()
+        for part in plan(self.tree, self.table, self.selection.replace(last=None)):
+            key = part.file.place.group or part.file.path
+            start = max(0, ends.get(key, 0) - self.selection.last)
+            yield part, self.selection.replace(last=None, from_offset=start)
+
+    def _ends(self) -> dict[str, int]:
+        """The end offset of each group of files that this table reads."""
+        ends: dict[str, int] = {}
+        for part in plan(self.tree, self.table, self.selection.replace(last=None)):
+            format = registry.formats()[str(part.file.format)]
+            key = part.file.place.group or part.file.path
+            for frames in walk(part.file, format, start=part.start, errors="stop"):
+                spans = format.spans(frames, part.file) if format.spans is not None and len(frames) else None
+                if spans is not None and spans.stop_offset is not None:
+                    ends[key] = max(ends.get(key, 0), int(spans.stop_offset.max()))
+        return ends
+
+    def count(self) -> int:
+        """The number of rows; without decoding where the frames' own headers tell it."""
+        if self.table.name != "records" or not self.selection.takes_every_row:
+            counting = Rows(self.tree, self.table, self.selection.replace(columns=self._narrow()))
+            counting.note = self.note
+            return sum(batch.num_rows for batch in counting.batches())
+        total = 0
+        limit = self.selection.limit
+        for part in plan(self.tree, self.table, self.selection):
+            total += count_part(part, self.table, self.selection, self.note)
+            if limit is not None and total >= limit:
+                return limit
+        return total
+
+    def _narrow(self) -> tuple[str, ...]:
+        fixed = [column.name for column in self.table.columns if column.type in ("bigint", "int")]
+        return (fixed[0] if fixed else self.table.names[0],)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The rows as an Arrow stream."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.batches()
+
+
+def count_part(part: Part, table: Table, selection: Selection, note: Note | None = None) -> int:
+    """The rows of `records` in one part, checksums checked; decoded only where the frames do not tell their number."""
+    format = registry.formats()[str(part.file.format)]
+    if format.spans is None or part.floor is not None or selection.isolation == "read_committed":
+        narrow = selection.replace(columns=("offset",))
+        return sum(batch.num_rows for batch in read(part, table, narrow, note))
+    total = 0
+    want = Want(table.subset(("offset",)), part.file, selection.max_decompressed, part.context, selection.options)
+    for frames in _sound_frames(part, format, selection, note):
+        rest = frames
+        while len(rest):
+            try:
+                counts = format.spans(rest, part.file).records
+                if counts is None or (counts < 0).any():
+                    total += sum(batch.num_rows for batch in _decode(format, rest, want, selection, note))
+                else:
+                    total += int(counts.sum())
+                break
+            except CorruptError as error:
+                error.at(path=part.file.path, format=format.name)
+                if selection.errors == "raise" or error.position is None:
+                    raise
+                bad = int(np.searchsorted(rest.positions, error.position, side="right")) - 1
+                sound = format.spans(rest.slice(0, bad), part.file).records if bad > 0 else None
+                total += int(sound.sum()) if sound is not None else 0
+                if note is not None:
+                    note(Loss(f"{error}".splitlines()[0]))
+                if selection.errors == "stop":
+                    return total
+                rest = rest.slice(bad + 1, len(rest))
+    return total

@@ -1,0 +1,234 @@
+"""Selection: which rows and columns are wanted, the same for every table, command, option set and engine."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rawlog.errors import OptionError, unknown
+from rawlog.format import NO_TIME, File, Spans
+from rawlog.tables import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+ISOLATIONS = ("read_uncommitted", "read_committed")
+ERRORS = ("raise", "stop", "skip")
+_RELATIVE = re.compile(r"^-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)$")
+_UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Rows by topic, partition, offset, time, key and expression; columns by name.
+
+    Offsets and times are half-open: from `from_offset` to before `to_offset`, from `since` to before `until` (microseconds).
+    `last` asks for that many rows before each partition's end instead of a `from_offset`.
+    """
+
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    partitions: tuple[int, ...] = ()
+    from_offset: int | None = None
+    to_offset: int | None = None
+    last: int | None = None
+    since: int | None = None
+    until: int | None = None
+    key: bytes | None = None
+    where: str | None = None
+    columns: tuple[str, ...] | None = None
+    limit: int | None = None
+    isolation: str = "read_uncommitted"
+    errors: str = "raise"
+    max_decompressed: int = 1 << 28
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.isolation not in ISOLATIONS:
+            raise unknown("isolation", self.isolation, ISOLATIONS)
+        if self.errors not in ERRORS:
+            raise unknown("errors policy", self.errors, ERRORS)
+
+    @property
+    def takes_every_row(self) -> bool:
+        """Whether rows are kept whatever they hold (files may still be left out)."""
+        bounds = (self.from_offset, self.to_offset, self.last, self.since, self.until, self.key, self.where)
+        return all(bound is None for bound in bounds)
+
+    def takes_file(self, file: File) -> bool:
+        """Whether a file may hold wanted rows, by what its place says."""
+        place = file.place
+        if self.partitions and place.partition is not None and place.partition not in self.partitions:
+            return False
+        if place.topic is None:
+            return True
+        if self.topics and not any(fnmatch.fnmatchcase(place.topic, pattern) for pattern in self.topics):
+            return False
+        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, place.topic) is not None
+
+    def takes_frames(self, spans: Spans) -> NDArray[np.bool_] | None:
+        """Which frames may hold wanted rows; None for all of them."""
+        mask: NDArray[np.bool_] | None = None
+
+        def keep(test: NDArray[np.bool_]) -> None:
+            nonlocal mask
+            mask = test if mask is None else mask & test
+
+        if self.from_offset is not None and spans.stop_offset is not None:
+            keep(spans.stop_offset > self.from_offset)
+        if self.to_offset is not None and spans.start_offset is not None:
+            keep(spans.start_offset < self.to_offset)
+        if self.since is not None and spans.max_time is not None:
+            keep((spans.max_time >= self.since) | (spans.max_time == NO_TIME))
+        if self.until is not None and spans.min_time is not None and spans.min_is_exact:
+            keep((spans.min_time < self.until) | (spans.min_time == NO_TIME))
+        return mask
+
+    def wanted(self, table: Table) -> Table:
+        """The table cut to the columns asked for."""
+        return table if self.columns is None else table.subset(self.columns)
+
+    def needed(self, table: Table) -> Table:
+        """The table cut to the columns asked for and those that the tests look at."""
+        names = list(self.wanted(table).names)
+        for name in self._tested(table):
+            if name not in names:
+                names.append(name)
+        return table.subset(names)
+
+    def _tested(self, table: Table) -> list[str]:
+        names: list[str] = []
+        if self.from_offset is not None or self.to_offset is not None:
+            names += self._range(table, "offsets", "an offset")
+        if self.since is not None or self.until is not None:
+            names += self._range(table, "times", "a time")
+        if self.key is not None:
+            names.append(table.column("key").name)
+        if (self.topics or self.topic_pattern) and "topic" in table.names:
+            names.append("topic")
+        if self.partitions and "partition" in table.names:
+            names.append("partition")
+        if self.where is not None:
+            from rawlog.where import columns_of
+
+            names += columns_of(self.where, table)
+        return names
+
+    def _range(self, table: Table, kind: str, what: str) -> list[str]:
+        pair: tuple[str, str] | None = getattr(table, kind)
+        if pair is None:
+            raise OptionError(f"table {table.name} cannot be selected by {what}: its rows have none")
+        return list(pair)
+
+    def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+        """The wanted rows and columns of a batch of `needed(table)`."""
+        mask = self._mask(batch, table)
+        if mask is not None:
+            batch = batch.filter(mask)
+        names = self.wanted(table).names
+        return batch if tuple(batch.schema.names) == names else batch.select(list(names))
+
+    def _mask(self, batch: pa.RecordBatch, table: Table) -> pa.Array | None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        tests: list[pa.Array] = []
+        if self.from_offset is not None or self.to_offset is not None:
+            low, high = (batch.column(name) for name in self._range(table, "offsets", "an offset"))
+            if self.from_offset is not None:
+                tests.append(pc.greater_equal(high, self.from_offset))
+            if self.to_offset is not None:
+                tests.append(pc.less(low, self.to_offset))
+        if self.since is not None or self.until is not None:
+            low, high = (batch.column(name).cast(pa.int64()) for name in self._range(table, "times", "a time"))
+            if self.since is not None:
+                tests.append(pc.greater_equal(high, self.since))
+            if self.until is not None:
+                tests.append(pc.less(low, self.until))
+        if self.key is not None:
+            tests.append(pc.equal(batch.column("key"), pa.scalar(self.key, batch.schema.field("key").type)))
+        if self.topics and "topic" in batch.schema.names:
+            topic = batch.column("topic").dictionary_encode()
+            keep = [
+                name is not None and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.topics)
+                for name in topic.dictionary.to_pylist()
+            ]
+            tests.append(pa.array(keep, pa.bool_()).take(topic.indices))
+        if self.topic_pattern and "topic" in batch.schema.names:
+            tests.append(pc.match_substring_regex(batch.column("topic"), f"^(?:{self.topic_pattern})$"))
+        if self.partitions and "partition" in batch.schema.names:
+            tests.append(pc.is_in(batch.column("partition"), pa.array(self.partitions, pa.int32())))
+        if self.where is not None:
+            from rawlog.where import evaluate
+
+            tests.append(evaluate(self.where, batch, table))
+        if not tests:
+            return None
+        mask = tests[0]
+        for test in tests[1:]:
+            mask = pc.and_kleene(mask, test)
+        return pc.fill_null(mask, False)
+
+    def replace(self, **changes: object) -> Selection:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def parse_time(text: str | int | datetime, now: float | None = None) -> int:
+    """Microseconds of a time: ISO 8601 (UTC unless it says otherwise), epoch milliseconds, or `-2h` before now.
+
+    OptionError if it is none of these.
+    """
+    if isinstance(text, datetime):
+        moment = text if text.tzinfo else text.replace(tzinfo=UTC)
+        return _microseconds(moment)
+    text = str(text).strip()
+    if match := _RELATIVE.match(text):
+        return int((time.time() if now is None else now) * 10**6 - float(match.group(1)) * _UNITS[match.group(2)])
+    if re.fullmatch(r"-?\d+", text) and not re.fullmatch(r"\d{4}", text):
+        return int(text) * 1000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"time {text!r}: ISO 8601 (2024-09-11T09:12:23Z), epoch milliseconds, or an age such as -2h expected"
+        ) from None
+    return _microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _microseconds(moment: datetime) -> int:
+    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86400 + delta.seconds) * 10**6 + delta.microseconds
+
+
+def parse_offset_option(text: str) -> dict[str, int | None]:
+    """kcat's `-o`: `beginning`, `end`, `N`, `-N` (from the end), `s@MS`, `e@MS`, as fields of a Selection."""
+    text = text.strip()
+    if text in ("beginning", "start", "earliest"):
+        return {}
+    if text in ("end", "latest"):
+        return {"last": 0}
+    if match := re.fullmatch(r"([se])@(-?\d+)", text):
+        return {"since" if match.group(1) == "s" else "until": int(match.group(2)) * 1000}
+    if re.fullmatch(r"\d+", text):
+        return {"from_offset": int(text)}
+    if re.fullmatch(r"-\d+", text):
+        return {"last": int(text[1:])}
+    raise OptionError(f"-o {text!r}: beginning, end, N, -N, s@MS or e@MS expected")
+
+
+def parse_columns(text: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Column names of `a,b` or a list."""
+    if text is None:
+        return None
+    names = text.split(",") if isinstance(text, str) else list(text)
+    cleaned = tuple(name.strip() for name in names if name.strip())
+    if not cleaned:
+        raise OptionError("no column named; leave the option out for all of them")
+    return cleaned

@@ -1,0 +1,23 @@
+"""rawlog on Spark: `session()` gives a ready session, `register(spark)` teaches yours the format `rawlog`.
+
+Nothing here imports PySpark before it is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rawlog.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register", "session"]
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `spark.read.format("rawlog")` and `df.write.format("rawlog")` work on this session; returns it."""
+    from rawlog.spark import source
+
+    source.register(spark)
+    return spark

@@ -1,0 +1,37 @@
+"""Spark's worker daemon for embedded sessions: the same, with the compiler imported before it forks.
+
+Spark forks every Python worker from one daemon. What the daemon has imported costs a worker nothing: half a second for Numba each time a
+`limit` or an idle minute ended the last one. PyArrow must stay out: it starts threads, which do not survive a fork.
+Run as a module by the JVM (`spark.python.daemon.module`), never imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import traceback
+from contextlib import suppress
+from types import SimpleNamespace
+
+
+def quiet_print_exc() -> None:
+    """`traceback.print_exc`, but a reader that has seen enough is no error."""
+    if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        traceback.print_exc()
+
+
+def main() -> None:
+    """Import what does not start threads, then be Spark's daemon."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with suppress(ImportError):
+        import numba  # noqa: F401
+    from pyspark import daemon
+
+    daemon.traceback = SimpleNamespace(print_exc=quiet_print_exc, format_exc=traceback.format_exc)
+    gc.freeze()  # the collection after each task then looks only at what the task left
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

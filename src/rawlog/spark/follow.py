@@ -1,0 +1,256 @@
+"""Follow: how far the files of a growing log can be read, as marks that a checkpoint keeps. Knows no Spark and reads no rows.
+
+A *line* is a sequence of files that continue one another: the segments of a partition, or one file by itself. A Mark is the
+place in a line up to which it was read. Marks lie behind whole frames, so that an unfinished one is left for later; they carry
+the logical offset too, by which the place is found again in files that were compacted or deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rawlog import registry
+from rawlog.errors import AccessError, DataError, TruncatedError
+from rawlog.format import File, Format
+from rawlog.frames import Frames
+from rawlog.rows import Part
+from rawlog.select import Selection
+from rawlog.status import Status
+from rawlog.tables import Table
+from rawlog.tree import Tree
+from rawlog.walk import describe, walk
+
+#: Less than this is walked; for more, an index is asked first.
+NEAR = 8 << 20
+
+log = logging.getLogger("rawlog.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a line was read: `frames` whole frames of `file` lie before byte `position`, and `offset` comes next."""
+
+    file: str
+    position: int = 0
+    frames: int = 0
+    offset: int | None = None
+
+    @staticmethod
+    def before(file: File) -> Mark:
+        """The mark of a file of which nothing was read."""
+        return Mark(_name(file), offset=file.place.start_offset)
+
+    def to_json(self) -> dict[str, Any]:
+        """The mark as it stands in a checkpoint; equal marks give equal text."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Mark:
+        """The mark of a checkpoint."""
+        return Mark(value["file"], value["position"], value["frames"], value["offset"])
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Files that continue one another, in order, and all files of their group."""
+
+    key: str
+    format: Format
+    files: tuple[File, ...]
+    group: Sequence[File]
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the files' names say at which offset each begins."""
+        return self.files[0].place.start_offset is not None
+
+    def index(self, mark: Mark) -> int | None:
+        """The number of the file that a mark is in, None if it is gone."""
+        return next((index for index, file in enumerate(self.files) if _name(file) == mark.file), None)
+
+    def size_behind(self, mark: Mark) -> int:
+        """The bytes behind a mark."""
+        return sum(file.size for file in self.files[self.index(mark) or 0 :]) - mark.position
+
+
+def _name(file: File) -> str:
+    return file.path.rpartition("/")[2]
+
+
+def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
+    """The lines of a tree that hold wanted rows, by a key that stays the same. AccessError for a file that cannot be read."""
+    able = registry.formats_with(table)
+    found: dict[str, list[File]] = {}
+    for file in tree:
+        if file.format not in able or file.place.state is not None or not selection.takes_file(file):
+            continue
+        if file.problem is not None:
+            raise AccessError(f"{file.path}: {file.problem}")
+        numbered = file.place.group is not None and file.place.start_offset is not None
+        found.setdefault(f"{file.format} {file.place.group if numbered else file.path}", []).append(file)
+    return {
+        key: Line(key, registry.formats()[str(files[0].format)], tuple(files), tree.group_of(files[0]))
+        for key, files in sorted(found.items())
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Moves marks forward. `errors` is what damage does; `strict` makes lost data an error instead of a warning."""
+
+    errors: str = "raise"
+    strict: bool = True
+
+    def between(self, line: Line, start: Mark, stop: Mark) -> Iterator[Part]:
+        """What lies between two marks of a line; both are located first."""
+        start, stop = self.located(line, start), self.located(line, stop)
+        first, last = line.index(start) or 0, line.index(stop) or 0
+        for index in range(first, last + 1):
+            file = line.files[index]
+            here = start if index == first else Mark.before(file)
+            end = stop.position if index == last else None
+            if here.position < (file.size if end is None else end):
+                yield Part((file,), here.position or None, end, here.frames)
+
+    def located(self, line: Line, mark: Mark) -> Mark:
+        """The mark itself if its place is still what it was, else the place of the same offset in the files there are now.
+
+        AccessError if what follows the mark is gone.
+        """
+        index = line.index(mark)
+        size = None if index is None else line.files[index].size
+        if index is not None and mark.position <= line.files[index].size and self._continues(line, index, mark):
+            return mark
+        if not line.is_numbered or mark.offset is None:
+            self.lost(f"{line.files[0].path}: was read up to byte {mark.position:,} and is now {size or 0:,} bytes")
+            return Mark.before(line.files[0])
+        earliest = line.files[0].place.start_offset or 0
+        if earliest > mark.offset:
+            self.lost(f"{line.key}: offsets {mark.offset:,} to {earliest:,} (exclusive) were deleted before they were read")
+        elif size is not None and mark.position > size and index == len(line.files) - 1:
+            self.lost(f"{line.files[index].path}: was read up to byte {mark.position:,} and is now {size:,} bytes")
+        return self.seek(line, mark.offset)
+
+    def _continues(self, line: Line, index: int, mark: Mark) -> bool:
+        """Whether the frame at a mark, if there is one already, is the one that should follow."""
+        file = line.files[index]
+        if line.format.spans is None or not line.is_numbered or mark.offset is None or mark.position in (0, file.size):
+            return True
+        for frames in walk(file, line.format, start=mark.position, first=mark.frames, errors="stop", window=64 << 10):
+            if not len(frames):
+                return not frames.status.is_damage
+            try:
+                starts = line.format.spans(frames.slice(0, 1), file).start_offset
+            except DataError:
+                return True  # the place is a frame's; that it is damaged is for the reader to say
+            return starts is None or int(starts[0]) >= mark.offset
+        return True
+
+    def seek(self, line: Line, offset: int) -> Mark:
+        """The place of the first frame that reaches beyond an offset, or the end of the line."""
+        index = max((i for i, file in enumerate(line.files) if (file.place.start_offset or 0) <= offset), default=0)
+        found = Mark.before(line.files[index])
+        for file in line.files[index:]:
+            found = Mark(_name(file), offset=offset)
+            start = line.format.seek(file, line.group, offset, None) if line.format.seek is not None else None
+            for frames in walk(file, line.format, start=start, errors="stop"):
+                if not len(frames) or line.format.spans is None:
+                    continue
+                stops = line.format.spans(frames, file).stop_offset
+                beyond = np.flatnonzero(stops > offset) if stops is not None else np.empty(0, np.int64)
+                if beyond.size:
+                    at = int(beyond[0])
+                    return replace(found, position=int(frames.positions[at]), frames=frames.first + at)
+                found = replace(found, position=frames.reached_in_file, frames=frames.first + len(frames))
+        return found
+
+    def lost(self, what: str) -> None:
+        """Say that data is gone that was not read: AccessError if that is one, else a warning."""
+        if self.strict:
+            raise AccessError(f"{what}; set failOnDataLoss to false to go on without it")
+        log.warning("%s", what)
+
+    def advance(self, line: Line, mark: Mark, size: int | None = None, files: int | None = None) -> tuple[Mark, int]:
+        """As far behind a mark as whole frames allow, `size` bytes and `files` files at most, but a frame at least.
+
+        Also gives the number of files taken in. DataError if damage stands directly behind the mark.
+        """
+        touched = 0
+        while True:
+            index = line.index(mark) or 0
+            file, following = line.files[index], line.files[index + 1 : index + 2]
+            behind, finished = self._reach(line, file, mark, size, closed=bool(following))
+            taken = behind.position - mark.position
+            touched += bool(taken)
+            if not finished:
+                return behind, touched
+            mark = Mark.before(following[0])
+            size = None if size is None else size - taken
+            if (size is not None and size <= 0) or (files is not None and touched >= files):
+                return mark, touched
+
+    def _reach(self, line: Line, file: File, mark: Mark, size: int | None, *, closed: bool) -> tuple[Mark, bool]:
+        """As far in one file; and whether that is the end of it for good."""
+        limit = file.size if size is None else min(file.size, mark.position + size)
+        jumped = self._jump(line, file, mark, limit)
+        reached, last = self._walk(line, file, jumped, limit, at_least=mark.position)
+        if jumped != mark and reached == jumped:  # the index led astray
+            reached, last = self._walk(line, file, mark, limit, at_least=mark.position)
+        if last is None:
+            return reached, False
+        stuck = reached == mark
+        if last.status.is_damage and self.errors == "raise":
+            if stuck:
+                raise describe(line.format, last, file.path)
+            return reached, False
+        if last.status is Status.TRUNCATED and closed:
+            if stuck and self.strict:
+                raise TruncatedError(
+                    "ends inside a frame, although another file follows; set failOnDataLoss to false to go on there",
+                    path=file.path,
+                    position=reached.position,
+                    format=line.format.name,
+                )
+            return reached, not self.strict
+        return reached, closed
+
+    def _jump(self, line: Line, file: File, mark: Mark, limit: int) -> Mark:
+        """A place further on, before the limit, that an index gives without reading what lies between."""
+        if line.format.cuts is None or limit - mark.position < NEAR:
+            return mark
+        places = [at for at in line.format.cuts(file, line.group, NEAR // 2) if mark.position < at < limit]
+        return replace(mark, position=max(places)) if places else mark
+
+    def _walk(self, line: Line, file: File, mark: Mark, limit: int, *, at_least: int) -> tuple[Mark, Frames | None]:
+        """Behind the last whole frame up to `limit`, or one behind `at_least`; and the last window if it was reached."""
+        errors = "stop" if self.errors == "raise" else self.errors
+        start = mark.position or None
+        with contextlib.suppress(TruncatedError):  # the file's own header is not whole yet
+            for frames in walk(file, line.format, start=start, stop=file.size, first=mark.frames, errors=errors):
+                if len(frames):
+                    count = int(np.searchsorted(frames.stops + frames.base, limit, side="right"))
+                    if not count and mark.position > at_least:
+                        return mark, None
+                    count = max(count, 1)
+                    mark = _behind(frames.slice(0, count), mark, line.format, file)
+                    if count < len(frames):
+                        return mark, None
+                if frames.last:
+                    return mark, frames
+        return mark, None
+
+
+def _behind(frames: Frames, mark: Mark, layout: Format, file: File) -> Mark:
+    """The mark behind frames."""
+    offset = mark.offset
+    if layout.spans is not None:
+        with contextlib.suppress(DataError):  # a wrong checksum is for the reader to say
+            stops = layout.spans(frames.slice(len(frames) - 1, len(frames)), file).stop_offset
+            offset = offset if stops is None else int(stops[0])
+    return Mark(mark.file, frames.base + int(frames.stops[-1]), frames.first + len(frames), offset)

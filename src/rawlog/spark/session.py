@@ -1,0 +1,212 @@
+"""A Spark session that is ready for rawlog: embedded by default, on a cluster or a Connect server if asked.
+
+Chooses settings and starts the JVM. The data source is registered by `source.py`, through `rawlog.spark.register`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rawlog.errors import AccessError, OptionError
+from rawlog.spark.java import facade, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*]"
+
+# No bounds check at each Arrow value on the JVM side: 8 to 13 % of a scan's work.
+ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
+# What fails in a task reaches the caller as an exception; the same again in a log is noise on the user's terminal.
+LOGGING = """\
+rootLogger.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+""" + "".join(
+    f"logger.quiet{number}.name = {name}\nlogger.quiet{number}.level = off\n"
+    for number, name in enumerate(
+        (
+            "org.apache.spark.executor.Executor",
+            "org.apache.spark.scheduler.TaskSetManager",
+            "org.apache.spark.sql.execution.datasources.v2",
+            "org.apache.spark.api.python.PythonRunner",
+            "org.apache.spark.util.Utils",
+        )
+    )
+)
+
+# Settings that a session may take at any time, on any kind of master.
+RUNTIME = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4MB",
+}
+
+
+def session(
+    master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rawlog"
+) -> SparkSession:
+    """The active Spark session, or a new one on `master`: `local[*]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
+
+    Without `master`, $SPARK_REMOTE and $SPARK_MASTER are asked, then it is embedded in this process's machine with all its cores.
+    `conf` goes over rawlog's defaults. Raises AccessError if Spark or Java is missing or does not start, OptionError if a session
+    with another master, or a setting that cannot change any more, is already there.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise AccessError('Spark is not installed: `pip install "rawlog[spark]"`') from error
+    wanted = {key: str(value) for key, value in (conf or {}).items()}
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return _reuse(active, master, wanted)
+    target, remote = _target(master)
+    try:
+        with _environment(target, remote):
+            builder = SparkSession.builder.appName(app_name)
+            builder = builder.remote(target) if remote else builder.master(target) if target else builder
+            for key, value in _settings(target, remote, wanted).items():
+                builder = builder.config(key, value)
+            spark = builder.getOrCreate()
+    except AccessError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise AccessError(f"Spark did not start on {target or 'this cluster'}: {reason}") from error
+    _quiet_query_errors()
+    return spark
+
+
+def is_local(master: str) -> bool:
+    """Whether a master means this machine only, executors and all."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def memory_size() -> int:
+    """The bytes of memory this process may use: the machine's, or its container's if that is less."""
+    sizes = [2 << 30]
+    with suppress(AttributeError, OSError, ValueError):
+        sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            sizes.append(int(Path(limit).read_text()))
+    return min(sizes)
+
+
+def _target(master: str | None) -> tuple[str, bool]:
+    """Where to run and whether over Connect; an empty target leaves the choice to the spark-submit that started us."""
+    if master:
+        return master, master.startswith("sc://")
+    if remote := os.environ.get("SPARK_REMOTE"):
+        return remote, True
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return "", False
+    return os.environ.get("SPARK_MASTER") or DEFAULT_MASTER, False
+
+
+def _reuse(active: SparkSession, master: str | None, wanted: Mapping[str, str]) -> SparkSession:
+    current = active.conf.get("spark.remote", None) or active.conf.get("spark.master", None)
+    if master and current and master != current:
+        raise OptionError(f"a Spark session on {current} is active: stop it before asking for one on {master}")
+    for key, value in wanted.items():
+        if active.conf.get(key, None) == value:
+            continue
+        if not active.conf.isModifiable(key):
+            raise OptionError(f"{key} cannot change while a Spark session is active: stop it first")
+        active.conf.set(key, value)
+    return active
+
+
+def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str, str]:
+    if remote and target.startswith("sc://"):  # the server made its own choices
+        return RUNTIME | dict(wanted)
+    settings = RUNTIME | {
+        "spark.driver.extraJavaOptions": f'{ARROW} -XX:+UseParallelGC "-Dlog4j2.configurationFile={_logging_file()}"',
+        "spark.executor.extraJavaOptions": ARROW,
+        "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": (_scratch() / "warehouse").as_uri(),
+    }
+    if is_local(target):
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": f"{min(max(memory_size() // 4, 1 << 30), 8 << 30) >> 20}m",
+            "spark.python.daemon.module": "rawlog.spark.daemon",
+            "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
+        }
+        if "SPARK_LOCAL_DIRS" not in os.environ:
+            settings["spark.local.dir"] = tempfile.gettempdir()
+    for key, value in wanted.items():
+        both = key.endswith(".extraJavaOptions") and key in settings
+        settings[key] = f"{settings[key]} {value}" if both else value
+    return settings
+
+
+@contextmanager
+def _environment(target: str, remote: bool) -> Iterator[None]:
+    """What the JVM inherits. Only the interpreter stays set: later workers ask for it."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    changes: dict[str, str | None] = {}
+    if not remote:
+        changes["SPARK_REMOTE"] = None  # PySpark refuses a master beside it
+    if not target.startswith("sc://") and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        changes["JAVA_HOME"] = str(facade(find_java()))
+        # The launcher is a JVM of its own that lives for half a second.
+        changes["SPARK_LAUNCHER_OPTS"] = os.environ.get("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        if is_local(target):
+            changes["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    before = {name: os.environ.get(name) for name in changes}
+    _put(changes)
+    try:
+        yield
+    finally:
+        _put(before)
+
+
+def _quiet_query_errors() -> None:
+    """Stop PySpark from printing the JSON twin of an exception that it raises anyway."""
+    with suppress(ImportError):
+        from pyspark.logger import PySparkLogger
+
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            PySparkLogger.getLogger(name).disabled = True
+
+
+def _put(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@cache
+def _scratch() -> Path:
+    """A directory for what Spark would otherwise leave where the user stands; gone when Python ends."""
+    path = Path(tempfile.mkdtemp(prefix="rawlog-spark-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def _logging_file() -> str:
+    path = _scratch() / "log4j2.properties"
+    path.write_text(LOGGING)
+    return re.sub(r'["\\]', r"\\\g<0>", str(path))

@@ -1,0 +1,74 @@
+"""Text for people and machines: JSON, and characters that must not reach a terminal as they are. Needs nothing but Python."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+#: Characters that steer a terminal or the direction of text, all but those JSON escapes anyway. `kernels.json.is_hidden` is its twin.
+_HIDDEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def to_json(value: Any) -> str:
+    """A value as one line of JSON: compact, text as it is but for control and direction characters, which are escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_default)
+    text = _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return binary_value(bytes(value))
+    return str(value)
+
+
+def binary_value(value: bytes) -> str | dict[str, str]:
+    """What JSON shows of bytes: their text if they are UTF-8, else an object with their base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def escaped(value: bytes) -> str:
+    """Bytes as text that tells every one of them: printable ASCII, a doubled backslash, all else `\\xNN`."""
+    return "".join(
+        "\\\\" if byte == 0x5C else chr(byte) if 0x20 <= byte <= 0x7E else f"\\x{byte:02x}" for byte in value
+    )
+
+
+def printable(value: str | bytes) -> str:
+    """Text that is safe to show: control and direction characters and bytes that are not UTF-8 stand as escapes."""
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNPRINTABLE.sub(_visible, text)
+
+
+def _visible(match: re.Match[str]) -> str:
+    character = match[0]
+    code = ord(character)
+    if character in _SHORT:
+        return _SHORT[character]
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def size_text(size: int) -> str:
+    """A number of bytes as a person reads it: `1.4 GB`."""
+    if size < 1000:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("kB", "MB", "GB", "TB", "PB"):
+        amount /= 1000
+        if amount < 999.5 or unit == "PB":
+            return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
+    raise AssertionError

@@ -1,0 +1,115 @@
+"""Tree: the files found at some paths, each recognised by its place, its name or its first bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rawlog import registry
+from rawlog.errors import AccessError
+from rawlog.format import File, Place
+from rawlog.storage import Entry, Source, listing
+
+HEAD = 4096
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What is there, in reading order: by system, topic, partition and offset."""
+
+    roots: tuple[str, ...]
+    files: tuple[File, ...]
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that these files can be read as."""
+        present = {file.format for file in self.files if file.format}
+        systems = {file.system for file in self.files if file.format}
+        names = []
+        for name, table in registry.tables().items():
+            family = name.split(".", 1)[0] if "." in name else None
+            if name in ("files", "findings") or registry.formats_with(table) & present:
+                names.append(name)
+            elif family in systems and any(table is fold for fold in registry.family(str(family)).fold_tables):
+                names.append(name)
+        return tuple(names)
+
+    def group_of(self, file: File) -> Sequence[File]:
+        """The files that belong with one: its partition, its store."""
+        if file.place.group is None:
+            return (file,)
+        return self._groups[file.place.group]
+
+    @cached_property
+    def _groups(self) -> dict[str, list[File]]:
+        groups: dict[str, list[File]] = {}
+        for file in self.files:
+            if file.place.group is not None:
+                groups.setdefault(file.place.group, []).append(file)
+        return groups
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self.files)
+
+
+def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, format: str | None = None) -> Tree:
+    """Walk `paths` and recognise every file; `format` overrules recognition. AccessError for a path that is not there."""
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    roots = tuple(os.fspath(path) for path in paths)
+    forced = None if format is None else registry.format_named(format)
+    files: dict[str, File] = {}
+    for root in roots:
+        for entry in listing(root):
+            if entry.path in files:
+                continue
+            file = recognise(entry) if forced is None else _as(entry, forced.name)
+            if entry.path.rstrip("/") == root.rstrip("/") and file.place.state is not None:
+                # Asked for by name: read it although the system itself would not.
+                file = replace(file, place=replace(file.place, state=None))
+            files[entry.path] = file
+    return Tree(roots, tuple(sorted(files.values(), key=_order)))
+
+
+def _as(entry: Entry, name: str) -> File:
+    match = registry.formats()[name].match
+    place = match(entry.path) if match is not None else None
+    return File(entry.path, entry.size, entry.modified, name, place or Place(), entry.problem)
+
+
+def recognise(entry: Entry) -> File:
+    """The file that an entry of a listing is: by place and name first, by its first bytes where those say nothing."""
+    file = File(entry.path, entry.size, entry.modified, problem=entry.problem)
+    for format in registry.formats().values():
+        place = format.match(entry.path) if format.match is not None else None
+        if place is not None:
+            return replace(file, format=format.name, place=place)
+    if entry.problem is not None or entry.size == 0:
+        return file
+    try:
+        with Source(entry.path) as source:
+            head = source.read(0, HEAD)
+    except AccessError as error:
+        return replace(file, problem=str(error).removeprefix(f"{entry.path}: "))
+    for format in registry.formats().values():
+        if format.sniff is not None and format.sniff(head, entry.size):
+            return replace(file, format=format.name)
+    return file
+
+
+def _order(file: File) -> tuple[object, ...]:
+    place = file.place
+    return (
+        file.system or "~",
+        place.topic or "",
+        -1 if place.partition is None else place.partition,
+        place.group or "",
+        file.format or "",
+        -1 if place.start_offset is None else place.start_offset,
+        file.path,
+    )

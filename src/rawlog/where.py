@@ -1,0 +1,154 @@
+"""`--where`: an SQL expression over a table's columns, parsed by sqlglot and evaluated by Arrow.
+
+Text compares with binary columns as UTF-8, and ISO 8601 text with timestamps. What cannot be translated is an OptionError
+that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rawlog.errors import OptionError
+from rawlog.select import parse_time
+
+if TYPE_CHECKING:
+    from rawlog.tables import Table
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> Any:
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return sqlglot.parse_one(text, into=sqlglot.exp.Condition, read="spark")
+    except SqlglotError as error:
+        first = str(error).splitlines()[0]
+        raise OptionError(f"--where {text!r}: {first}") from None
+
+
+def columns_of(text: str, table: Table) -> list[str]:
+    """The columns that an expression looks at; OptionError for one that the table has not."""
+    from sqlglot import exp
+
+    return list(dict.fromkeys(table.column(column.name).name for column in _parsed(text).find_all(exp.Column)))
+
+
+def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
+    """For each row whether the expression holds (null where SQL says unknown)."""
+    try:
+        result = _Evaluator(text, batch, table).value(_parsed(text))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise OptionError(f"--where {text!r}: {str(error).splitlines()[0]}") from None
+    if isinstance(result, pa.Scalar):
+        result = pa.repeat(result, batch.num_rows)
+    if not pa.types.is_boolean(result.type):
+        raise OptionError(f"--where {text!r}: a condition expected, this is of type {result.type}")
+    return result
+
+
+class _Evaluator:
+    def __init__(self, text: str, batch: pa.RecordBatch, table: Table) -> None:
+        self.text, self.batch, self.table = text, batch, table
+
+    def value(self, node: Any) -> Any:
+        from sqlglot import exp
+
+        if isinstance(node, exp.Paren):
+            return self.value(node.this)
+        if isinstance(node, exp.Column):
+            return self.batch.column(self.table.column(node.name).name)
+        if isinstance(node, exp.Literal):
+            return pa.scalar(node.this) if node.is_string else pa.scalar(_number(node.this))
+        if isinstance(node, exp.Boolean):
+            return pa.scalar(bool(node.this))
+        if isinstance(node, exp.Null):
+            return pa.scalar(None)
+        if isinstance(node, exp.Neg):
+            return pc.negate(self.value(node.this))
+        if isinstance(node, exp.Not):
+            return pc.invert(self.value(node.this))
+        if isinstance(node, exp.Is):
+            return self._is(node)
+        if isinstance(node, exp.In):
+            return self._in(node)
+        if isinstance(node, exp.Between):
+            this = self.value(node.this)
+            low = self.compare(pc.greater_equal, this, self.value(node.args["low"]))
+            return pc.and_kleene(low, self.compare(pc.less_equal, this, self.value(node.args["high"])))
+        if isinstance(node, exp.Like | exp.ILike):
+            pattern = str(self.value(node.expression).as_py())
+            return pc.match_like(self.value(node.this), pattern, ignore_case=isinstance(node, exp.ILike))
+        if isinstance(node, exp.Length):
+            return pc.binary_length(self.value(node.this))
+        if isinstance(node, exp.Contains):
+            return pc.match_substring(self.value(node.this), str(self.value(node.expression).as_py()))
+        binary = _BINARY.get(type(node).__name__)
+        if binary is not None:
+            return binary(self, self.value(node.this), self.value(node.expression))
+        known = "comparison, and, or, not, in, between, like, is null, contains(), length(), arithmetic"
+        raise OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
+
+    def _is(self, node: Any) -> Any:
+        from sqlglot import exp
+
+        if isinstance(node.expression, exp.Null):
+            return pc.is_null(self.value(node.this))
+        return pc.fill_null(pc.equal(self.value(node.this), self.value(node.expression)), False)
+
+    def _in(self, node: Any) -> Any:
+        this = self.value(node.this)
+        result = pa.repeat(pa.scalar(False), self.batch.num_rows)
+        for option in node.expressions:
+            result = pc.or_kleene(result, self.compare(pc.equal, this, self.value(option)))
+        return result
+
+    def compare(self, function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+        return function(*_alike(one, other))
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two operands of types that Arrow compares: text becomes bytes beside a binary, an instant beside a timestamp."""
+    if pa.types.is_string(other.type) and isinstance(other, pa.Scalar):
+        if pa.types.is_binary(one.type):
+            return one, pa.scalar(other.as_py().encode(), one.type)
+        if pa.types.is_timestamp(one.type):
+            return one, pa.scalar(parse_time(other.as_py()), pa.int64()).cast(one.type)
+    elif isinstance(one, pa.Scalar) and pa.types.is_string(one.type):
+        return tuple(reversed(_alike(other, one)))  # type: ignore[return-value]
+    return one, other
+
+
+def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
+    return lambda evaluator, one, other: evaluator.compare(function, one, other)
+
+
+def _plain(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
+    return lambda evaluator, one, other: function(one, other)
+
+
+_BINARY: dict[str, Callable[[_Evaluator, Any, Any], Any]] = {
+    "EQ": _comparison(pc.equal),
+    "NEQ": _comparison(pc.not_equal),
+    "GT": _comparison(pc.greater),
+    "GTE": _comparison(pc.greater_equal),
+    "LT": _comparison(pc.less),
+    "LTE": _comparison(pc.less_equal),
+    "And": _plain(pc.and_kleene),
+    "Or": _plain(pc.or_kleene),
+    "Add": _plain(pc.add_checked),
+    "Sub": _plain(pc.subtract_checked),
+    "Mul": _plain(pc.multiply_checked),
+}

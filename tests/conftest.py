@@ -1,0 +1,101 @@
+"""What every test may ask for: Hypothesis profiles, and real parts that start when the first test wants them and serve the whole run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.services import Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.services.kafka import KafkaBroker
+    from tests.services.s3 import S3Server
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # the first example may compile a kernel
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=50, database=None, suppress_health_check=SLOW)
+settings.register_profile("deep", deadline=None, max_examples=5000, print_blob=True, suppress_health_check=SLOW)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """What cannot be had fails in CI, where it must be had, and is skipped with its reason elsewhere."""
+    try:
+        yield
+    except Unavailable as reason:
+        if os.environ.get("CI"):
+            pytest.fail(str(reason), pytrace=False)
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A running Kafka 3.9 broker, shared: make topics of your own."""
+    from tests.services.kafka import KAFKA_3
+
+    yield from _broker(KAFKA_3, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def kafka_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A running Kafka 4.3 broker, shared: make topics of your own."""
+    from tests.services.kafka import KAFKA_4
+
+    yield from _broker(KAFKA_4, tmp_path_factory)
+
+
+@pytest.fixture(params=["3", "4"])
+def kafka(request: pytest.FixtureRequest) -> KafkaBroker:
+    """Each of the two brokers in turn."""
+    broker: KafkaBroker = request.getfixturevalue(f"kafka_{request.param}")
+    return broker
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A running S3 server, shared: make buckets of your own."""
+    from tests.services.s3 import S3Server
+
+    with needed():
+        server = S3Server().__enter__()
+    with server_closed(server):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of the run, with the data source `rawlog` registered."""
+    from importlib.util import find_spec
+
+    from rawlog.spark import register, session
+
+    active = session(master=os.environ.get("RAWLOG_TESTS_MASTER", "local[2]"), conf={"spark.driver.memory": "2g"})
+    if find_spec("rawlog.spark.source"):
+        register(active)
+    yield active
+    active.stop()
+
+
+def _broker(version: str, factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    from tests.services.kafka import KafkaBroker
+
+    broker = KafkaBroker(version, factory.mktemp(f"kafka-{version}"))
+    with needed():
+        broker.__enter__()
+    with server_closed(broker):
+        yield broker
+
+
+@contextmanager
+def server_closed(server: KafkaBroker | S3Server) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        server.__exit__(None, None, None)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rawlog.kernels import byte_view, gather
+from rawlog.status import Status
+
+
+@pytest.mark.parametrize("name", ["copy", "copy_exact"])
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.integers(0, 100) | st.integers(1000, 1100),
+    start=st.integers(0, 40),
+    behind=st.integers(0, 40),
+    to=st.integers(0, 40),
+    room=st.integers(0, 40),
+)
+def test_copies_move_the_span_and_stay_inside_the_arrays(
+    plain: Any, wrappers: Any, name: str, size: int, start: int, behind: int, to: int, room: int
+) -> None:
+    data = np.arange(start + size + behind, dtype=np.int64).astype(np.uint8)
+    guarded = np.zeros(64 + to + size + room + 64, np.uint8)
+    out = guarded[64 : 64 + to + size + room]
+    getattr(wrappers, name)(out, to, byte_view(data), start, size)
+    assert out[to : to + size].tobytes() == data[start : start + size].tobytes()
+    assert not out[:to].any()
+    assert not guarded[:64].any()
+    assert not guarded[-64:].any()
+    _, arguments = plain(None, name, np.zeros_like(out), to, byte_view(data), start, size)
+    assert arguments[0][to : to + size].tobytes() == data[start : start + size].tobytes()
+
+
+@settings(deadline=None)
+@given(data=st.binary(max_size=200), draw=st.data(), room=st.integers(0, 300))
+def test_gathered_spans_equal_slices_compiled_or_not(plain: Any, data: bytes, draw: st.DataObject, room: int) -> None:
+    spans = draw.draw(st.lists(st.tuples(st.integers(-2, len(data) + 2), st.integers(-1, len(data) + 2)), max_size=8))
+    starts = np.array([start for start, _ in spans], np.int64)
+    sizes = np.array([size for _, size in spans], np.int64)
+    out, offsets = np.zeros(room, np.uint8), np.zeros(len(spans) + 1, np.int32)
+    count, written, status = gather.gather_spans(byte_view(data), starts, sizes, out, offsets)
+    expected, places = b"", [0]
+    expected_status = Status.OK
+    for start, size in spans:
+        if size > 0 and (start < 0 or start + size > len(data)):
+            expected_status = Status.BAD_LENGTH
+            break
+        if size > 0 and len(expected) + size > room:
+            expected_status = Status.FULL
+            break
+        expected += data[start : start + size] if size > 0 else b""
+        places.append(len(expected))
+    assert (count, written, status) == (len(places) - 1, len(expected), expected_status)
+    assert out[:written].tobytes() == expected
+    assert offsets[: count + 1].tolist() == places
+    result, arguments = plain(
+        "rawlog.kernels.gather", "gather_spans", byte_view(data), starts, sizes, np.zeros_like(out), offsets * 0
+    )
+    assert tuple(result) == (count, written, status)
+    assert arguments[3][:written].tobytes() == expected

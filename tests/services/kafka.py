@@ -1,0 +1,222 @@
+"""A real Kafka broker on loopback, and its tools, from the jars alone.
+
+One node that is broker and controller. `KafkaBroker` formats the directory unless it is one already, so it also starts on what a test wrote.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.services import die_with_parent, free_ports
+from tests.services.jars import class_path, java
+
+KAFKA_3 = "3.9.2"
+KAFKA_4 = "4.3.0"
+READY = "Kafka Server started"
+START_SECONDS = 180
+STOP_SECONDS = 60
+
+# Short-lived and beside others on a small machine: the quick compiler and little memory. The broker recipe has the rest.
+JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.index.size.max.bytes": "65536",
+    "log.retention.ms": "-1",  # old timestamps are data here, not garbage
+    "broker.session.timeout.ms": "4000",  # a start after a crash waits for it
+    "broker.heartbeat.interval.ms": "1000",
+}
+PROPERTIES_OF = {
+    "3": {"group.coordinator.rebalance.protocols": "classic,consumer"},
+    "4": {
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "2",
+    },
+}
+
+LOG4J = """\
+log4j.rootLogger=INFO, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d %p %c{1}: %m%n
+"""
+LOG4J2 = """\
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1}: %m%n
+"""
+
+
+class BrokerError(RuntimeError):
+    """A broker or tool that did not do what it was started for, with the end of its output."""
+
+
+class KafkaBroker:
+    """A broker over `data_dir`, running inside a `with`. Its `bootstrap` is the address for clients, `log` its output.
+
+    `properties` go over the defaults above. `stop()` is a clean stop, `kill()` a crash, and `start()` starts it again on the same files.
+    """
+
+    def __init__(self, version: str, data_dir: str | os.PathLike[str], properties: Mapping[str, str] | None = None) -> None:
+        self.version = version
+        self.data_dir = Path(data_dir)
+        self.properties = PROPERTIES | PROPERTIES_OF[version[0]] | dict(properties or {})
+        self.cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "x")
+        self.bootstrap = ""
+        self._home = Path(tempfile.mkdtemp(prefix=f"kafka-{version}-"))
+        self.log = self._home / "output.txt"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> KafkaBroker:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start and wait until it serves. Another process may take a free port first: then once more, with others."""
+        for attempt in range(3):
+            self._configure()
+            if not (self.data_dir / "meta.properties").is_file():
+                self._format()
+            try:
+                return self._start()
+            except BrokerError as failure:
+                if attempt == 2 or "Address already in use" not in str(failure):
+                    raise
+
+    def stop(self) -> int | None:
+        """Ask it to stop, as an operator would, and wait; the exit code (143). It is killed if it will not."""
+        if self._process is None:
+            return None
+        self._process.terminate()
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerError(f"Kafka {self.version} did not stop\n{self.output_tail()}") from None
+        finally:
+            self._process = None
+
+    def kill(self) -> None:
+        """Crash it: no clean marker, padded indexes."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def output_tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.is_file() else ""
+
+    def _configure(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        broker, controller = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{broker}"
+        own = {
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "log.dirs": str(self.data_dir),
+        }
+        if "controller.quorum.bootstrap.servers" in self.properties:  # its value is ours to give: the port is
+            own["controller.quorum.bootstrap.servers"] = f"127.0.0.1:{controller}"
+        else:
+            own["controller.quorum.voters"] = f"{self.properties['node.id']}@127.0.0.1:{controller}"
+        text = "".join(f"{key}={value}\n" for key, value in (self.properties | own).items())
+        (self._home / "server.properties").write_text(text)
+
+    def _format(self) -> None:
+        options = ["--standalone"] if "controller.quorum.bootstrap.servers" in self.properties else []
+        properties = str(self._home / "server.properties")
+        run_tool(self.version, "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", properties, *options)
+
+    def _start(self) -> None:
+        command = _command(self.version, self._home, "kafka.Kafka", str(self._home / "server.properties"))
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._home,
+                preexec_fn=die_with_parent,  # noqa: PLW1509
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while READY not in self.log.read_text(errors="replace"):
+            if self._process.poll() is not None:
+                code, self._process = self._process.returncode, None
+                raise BrokerError(f"Kafka {self.version} ended with {code} at start\n{self.output_tail()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise BrokerError(f"Kafka {self.version} was not up after {START_SECONDS} s\n{self.output_tail()}")
+            time.sleep(0.1)
+
+
+def dump_log_segments(version: str, files: Sequence[str | os.PathLike[str]], *options: str) -> str:
+    """What Kafka's own DumpLogSegments says of these files: its output, then its messages.
+
+    It ends with 0 even for an invalid batch: look for `isvalid: false` in its lines.
+    """
+    package = "kafka.tools" if version.startswith("3.") else "org.apache.kafka.tools"
+    return run_tool(version, f"{package}.DumpLogSegments", "--files", ",".join(map(str, files)), *options)
+
+
+def run_tool(version: str, main: str, *arguments: str) -> str:
+    """Run a main class of Kafka's jars to its end; its output, then its messages. BrokerError if it fails."""
+    with tempfile.TemporaryDirectory(prefix="kafka-tool-") as home:
+        done = subprocess.run(
+            _command(version, Path(home), main, *arguments, quiet=True),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+    output, messages = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+    if done.returncode:
+        raise BrokerError(f"{main} of Kafka {version} ended with {done.returncode}\n{output}{messages}")
+    return output + messages
+
+
+def _command(version: str, home: Path, main: str, *arguments: str, quiet: bool = False) -> list[str]:
+    # 3.x logs through reload4j, 4.x through log4j 2: each wants its own file, and the broker's readiness is read from what it logs.
+    if version.startswith("3."):
+        file, text, option = home / "log4j.properties", LOG4J, "-Dlog4j.configuration=file:{}"
+    else:
+        file, text, option = home / "log4j2.properties", LOG4J2, "-Dlog4j2.configurationFile={}"
+    file.write_text(text.replace("INFO", "WARN").replace("= info", "= warn") if quiet else text)
+    return [java(), *JVM, option.format(file), "-cp", class_path(f"kafka-{version}"), main, *arguments]

@@ -1,0 +1,90 @@
+"""The real parts are real: brokers take records, give them back, and leave files that their own tools read."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.services.kafka import KAFKA_3, KAFKA_4, BrokerError, KafkaBroker, dump_log_segments
+from tests.services.s3 import S3Server
+
+COUNT = 20
+
+
+def make_topic(bootstrap: str) -> str:
+    topic = f"services-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # named: without it the futures die with the client
+    for done in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        done.result(60)
+    return topic
+
+
+def produce(bootstrap: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd", "linger.ms": 50})
+    for number in range(COUNT):
+        producer.produce(topic, key=str(number), value=f"value {number}", headers=[("n", b"1"), ("n", None)])
+    assert producer.flush(60) == 0
+
+
+def consume(bootstrap: str, topic: str) -> list[bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(COUNT, timeout=60)]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.broker
+def test_a_broker_serves_what_was_produced_and_its_tool_reads_the_file(kafka: KafkaBroker) -> None:
+    topic = make_topic(kafka.bootstrap)
+    produce(kafka.bootstrap, topic)
+    assert consume(kafka.bootstrap, topic) == [f"value {number}".encode() for number in range(COUNT)]
+
+    log = kafka.data_dir / f"{topic}-0" / f"{0:020}.log"
+    told = dump_log_segments(kafka.version, [log], "--deep-iteration", "--print-data-log")
+    assert "compresscodec: zstd" in told
+    assert f"payload: value {COUNT - 1}" in told
+    assert "isvalid: false" not in told
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("version", [KAFKA_3, KAFKA_4])
+def test_a_broker_starts_again_after_a_crash_and_after_a_stop(version: str, tmp_path: Path) -> None:
+    with KafkaBroker(version, tmp_path / "data") as broker:
+        topic = make_topic(broker.bootstrap)
+        produce(broker.bootstrap, topic)
+        broker.kill()
+        assert not broker.running
+        assert not (broker.data_dir / ".kafka_cleanshutdown").exists()
+        broker.start()
+        assert len(consume(broker.bootstrap, topic)) == COUNT
+        assert broker.stop() == 143
+        assert (broker.data_dir / ".kafka_cleanshutdown").exists()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    with KafkaBroker(version, tmp_path / "copy") as other:
+        assert len(consume(other.bootstrap, topic)) == COUNT
+
+
+@pytest.mark.broker
+def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(BrokerError, match="no.such.type"), KafkaBroker(KAFKA_4, tmp_path, {"log.segment.bytes": "no.such.type"}):
+        pass
+
+
+def test_the_s3_server_keeps_bytes(s3: S3Server) -> None:
+    import pyarrow.fs
+
+    files = s3.filesystem()
+    files.create_dir("services")
+    with files.open_output_stream("services/a/b") as out:
+        out.write(b"x" * 1000)
+    assert files.get_file_info("services/a/b").size == 1000
+    named, path = pyarrow.fs.FileSystem.from_uri(s3.url("services/a/b"))
+    with named.open_input_file(path) as file:
+        assert file.read_at(10, 990) == b"x" * 10
