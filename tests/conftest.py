@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tests.services.s3 import S3Server
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # the first example may compile a kernel
-settings.register_profile("quick", derandomize=True, deadline=None, max_examples=50, database=None, suppress_health_check=SLOW)
+settings.register_profile(
+    "quick", derandomize=True, deadline=None, max_examples=50, database=None, suppress_health_check=SLOW
+)
 settings.register_profile("deep", deadline=None, max_examples=5000, print_blob=True, suppress_health_check=SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

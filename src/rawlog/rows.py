@@ -6,7 +6,7 @@ A Part is all that a reader needs, wherever it runs: threads here and tasks on S
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,18 +85,23 @@ def _cut(
     tree: Tree, file: File, format: Format, table: Table, selection: Selection, split_size: int | None
 ) -> list[Part]:
     group = tree.group_of(file)
+    part = whole(file, group, table, selection)
+    if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
+        return []
+    if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
+        part = replace(part, start=format.seek(file, group, selection.from_offset, selection.since))
+    return [part] if split_size is None else cut(part, group, split_size)
+
+
+def whole(file: File, group: Sequence[File], table: Table, selection: Selection) -> Part:
+    """All of a file as one part, with what the other files of its group say of it."""
+    format = registry.formats()[str(file.format)]
     context = None
     if format.context is not None:
         asked = {"isolation": selection.isolation, "columns": ",".join(selection.needed(table).names), **selection.options}
         context = format.context(file, group, asked)
     floor = format.floor(file, group) if format.floor is not None and table.name == "records" else None
-    start = None
-    if floor is not None and selection.to_offset is not None and floor >= selection.to_offset:
-        return []
-    if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
-        start = format.seek(file, group, selection.from_offset, selection.since)
-    whole = Part((file,), start, None, 0, context, floor)
-    return [whole] if split_size is None else cut(whole, group, split_size)
+    return Part((file,), context=context, floor=floor)
 
 
 def cut(part: Part, group: Sequence[File], size: int) -> list[Part]:
@@ -111,7 +116,7 @@ def cut(part: Part, group: Sequence[File], size: int) -> list[Part]:
     edges = [(part.start, part.first), *(mark for mark in marks if (part.start or 0) < mark[0] < end)]
     stops = [*(position for position, _ in edges[1:]), part.stop]
     return [
-        Part(part.files, position, stop, first, part.context)
+        replace(part, start=position, stop=stop, first=first)
         for (position, first), stop in zip(edges, stops, strict=True)
     ]
 

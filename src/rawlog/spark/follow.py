@@ -132,7 +132,9 @@ class Follower:
             return Mark.before(line.files[0])
         earliest = line.files[0].place.start_offset or 0
         if earliest > mark.offset:
-            self.lost(f"{line.key}: offsets {mark.offset:,} to {earliest:,} (exclusive) were deleted before they were read")
+            self.lost(
+                f"{line.key}: offsets {mark.offset:,} to {earliest:,} (exclusive) were deleted before they were read"
+            )
         elif size is not None and mark.position > size and index == len(line.files) - 1:
             self.lost(f"{line.files[index].path}: was read up to byte {mark.position:,} and is now {size:,} bytes")
         return self.seek(line, mark.offset)

@@ -81,7 +81,9 @@ def facade(java: Java, directory: Path | None = None) -> Path:
     for root in (directory or cache_directory() / "java", Path(tempfile.gettempdir()) / f"rawlog-java-{os.getpid()}"):
         with suppress(OSError):
             return _build_facade(java, script, root / name)
-    raise AccessError(f"no writable directory to start Java from: neither {cache_directory()} nor {tempfile.gettempdir()}")
+    raise AccessError(
+        f"no writable directory to start Java from: neither {cache_directory()} nor {tempfile.gettempdir()}"
+    )
 
 
 def cache_directory() -> Path:

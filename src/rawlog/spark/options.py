@@ -79,7 +79,11 @@ class Request:
             "from_offset": start if start is not None and start >= 0 else None,
             "to_offset": stop if stop is not None and stop >= 0 else None,
         }
-        return self.selection.replace(**changes) if any(value is not None for value in changes.values()) else self.selection
+        return (
+            self.selection.replace(**changes)
+            if any(value is not None for value in changes.values())
+            else self.selection
+        )
 
 
 def parse(options: Mapping[str, str]) -> Request:

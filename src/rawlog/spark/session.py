@@ -59,9 +59,7 @@ RUNTIME = {
 }
 
 
-def session(
-    master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rawlog"
-) -> SparkSession:
+def session(master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rawlog") -> SparkSession:
     """The active Spark session, or a new one on `master`: `local[*]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
 
     Without `master`, $SPARK_REMOTE and $SPARK_MASTER are asked, then it is embedded in this process's machine with all its cores.
@@ -170,7 +168,9 @@ def _environment(target: str, remote: bool) -> Iterator[None]:
     if not target.startswith("sc://") and "PYSPARK_GATEWAY_PORT" not in os.environ:
         changes["JAVA_HOME"] = str(facade(find_java()))
         # The launcher is a JVM of its own that lives for half a second.
-        changes["SPARK_LAUNCHER_OPTS"] = os.environ.get("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        changes["SPARK_LAUNCHER_OPTS"] = os.environ.get(
+            "SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        )
         if is_local(target):
             changes["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
     before = {name: os.environ.get(name) for name in changes}

@@ -105,7 +105,9 @@ def spark_schema(request: Request, schema: StructType) -> tuple[Request, pa.Sche
         column = table.column(field.name)
         if field.type != arrow_type(column.type):
             shown = given.dataType.simpleString()
-            raise OptionError(f"column {column.name} of {table.name} is {column.type}, not {shown} as in the given schema")
+            raise OptionError(
+                f"column {column.name} of {table.name} is {column.type}, not {shown} as in the given schema"
+            )
     return replace(request, selection=request.selection.replace(columns=tuple(arrow.names))), arrow
 
 
@@ -165,4 +167,3 @@ def _sliced(held: list[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
         step = -(-batch.num_rows // pieces)
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
-

@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = [
             (piece, self.request.selection_of(piece.file))
             for line, part in found
-            for piece in rows.cut(self._with_context(line, part), line.group, size)
+            for piece in rows.cut(self._in_full(line, part), line.group, size)
         ]
         return splits.pack(parts, size)
 
@@ -137,11 +137,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Mark.before(line.files[0])
         return self.follower.seek(line, start)
 
-    def _with_context(self, line: Line, part: Part) -> Part:
-        if line.format.context is None:
-            return part
-        asked = {"isolation": self.request.selection.isolation, **self.request.selection.options}
-        return replace(part, context=line.format.context(part.file, line.group, asked))
+    def _in_full(self, line: Line, part: Part) -> Part:
+        """A part with what the other files of its line say of it."""
+        full = rows.whole(part.file, line.group, self.request.whole_table, self.request.selection)
+        return replace(full, start=part.start, stop=part.stop, first=part.first)
 
 
 def _to_json(marks: Mapping[str, Mark]) -> Offset:

@@ -1,0 +1,218 @@
+"""The options that verbs share: what to read, which rows and columns, and how to print them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rawlog.errors import OptionError
+
+if TYPE_CHECKING:
+    from rawlog.select import Selection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: `4096`, `64M`, `1GiB` (powers of 1024)."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r}: a size such as 64M or 1GiB expected", param, ctx)
+        return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+
+
+class Partitions(click.ParamType[tuple[int, ...]]):
+    """Partition numbers: `3`, `0,2` or `4-7`."""
+
+    name = "partitions"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        found: list[int] = []
+        for part in str(value).split(","):
+            match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
+            if match is None or (match[2] and int(match[2]) - int(match[1]) > 100_000):
+                self.fail(f"{value!r}: a partition such as 3, 0,2 or 4-7 expected", param, ctx)
+            found += range(int(match[1]), int(match[2] or match[1]) + 1)
+        return tuple(found)
+
+
+PATH = click.Path()  # any text, and the shell completes files
+
+
+def paths(function: F) -> F:
+    """The paths, and what they are to be read as."""
+    function = click.option(
+        "--as", "as_format", metavar="FORMAT", help="Read every file as this format, whatever it looks like."
+    )(function)
+    return click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")(function)
+
+
+def _apply(function: F, options: list[Callable[[F], F]]) -> F:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def table(function: F) -> F:
+    """Which table to read the paths as."""
+    option = click.option(
+        "--table",
+        default="records",
+        show_default=True,
+        metavar="NAME",
+        shell_complete=_complete_tables,
+        help="Table to read: records, files, findings, or one of a system (`rawlog formats` lists them).",
+    )
+    return option(function)
+
+
+def _complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from rawlog import registry
+
+    return [name for name in registry.tables() if name.startswith(incomplete)]
+
+
+def selection(*, columns: bool = True, limit: bool = True) -> Callable[[F], F]:
+    """Which rows, and of these which columns."""
+    options: list[Callable[[Any], Any]] = [
+        click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again."),
+        click.option(
+            "--partition", multiple=True, type=Partitions(), metavar="N", help="Only these partitions: 3, 0,2 or 4-7."
+        ),
+        click.option("--from-offset", type=int, metavar="N", help="From this offset on."),
+        click.option("--to-offset", type=int, metavar="N", help="Up to this offset, which is left out."),
+        click.option("--since", metavar="TIME", help="From a time on: ISO 8601, epoch milliseconds, or -2h."),
+        click.option("--until", metavar="TIME", help="Up to a time, which is left out."),
+        click.option(
+            "-o",
+            "start",
+            multiple=True,
+            metavar="OFFSET",
+            help="As kcat's: beginning, end, N, -N (the last N of each partition), s@MS, e@MS.",
+        ),
+        click.option("--key", metavar="TEXT", help="Only rows with this key."),
+        click.option("--find", metavar="TEXT", help="Only rows whose value contains this text."),
+        click.option("--where", metavar="EXPR", help="Only rows for which an SQL expression over the columns holds."),
+    ]
+    if columns:
+        options.append(click.option("--columns", metavar="A,B", help="Only these columns, in this order."))
+    if limit:
+        options.append(click.option("--limit", type=click.IntRange(0), metavar="N", help="At most so many rows."))
+    options += [
+        click.option(
+            "--isolation",
+            type=click.Choice(["read_uncommitted", "read_committed"]),
+            default="read_uncommitted",
+            show_default=True,
+            help="read_committed leaves aborted transactions out.",
+        ),
+        errors,
+        click.option(
+            "--max-decompressed",
+            type=Size(),
+            default="256M",
+            show_default=True,
+            metavar="SIZE",
+            help="Largest size that one compressed part may grow to.",
+        ),
+    ]
+    return lambda function: _apply(function, options)
+
+
+def errors(function: F) -> F:
+    """What damage does."""
+    option = click.option(
+        "--errors",
+        type=click.Choice(["raise", "stop", "skip"]),
+        default="raise",
+        show_default=True,
+        help="At damage: end with exit code 1; read the file no further; or go on behind it.",
+    )
+    return option(function)
+
+
+def output(function: F) -> F:
+    """How rows are printed."""
+    options: list[Callable[[Any], Any]] = [
+        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+        click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, with a line of names."),
+        click.option("--raw", is_flag=True, help="Only the values, as they are, each followed by the delimiter."),
+        click.option("--delimiter", metavar="TEXT", help=r"What follows each value of --raw.  [default: \n]"),
+        click.option(
+            "--format",
+            "template",
+            metavar="TEXT",
+            help=r"As rpk's: '%t %p %o %k %v\n'; see `rawlog cat --help`.",
+        ),
+        click.option("--arrow", is_flag=True, help="An Arrow IPC stream."),
+        bytes_form,
+    ]
+    return _apply(function, options)
+
+
+def json_flag(function: F) -> F:
+    """`--json` alone, for verbs that do not print rows."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(function)
+
+
+def bytes_form(function: F) -> F:
+    """One form for all binary values."""
+    option = click.option(
+        "--bytes",
+        "form",
+        type=click.Choice(["base64", "hex", "escape"]),
+        help="Every binary value in this one form.  [default: text where it is UTF-8, else base64]",
+    )
+    return option(function)
+
+
+def selection_of(given: dict[str, Any]) -> Selection:
+    """The Selection that the options describe. OptionError for those that contradict one another."""
+    from rawlog.select import Selection, parse_columns, parse_offset_option, parse_time
+
+    fields: dict[str, Any] = {
+        "topics": tuple(given["topic"]),
+        "partitions": tuple(number for part in given["partition"] for number in part),
+        "from_offset": given["from_offset"],
+        "to_offset": given["to_offset"],
+        "since": None if given["since"] is None else parse_time(given["since"]),
+        "until": None if given["until"] is None else parse_time(given["until"]),
+        "key": None if given["key"] is None else os.fsencode(given["key"]),
+        "where": _condition(given["where"], given["find"]),
+        "columns": parse_columns(given.get("columns")),
+        "limit": given.get("limit"),
+        "isolation": given["isolation"],
+        "errors": given["errors"],
+        "max_decompressed": given["max_decompressed"],
+    }
+    for text in given["start"]:
+        for name, value in parse_offset_option(text).items():
+            if fields.get(name) is not None:
+                raise OptionError(f"-o {text}: --{name.replace('_', '-')} is given already")
+            fields[name] = value
+    if fields.get("last") is not None and fields["from_offset"] is not None:
+        raise OptionError("-o from the end and --from-offset exclude one another")
+    return Selection(**fields)
+
+
+def _condition(where: str | None, find: str | None) -> str | None:
+    if find is None:
+        return where
+    quoted = find.replace("\\", "\\\\").replace("'", "\\'")
+    contains = f"contains(value, '{quoted}')"
+    return contains if where is None else f"({where}) AND {contains}"

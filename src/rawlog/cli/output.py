@@ -1,0 +1,226 @@
+"""Printing rows: a readable table, JSON, CSV, raw values, a pattern, or an Arrow stream. Only this module writes to stdout."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rawlog.errors import AccessError, OptionError
+from rawlog.text import printable, to_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rawlog.render import Lines
+    from rawlog.tables import Table
+
+
+def write(data: bytes | memoryview) -> None:
+    """Bytes to stdout. AccessError if they cannot be written; a closed pipe raises BrokenPipeError."""
+    try:
+        sys.stdout.buffer.write(data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise AccessError(f"standard output: {error.strerror or error}") from None
+
+
+def line(text: str = "") -> None:
+    """A line of text for people, which the caller has made printable."""
+    write(f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def json_line(value: Any) -> None:
+    """A line of JSON."""
+    write(f"{to_json(value)}\n".encode())
+
+
+def json_rows(rows: Iterable[dict[str, Any]]) -> None:
+    for row in rows:
+        json_line(row)
+
+
+def flush() -> None:
+    """Send what is buffered."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise AccessError(f"standard output: {error.strerror or error}") from None
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at stdout."""
+    return sys.stdout.isatty()
+
+
+class Printer(ABC):
+    """Prints batches of one schema. Use as a context manager: leaving it prints what was held back."""
+
+    #: The columns it needs, where it needs only some.
+    columns: tuple[str, ...] | None = None
+
+    def begin(self, schema: pa.Schema) -> None:
+        """Print what stands in front of the first row."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Print rows."""
+
+    def end(self) -> None:
+        """Print what stands behind the last row."""
+
+    def flush(self) -> None:
+        """Show everything written so far (a follower waits now)."""
+        flush()
+
+    def __enter__(self) -> Printer:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not isinstance(error, BrokenPipeError):
+            self.end()
+
+
+def printer(given: dict[str, Any], table: Table) -> Printer:
+    """The printer that the output options ask for. OptionError if they contradict one another."""
+    names = {"as_json": "--json", "as_csv": "--csv", "raw": "--raw", "template": "--format", "arrow": "--arrow"}
+    chosen = [option for name, option in names.items() if given[name] not in (None, False)]
+    if len(chosen) > 1:
+        raise OptionError(f"{' and '.join(chosen)} exclude one another")
+    if given["delimiter"] is not None and not given["raw"]:
+        raise OptionError("--delimiter goes with --raw")
+    form = given["form"]
+    if given["as_json"] or given["template"] == "json":
+        return _JsonPrinter(form)
+    if given["as_csv"]:
+        return _CsvPrinter(form)
+    if given["raw"]:
+        return _raw_printer(given, table)
+    if given["template"] is not None:
+        from rawlog.cli.template import compile_template
+
+        template = compile_template(given["template"], table, form, safe=printable if is_terminal() else None)
+        if given.get("columns"):
+            raise OptionError("--format names its columns itself: leave --columns out")
+        return _LinesPrinter(template.lines, template.columns)
+    if given["arrow"]:
+        return _ArrowPrinter()
+    from rawlog.cli.grid import GridPrinter
+
+    return GridPrinter(form)
+
+
+class _LinesPrinter(Printer):
+    def __init__(self, lines: Lines | None = None, columns: tuple[str, ...] | None = None) -> None:
+        self.lines = lines
+        self.columns = columns
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        assert self.lines is not None
+        write(self.lines.render(batch))
+
+
+class _JsonPrinter(_LinesPrinter):
+    def __init__(self, form: str | None) -> None:
+        super().__init__()
+        self.form = form
+
+    def begin(self, schema: pa.Schema) -> None:
+        from rawlog.render import json_lines
+
+        self.lines = json_lines(schema, self.form)
+
+
+class _CsvPrinter(_LinesPrinter):
+    def __init__(self, form: str | None) -> None:
+        super().__init__()
+        self.form = form
+
+    def begin(self, schema: pa.Schema) -> None:
+        from rawlog.render import csv_header, csv_lines
+
+        self.lines = csv_lines(schema, self.form, safe=printable if is_terminal() else None)
+        write(csv_header(schema))
+
+
+def _raw_printer(given: dict[str, Any], table: Table) -> Printer:
+    from rawlog.cli.template import unescape
+    from rawlog.render import Lines, is_text, plain_leaf
+    from rawlog.render import text_leaf as styled
+    from rawlog.kernels.json import RAW
+    from rawlog.select import parse_columns
+    from rawlog.tables import arrow_type
+
+    columns = parse_columns(given.get("columns")) or ("value",)
+    if len(columns) != 1:
+        raise OptionError("--raw prints one column: name it with --columns")
+    name = columns[0]
+    type = arrow_type(table.column(name).type)
+    if not is_text(type):
+        raise OptionError(f"--raw prints bytes or text; column {name} is {table.column(name).type}")
+    delimiter = unescape("\\n" if given["delimiter"] is None else given["delimiter"])
+    exact = given["form"] is None and not is_terminal()
+    leaf = styled(RAW) if exact else plain_leaf(type, given["form"], printable if is_terminal() else None)
+    return _LinesPrinter(Lines([(name, leaf)], [b"", delimiter]), columns)
+
+
+class _ArrowPrinter(Printer):
+    """An Arrow stream: the schema comes first even if no row follows."""
+
+    def __init__(self) -> None:
+        if is_terminal():
+            raise OptionError("--arrow writes bytes that are not for a terminal: send them to a file or a pipe")
+        self._writer: Any = None
+
+    def begin(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        self._writer = pa.ipc.new_stream(_Stdout(), schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def end(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Stdout:
+    """What Arrow takes for a file, with errors as ours."""
+
+    closed = False
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        write(view)
+        return view.nbytes
+
+    def flush(self) -> None:
+        flush()
+
+    def close(self) -> None:
+        self.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+def style(text: str, **how: Any) -> str:
+    """Text in colour, if a terminal shows it and NO_COLOR does not forbid it."""
+    import os
+
+    if not is_terminal() or os.environ.get("NO_COLOR"):
+        return text
+    return click.style(text, **how)

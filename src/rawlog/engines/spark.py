@@ -1,0 +1,206 @@
+"""The Spark engine: a job's splits as the rows of a tiny DataFrame that is written through a sink of our own.
+
+So Spark places the tasks, tries failed ones again and lets one attempt of each win; what the winners did comes back as commit
+messages. The data itself never passes through the JVM.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import pickle
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from rawlog.errors import AccessError, RawlogError
+from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.tree import Tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+D = TypeVar("D", bound=Done)
+O = TypeVar("O", bound=Outcome)  # noqa: E741
+
+INTERVAL = 0.25
+
+
+def run(
+    job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[Progress], None] | None = None
+) -> O:
+    """Run a job to its end with tasks on Spark, and return what came of it.
+
+    Raises what the first failing split raised, or AccessError if Spark itself failed.
+    """
+    splits = job.plan(tree)
+    if not splits:
+        return job.commit([])
+    with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
+        answers = Path(scratch) / "answers"
+        with _watching(spark, splits, progress):
+            _write(job, splits, spark, answers)
+        # Our own driver process wrote them a moment ago.
+        given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
+    for answer in sorted(given, key=lambda one: one.number):
+        if isinstance(answer.result, BaseException):
+            raise answer.result
+    return job.commit([answer.result for answer in sorted(given, key=lambda one: one.number)])
+
+
+def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path) -> None:
+    import pyarrow as pa
+
+    spark.dataSource.register(JobSink)
+    # Tasks start in the order of their numbers: the largest first, so that none is left to run alone at the end.
+    order = sorted(splits, key=lambda split: (-split.size, split.number))
+    rows = pa.table(
+        {
+            "task": pa.array(range(len(order)), pa.int32()),
+            "split": pa.array([pickle.dumps(split) for split in order], pa.binary()),
+        }
+    )
+    frame = spark.createDataFrame(rows).repartitionById(len(order), "task")
+    writer = frame.write.format(JobSink.name()).mode("append")
+    writer = writer.option("job", base64.b64encode(pickle.dumps(job)).decode()).option("answers", str(answers))
+    try:
+        writer.option("attempts", str(_attempts(spark))).save()
+    except Exception as error:
+        raise AccessError(f"Spark: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """The line of a Spark error that says why: the last of a Python traceback inside it, else its first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
+    inner = [line for line in told if not line.startswith(("py4j.", "org.", "java.", "Caused by"))]
+    return (inner or told or lines or [type(error).__name__])[0]
+
+
+def _attempts(spark: SparkSession) -> int:
+    """How often Spark tries a task before it gives up."""
+    master = spark.conf.get("spark.master", "") or ""
+    if master == "local" or (master.startswith("local[") and "," not in master):
+        return 1
+    return int(spark.conf.get("spark.task.maxFailures", "4") or 4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a split: its Done, or the error that it ended with."""
+
+    number: int
+    result: Any
+
+
+@dataclass
+class _Message(WriterCommitMessage):
+    answers: list[_Answer] = field(default_factory=list)
+
+
+class JobSink(DataSource):
+    """The sink that a DataFrame of splits is written to: each task does its splits. For this module's use."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "rawlog_job"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """The writer, made on the driver."""
+        return _JobWriter(self.options["job"], self.options["answers"], int(self.options["attempts"]))
+
+
+class _JobWriter(DataSourceArrowWriter):
+    def __init__(self, job: str, answers: str, attempts: int) -> None:
+        self.job, self.answers, self.attempts = job, answers, attempts
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
+        from pyspark import TaskContext
+
+        gc.freeze()  # the collection that Spark asks for after each task then costs nothing
+        context = TaskContext.get()
+        number, last = (0, True)
+        if context is not None:
+            number, last = context.taskAttemptId(), context.attemptNumber() + 1 >= self.attempts
+        # Both were pickled by the driver for its own tasks.
+        job: Job[Any, Any] = pickle.loads(base64.b64decode(self.job))  # noqa: S301
+        message = _Message()
+        for batch in iterator:
+            for pickled in batch.column("split").to_pylist():
+                split: Split = pickle.loads(pickled)  # noqa: S301
+                message.answers.append(_Answer(split.number, _work(job, split, number, last)))
+        return message
+
+    def commit(self, messages: list[_Message | None]) -> None:  # type: ignore[override]
+        """Hand what the winning attempts did to the process that asked; the job's own commit is done there."""
+        answers = [answer for message in messages if message is not None for answer in message.answers]
+        Path(self.answers).write_bytes(pickle.dumps(answers))
+
+    def abort(self, messages: list[_Message | None]) -> None:  # type: ignore[override]
+        """Nothing counts before the job's own commit, so there is nothing to take back."""
+
+
+def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool) -> Any:
+    """Do a split. An error about the input is an answer: trying again would not change it, unless a path could not be reached."""
+    with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
+        stage = Stage(job.stage or scratch, f"{split.number:05d}-{attempt}")
+        try:
+            return job.work(split, stage)
+        except RawlogError as error:
+            if isinstance(error, AccessError) and not last:
+                raise
+            return error
+
+
+@contextmanager
+def _watching(
+    spark: SparkSession, splits: list[Split], progress: Callable[[Progress], None] | None
+) -> Iterator[None]:
+    """Tell `progress` now and then how many tasks have ended. Spark does not say which, so their bytes are a fair share."""
+    if progress is None:
+        yield
+        return
+    total, count = sum(split.size for split in splits), len(splits)
+    ended = threading.Event()
+
+    def watch() -> None:
+        tracker = _tracker(spark)
+        while tracker is not None and not ended.wait(INTERVAL):
+            done = _tasks_done(tracker, count)
+            progress(Progress(total * done // count, total, done, count))
+
+    thread = threading.Thread(target=watch, name="rawlog-progress", daemon=True)
+    progress(Progress(0, total, 0, count))
+    thread.start()
+    try:
+        yield
+        progress(Progress(total, total, count, count))
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tracker(spark: SparkSession) -> Any:
+    """Spark's status tracker; a Connect session has none."""
+    try:
+        return spark.sparkContext.statusTracker()
+    except Exception:
+        return None
+
+
+def _tasks_done(tracker: Any, count: int) -> int:
+    done = 0
+    for stage in tracker.getActiveStageIds():
+        info = tracker.getStageInfo(stage)
+        if info is not None and info.numTasks == count:
+            done = max(done, info.numCompletedTasks)
+    return min(done, count)

@@ -1,0 +1,277 @@
+"""What verification looks for in log segments, each file for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.errors import DataError
+from rawlog.findings import Mark, Rule, Severity, rule
+from rawlog.format import Inspection
+from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, OUTLINE, Attributes
+from rawlog.formats.kafka.log import TOTAL, Heads, crc_ok, heads
+from rawlog.formats.kafka.reader import Columns, TooMuch, decode_columns
+from rawlog.frames import Frames
+
+KNOWN_BITS = CODEC_MASK | sum(Attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """The batches of a window that are whole, of magic 2 and with a right checksum."""
+
+    frames: Frames
+    head: Heads
+
+
+def _batches(seen: Inspection) -> tuple[Frames, NDArray[np.int64]]:
+    """The frames that are batches of magic 2, and the magic of every frame."""
+    frames = seen.frames
+    magic = frames.data[frames.starts + OUTLINE.at("magic")].view(np.int8).astype(np.int64)
+    return _chosen(frames, (magic == MAGIC_V2) & (frames.sizes >= BATCH.size)), magic
+
+
+def _chosen(frames: Frames, mask: NDArray[np.bool_]) -> Frames:
+    if mask.all():
+        return frames
+    starts, stops = frames.starts[mask], frames.stops[mask]
+    return Frames(frames.data, starts, stops, frames.reached, frames.status, 0, frames.base, frames.first, frames.last)
+
+
+def _crc_ok(seen: Inspection) -> NDArray[np.bool_]:
+    frames, _ = seen.share(_batches)
+    return crc_ok(frames) if len(frames) else np.ones(0, np.bool_)
+
+
+def _sound(seen: Inspection) -> Sound:
+    frames, _ = seen.share(_batches)
+    chosen = _chosen(frames, seen.share(_crc_ok))
+    return Sound(chosen, heads(chosen))
+
+
+@dataclass(slots=True)
+class Decoded:
+    """The records of a window's sound batches, in runs of batches, and the batches whose records cannot be read."""
+
+    runs: list[tuple[Frames, Columns]]
+    faults: list[tuple[int, DataError]]
+
+
+def _decoded(seen: Inspection) -> Decoded:
+    found = Decoded([], [])
+    rest = [seen.share(_sound).frames]
+    while rest:
+        frames = rest.pop()
+        if not len(frames):
+            continue
+        wanted = {"offset", "timestamp", "headers"}
+        try:
+            columns = decode_columns(
+                frames.data, frames.starts, frames.stops, wanted, limit=seen.limit, total=TOTAL, check_crc=False
+            )
+            found.runs.append((frames, columns))
+        except TooMuch as full:
+            rest += [frames.slice(full.fits, len(frames)), frames.slice(0, full.fits)]
+        except DataError as error:
+            bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
+            found.faults.append((int(frames.positions[bad]), error))
+            rest += [frames.slice(bad + 1, len(frames)), frames.slice(0, bad)]
+    return found
+
+
+@rule("kafka.log.magic", Severity.ERROR)
+def magic(seen: Inspection) -> Iterator[Mark]:
+    """A batch says it is of a format that does not exist, or is too short for the one it names.
+
+    Its records cannot be read. The length before it was credible, so what follows is read.
+    """
+    _, found = seen.share(_batches)
+    frames = seen.frames
+    for index in np.flatnonzero((found < 0) | (found > MAGIC_V2)).tolist():
+        yield _mark(frames, index, f"magic {found[index]}", expected="0 to 2", found=int(found[index]))
+    for index in np.flatnonzero((found == MAGIC_V2) & (frames.sizes < BATCH.size)).tolist():
+        size = int(frames.sizes[index])
+        yield _mark(frames, index, f"batch of {size} bytes", expected=f"at least {BATCH.size}", found=size)
+
+
+@rule("kafka.log.legacy", Severity.INFO)
+def legacy(seen: Inspection) -> Iterator[Mark]:
+    """Message sets of magic 0 or 1, which brokers before 0.11 wrote. They are framed right; their content was not checked."""
+    _, found = seen.share(_batches)
+    old = np.flatnonzero((found == 0) | (found == 1))
+    if old.size:
+        seen.memory.setdefault("position", int(seen.frames.positions[old[0]]))
+        seen.memory["count"] = seen.memory.get("count", 0) + int(old.size)
+    if seen.frames.last and seen.memory.get("count"):
+        yield Mark(f"{seen.memory['count']:,} entries of magic 0 or 1 not checked", position=seen.memory["position"])
+
+
+@rule("kafka.log.crc", Severity.ERROR)
+def crc(seen: Inspection) -> Iterator[Mark]:
+    """The stored checksum differs from that of the bytes it covers: the batch changed after it was written.
+
+    A broker does not notice in segments it takes for flushed; Java consumers refuse the batch, others may hand out its
+    records. Take the batch from another replica, or let `repair` set it aside.
+    """
+    frames, _ = seen.share(_batches)
+    wrong = np.flatnonzero(~seen.share(_crc_ok))
+    if not wrong.size:
+        return
+    from rawlog.checksums import crc32c_spans
+
+    bad = _chosen(frames, ~seen.share(_crc_ok))
+    stored, computed = heads(bad)["crc"], crc32c_spans(bad.data, bad.starts + BATCH.after("crc"), bad.stops)
+    for index in range(len(bad)):
+        yield _mark(
+            bad,
+            index,
+            "the checksum does not match",
+            expected=f"{int(computed[index]):08x}",
+            found=f"{int(stored[index]):08x}",
+        )
+
+
+@rule("kafka.log.codec", Severity.ERROR)
+def codec(seen: Inspection) -> Iterator[Mark]:
+    """The attributes name a compression that does not exist, so the records cannot be read."""
+    sound = seen.share(_sound)
+    for index in np.flatnonzero(sound.head.codec >= len(CODECS)).tolist():
+        found = int(sound.head.codec[index])
+        yield _mark(sound.frames, index, f"codec {found}", expected=f"0 to {len(CODECS) - 1}", found=found)
+
+
+@rule("kafka.log.records", Severity.ERROR)
+def records(seen: Inspection) -> Iterator[Mark]:
+    """The records of a batch do not parse although its checksum is right: wrong lengths, another number of records than the
+    header says, bytes left over, content that does not decompress, a header name that is not UTF-8.
+
+    The producer wrote it so. No client can read the batch.
+    """
+    sound = seen.share(_sound)
+    unknown = set(sound.frames.positions[sound.head.codec >= len(CODECS)].tolist())
+    for position, error in sorted(seen.share(_decoded).faults, key=lambda fault: fault[0]):
+        if position not in unknown:
+            yield Mark(error.message, position=position, expected=error.expected, found=error.found)
+
+
+@rule("kafka.log.offsets", Severity.ERROR)
+def offsets(seen: Inspection) -> Iterator[Mark]:
+    """Offsets inside a batch do not rise, or leave the range that its header names.
+
+    Consumers may skip such records or hand them out twice.
+    """
+    for frames, columns in seen.share(_decoded).runs:
+        head, row = heads(frames), columns.batch_index
+        if not columns.count:
+            continue
+        offset = columns.arrays["offset"].to_numpy()
+        wrong = (offset < head["base_offset"][row]) | (offset > head.last_offset[row])
+        wrong[1:] |= (offset[1:] <= offset[:-1]) & (row[1:] == row[:-1])
+        for index in np.unique(row[wrong]).tolist():
+            bad = int(offset[wrong & (row == index)][0])
+            span = f"rising from {int(head['base_offset'][index])} to {int(head.last_offset[index])}"
+            yield _mark(frames, index, f"record offset {bad}", offset=bad, expected=span, found=bad)
+
+
+@rule("kafka.log.order", Severity.ERROR)
+def order(seen: Inspection) -> Iterator[Mark]:
+    """A batch begins at or before the last offset of the batch in front of it.
+
+    A broker never writes that. Two logs were joined, or bytes were copied twice.
+    """
+    sound = seen.share(_sound)
+    if not len(sound.frames):
+        return
+    base, last = sound.head["base_offset"], sound.head.last_offset
+    before = np.concatenate(([seen.memory.get("last", -1)], np.maximum.accumulate(last)[:-1]))
+    before = np.maximum(before, seen.memory.get("last", -1))
+    for index in np.flatnonzero(base <= before).tolist():
+        yield _mark(
+            sound.frames,
+            index,
+            f"base offset {int(base[index])} behind offset {int(before[index])}",
+            offset=int(base[index]),
+            expected=f"above {int(before[index])}",
+            found=int(base[index]),
+        )
+    seen.memory["last"] = max(int(last.max()), seen.memory.get("last", -1))
+
+
+@rule("kafka.log.base", Severity.ERROR)
+def base(seen: Inspection) -> Iterator[Mark]:
+    """A batch has offsets below the one in the file's name, or more than 2147483647 above it.
+
+    A broker that has to recover such a segment ends at once, the whole process.
+    """
+    start = seen.file.place.start_offset
+    sound = seen.share(_sound)
+    if start is None:
+        return
+    low, high = sound.head["base_offset"] < start, sound.head.last_offset - start > 0x7FFF_FFFF
+    for index in np.flatnonzero(low | high).tolist():
+        found = int(sound.head["base_offset"][index])
+        yield _mark(
+            sound.frames,
+            index,
+            f"offset {found} in a segment that begins at {start}",
+            offset=found,
+            expected=f"{start} to {start + 0x7FFF_FFFF}",
+            found=found,
+        )
+
+
+@rule("kafka.log.max-timestamp", Severity.WARNING)
+def max_timestamp(seen: Inspection) -> Iterator[Mark]:
+    """The largest time in a batch's header is not that of its records.
+
+    Look-ups by time and retention go by the header and will be wrong for this batch. Leaders correct it on the way in.
+    """
+    for frames, columns in seen.share(_decoded).runs:
+        head = heads(frames)
+        has_records = np.flatnonzero(columns.counts)
+        if not has_records.size:
+            continue
+        micros = columns.arrays["timestamp"].fill_null(NONE * 1000).cast("int64").to_numpy()
+        first = np.concatenate(([0], np.cumsum(columns.counts)[:-1]))[has_records]
+        largest = np.maximum.reduceat(micros, first) // 1000
+        stated = head["max_timestamp"][has_records]
+        for at in np.flatnonzero(largest != stated).tolist():
+            yield _mark(
+                frames,
+                int(has_records[at]),
+                f"largest time {int(stated[at])}, that of the records is {int(largest[at])}",
+                expected=int(largest[at]),
+                found=int(stated[at]),
+            )
+
+
+@rule("kafka.log.attributes", Severity.WARNING)
+def attributes(seen: Inspection) -> Iterator[Mark]:
+    """Bits of the attributes are set that no version of Kafka uses. They are lost when a broker rewrites the batch."""
+    sound = seen.share(_sound)
+    value = sound.head["attributes"] & 0xFFFF
+    for index in np.flatnonzero(value & ~KNOWN_BITS).tolist():
+        yield _mark(sound.frames, index, "unknown attribute bits", expected="bits 0 to 6", found=f"{int(value[index]):016b}")
+
+
+def _mark(
+    frames: Frames,
+    index: int,
+    message: str,
+    *,
+    offset: int | None = None,
+    expected: object = None,
+    found: object = None,
+) -> Mark:
+    position, size = int(frames.positions[index]), int(frames.sizes[index])
+    if offset is None:
+        at = int(frames.starts[index])
+        offset = int.from_bytes(bytes(frames.data[at : at + OUTLINE.after("base_offset")]), "big", signed=True)
+    return Mark(message, position, size, offset, expected, found)
+
+
+def rules() -> Sequence[Rule[Inspection]]:
+    return (magic, legacy, crc, codec, records, offsets, order, base, max_timestamp, attributes)

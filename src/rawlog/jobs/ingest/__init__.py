@@ -1,0 +1,208 @@
+"""Ingest: recognise, verify and decode everything in a tree into the tables of a lake.
+
+Plan: what each table does not hold yet, by its own snapshots. Work: Parquet files of one split's rows. Commit: one for each table.
+Nothing is taken twice and nothing is lost, whenever a run dies: a byte counts as taken by the same commit that adds its rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rawlog import registry
+from rawlog.errors import AccessError, DataError, unknown
+from rawlog.frames import Frames
+from rawlog.inspection import file_row, inspect_file
+from rawlog.jobs.ingest.commit import Commit
+from rawlog.jobs.ingest.plan import Plan, packed
+from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut, Task
+from rawlog.jobs.job import Job, Split, Stage
+from rawlog.jobs.lake import Lake, lake_name
+from rawlog.jobs.sheet import Sheet, Written
+from rawlog.rows import Part, read
+from rawlog.select import Selection
+from rawlog.storage import is_remote
+from rawlog.tables import FILES, FINDINGS, Table
+from rawlog.tree import Tree
+
+__all__ = ["Ingest", "Ingested"]
+
+
+class Ingest(Job[Decoded, Ingested]):
+    """Take a tree into a lake. Use as a context manager: it holds the lake's lock and removes what a failed run left."""
+
+    def __init__(
+        self,
+        lake: str,
+        *,
+        catalog: str | None = None,
+        tables: Sequence[str] | None = None,
+        selection: Selection | None = None,
+    ) -> None:
+        """`tables` are names of tables to fill, all that the files have if None. OptionError for an unknown one.
+
+        AccessError if `lake` is none and cannot be made one.
+        """
+        if tables is not None:
+            for name in tables:
+                registry.table_named(name)
+        self.names = None if tables is None else tuple(dict.fromkeys(tables))
+        self.selection = (selection or Selection()).replace(errors="skip", columns=None, limit=None)
+        self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
+        self.stage = self.lake.path
+        self.uncut: frozenset[str] = frozenset()
+        self._plan: Plan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "lake": None, "_plan": None}
+
+    def __enter__(self) -> Ingest:
+        assert self.lake is not None
+        self.lake.__enter__()
+        try:
+            self.lake.sweep()
+        except BaseException:
+            self.lake.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.lake is not None
+        try:
+            if self._plan is not None:
+                self.lake.sweep(self._plan.run)
+        finally:
+            self.lake.__exit__()
+
+    def complete(self, run: Callable[[], Ingested]) -> Ingested:
+        """Run with an engine; once more, with some files read whole, if their indexes turn out to lie about where frames begin."""
+        try:
+            return run()
+        except Recut as recut:
+            self.uncut |= recut.paths
+            return run()
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """Splits for all that the lake's tables do not hold yet."""
+        assert self.lake is not None
+        if self._plan is not None:
+            self.lake.sweep(self._plan.run)
+        self._plan = planned = Plan(self.lake, self._inside(tree), self._tables(tree), self.selection, self.uncut)
+        tasks = [Task(planned.run, files=files) for files in packed(planned.to_inspect, lambda file: file.size)]
+        tasks += [Task(planned.run, pieces=pieces) for pieces in packed(planned.pieces, lambda piece: piece.part.size)]
+        return [Split(number, _size(task), task) for number, task in enumerate(tasks)]
+
+    def _inside(self, tree: Tree) -> Tree:
+        """The files that are wanted: none of the lake itself."""
+        assert self.lake is not None
+        lake = self.lake.path + "/"
+        kept = (file for file in tree if self.selection.takes_file(file) and not file.path.startswith(lake))
+        return Tree(tree.roots, tuple(kept))
+
+    def _tables(self, tree: Tree) -> list[Table]:
+        """The tables to fill by decoding: without `files` and `findings`, which come of looking, and what is made of other tables."""
+        folded = {name for family in registry.families() for name in family.folds}
+        able = [name for name in tree.tables if name not in (FILES.name, FINDINGS.name) and name not in folded]
+        if self.names is not None:
+            for name in self.names:
+                if name not in tree.tables and name not in registry.tables():
+                    raise unknown("table", name, tree.tables)
+            able = [name for name in able if name in self.names]
+        return [registry.table_named(name) for name in able]
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Decoded:
+        """Look at the split's files, decode its pieces, and write what comes of it as Parquet below the lake."""
+        task: Task = split.task
+        sheets = _Sheets(stage, task.run)
+        try:
+            if task.files:
+                return self._inspect(split.number, task, sheets, stage)
+            return self._decode(split.number, task, sheets, stage)
+        except BaseException:
+            sheets.discard()
+            raise
+
+    def _inspect(self, number: int, task: Task, sheets: _Sheets, stage: Stage) -> Decoded:
+        errors = warnings = 0
+        for file in task.files:
+            found = inspect_file(file, None, lambda frames: stage.advance(frames.reached, len(frames)))
+            errors += found.errors
+            warnings += found.warnings
+            for batch in found.to_arrow().to_batches():
+                sheets[FINDINGS].add(batch)
+            sheets[FILES].add(file_row(file))
+        return Decoded(number, sheets.close(), files=task.files, errors=errors, warnings=warnings)
+
+    def _decode(self, number: int, task: Task, sheets: _Sheets, stage: Stage) -> Decoded:
+        reached: list[Reached] = []
+        for piece in task.pieces:
+            for name in piece.tables:
+                table = registry.table_named(name)
+                trace = _Trace(piece.part, stage if name == piece.tables[0] else None)
+                try:
+                    for batch in read(piece.part, table, self.selection, None, trace.see):
+                        sheets[table].add(batch)
+                except AccessError:
+                    # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for next time.
+                    if trace.windows or os.path.lexists(piece.part.file.path) or is_remote(piece.part.file.path):
+                        raise
+                    continue
+                except DataError:
+                    # A header that cannot be, a version nobody knows: verification says so; what came before it is in.
+                    pass
+                reached.append(Reached(name, piece.part, trace.stop, trace.frames))
+        return Decoded(number, sheets.close(), reached=tuple(reached))
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Decoded]) -> Ingested:
+        """One commit for each table, the one for `jobs` last. What an earlier call committed stays as it is."""
+        assert self.lake is not None
+        assert self._plan is not None
+        return Commit(self.lake, self._plan, done).run()
+
+
+class _Trace:
+    """How far the windows of a part go."""
+
+    def __init__(self, part: Part, stage: Stage | None) -> None:
+        self.stage = stage
+        self.stop = part.start or 0
+        self.frames = self.windows = 0
+
+    def see(self, frames: Frames) -> None:
+        self.windows += 1
+        self.frames += len(frames)
+        if self.stage is not None:
+            self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
+        self.stop = frames.reached_in_file
+
+
+class _Sheets:
+    """The data files of one attempt at a split, opened as tables are met."""
+
+    def __init__(self, stage: Stage, run: str) -> None:
+        self.stage, self.run = stage, run
+        self.open: dict[str, Sheet] = {}
+
+    def __getitem__(self, table: Table) -> Sheet:
+        if table.name not in self.open:
+            folder = f"{self.stage.path}/{lake_name(table).replace('.', '/')}/data/{self.run}"
+            self.open[table.name] = Sheet(f"{folder}/{self.stage.name}.parquet", table)
+        return self.open[table.name]
+
+    def close(self) -> tuple[Written, ...]:
+        return tuple(written for sheet in self.open.values() if (written := sheet.close()) is not None)
+
+    def discard(self) -> None:
+        for sheet in self.open.values():
+            sheet.discard()
+
+
+def _size(task: Task) -> int:
+    return sum(file.size for file in task.files) + sum(piece.part.size for piece in task.pieces)

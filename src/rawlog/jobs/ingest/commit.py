@@ -1,0 +1,182 @@
+"""Commit: what the splits wrote becomes part of the tables, one commit each, and says what it came from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rawlog import __version__, registry
+from rawlog.findings import Findings
+from rawlog.format import File
+from rawlog.inspection import inspect_tree
+from rawlog.jobs.ingest.plan import Plan, mark
+from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut
+from rawlog.jobs.lake import JOBS, Lake, Taken, lake_name
+from rawlog.jobs.sheet import Sheet, Written
+from rawlog.tables import FILES, FINDINGS, RECORDS, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Commit:
+    """The end of a run: what the splits wrote becomes part of the tables."""
+
+    def __init__(self, lake: Lake, planned: Plan, done: Sequence[Decoded]) -> None:
+        self.lake, self.plan, self.done = lake, planned, done
+        self.errors = sum(one.errors for one in done)
+        self.warnings = sum(one.warnings for one in done)
+        self.rows: dict[str, int] = {}
+        self.files: dict[str, list[str]] = {}
+        for one in done:
+            for written in one.written:
+                self._count(written)
+
+    def _count(self, written: Written) -> None:
+        self.files.setdefault(written.table, []).append(written.path)
+        self.rows[written.table] = self.rows.get(written.table, 0) + written.rows
+
+    def run(self) -> Ingested:
+        planned = self.plan
+        sources = {table.name: self._sources(table) for table in planned.tables}
+        looked = [file for one in self.done for file in one.files]
+        together = self._together() if looked else Findings()
+        for table in planned.tables:
+            before = {path: planned.starts[table.name][path] for path in sources[table.name]}
+            self._commit(table, sources[table.name], before=before)
+        if looked:
+            seen = {file.path: _looked_at(file) for file in looked}
+            self._commit(FILES, seen, replacing=_paths_in(self._known(FILES, seen)))
+            self._commit(FINDINGS, seen, replacing=self._old_findings(seen, together))
+        for table in (RECORDS, FILES, FINDINGS, JOBS):
+            self.lake.ensure(table)
+        size = sum(reached.stop - (reached.part.start or 0) for reached in self._first_reached())
+        outcome = self._outcome(len({*(file.path for file in looked), *(p for s in sources.values() for p in s)}), size)
+        if looked or any(sources.values()):
+            self._write_job(outcome)
+        return outcome
+
+    def _commit(self, table: Table, sources: Mapping[str, Taken], **more: Any) -> None:
+        if sources:
+            self.lake.commit(
+                table, self.plan.run, self.files.get(table.name, []), sources, selection=self.plan.chosen, **more
+            )
+        else:
+            self.lake.ensure(table)
+
+    def _sources(self, table: Table) -> dict[str, Taken]:
+        """How far every source of a table is now. Recut if a file's parts do not meet."""
+        by_path: dict[str, list[Reached]] = {}
+        for one in self.done:
+            for reached in one.reached:
+                if reached.table == table.name:
+                    by_path.setdefault(reached.part.file.path, []).append(reached)
+        gaps: set[str] = set()
+        taken: dict[str, Taken] = {}
+        for path, parts in by_path.items():
+            parts.sort(key=lambda reached: reached.part.start or 0)
+            gaps |= {path for reached in parts[:-1] if reached.stop != reached.part.stop}
+            before = self.plan.starts[table.name][path]
+            file = parts[0].part.file
+            frames = (before.frames if before is not None else 0) + sum(reached.frames for reached in parts)
+            stop = max(parts[-1].stop, before.stop if before is not None else 0)
+            taken[path] = Taken(file.size, file.modified, stop, frames, mark(path, stop))
+        if gaps:
+            raise Recut(gaps)
+        return taken
+
+    def _first_reached(self) -> Iterator[Reached]:
+        """Each piece once, whatever the number of its tables."""
+        seen: set[tuple[str, int | None]] = set()
+        for one in self.done:
+            for reached in one.reached:
+                key = (reached.part.file.path, reached.part.start)
+                if key not in seen:
+                    seen.add(key)
+                    yield reached
+
+    def _together(self) -> Findings:
+        """What the files say of one another, written as one more data file."""
+        found = inspect_tree(self.plan.tree)
+        self.errors += found.errors
+        self.warnings += found.warnings
+        self._write(FINDINGS, "tree", found.to_arrow().to_batches())
+        return found
+
+    def _write(self, table: Table, name: str, batches: Iterable[pa.RecordBatch]) -> None:
+        sheet = Sheet(f"{self.lake.data_path(lake_name(table), self.plan.run)}/{name}.parquet", table)
+        for batch in batches:
+            sheet.add(batch)
+        written = sheet.close()
+        if written is not None:
+            self._count(written)
+
+    def _known(self, table: Table, paths: Iterable[str]) -> list[str]:
+        known = self.plan.histories[table.name].sources
+        return [path for path in paths if path in known]
+
+    def _old_findings(self, seen: Mapping[str, Taken], together: Findings) -> Any:
+        """An expression for the findings that the new ones replace: on the files looked at, and on files together."""
+        from pyiceberg.expressions import And, In, Or
+
+        table = self.lake.load(lake_name(FINDINGS))
+        if table is None or table.current_snapshot() is None:
+            return None
+        by_path = _paths_in(self._known(FINDINGS, seen))
+        codes = [one.code for family in registry.families() for one in family.all_rules]
+        here = {file.path for file in self.plan.tree}
+        if not codes:
+            return by_path
+        with self.lake.told():
+            rows = table.scan(row_filter=In("code", codes), selected_fields=("path",)).to_arrow()
+        old = sorted({path for path in rows.column("path").to_pylist() if path in here})
+        if not old:
+            return by_path
+        joint = And(In("code", codes), In("path", old))
+        return joint if by_path is None else Or(by_path, joint)
+
+    def _outcome(self, files: int, size: int) -> Ingested:
+        tables = {lake_name(table): self.rows.get(table.name, 0) for table in (*self.plan.tables, FILES, FINDINGS)}
+        return Ingested(
+            self.plan.run,
+            self.lake.path,
+            tables,
+            files,
+            size,
+            len(self.plan.tree) - files - len(self.plan.refused),
+            self.errors,
+            self.warnings,
+            tuple(sorted(self.plan.refused.items())),
+            tuple(self.plan.notes()),
+        )
+
+    def _write_job(self, outcome: Ingested) -> None:
+        import pyarrow as pa
+
+        row = {
+            "run": outcome.run,
+            "started": int(self.plan.started * 1e6),
+            "finished": int(time.time() * 1e6),
+            "version": __version__,
+            "paths": list(self.plan.tree.roots),
+            "selection": self.plan.chosen,
+            "files": outcome.files,
+            "size": outcome.size,
+            "tables": list(outcome.tables.items()),
+            "errors": outcome.errors,
+            "warnings": outcome.warnings,
+            "verdict": outcome.verdict,
+        }
+        self._write(JOBS, "job", [pa.RecordBatch.from_pylist([row], schema=JOBS.schema)])
+        self.lake.commit(JOBS, outcome.run, self.files[JOBS.name], {})
+
+
+def _looked_at(file: File) -> Taken:
+    return Taken(file.size, file.modified, file.size, 0, 0)
+
+
+def _paths_in(paths: Sequence[str]) -> Any:
+    from pyiceberg.expressions import In
+
+    return In("path", paths) if paths else None

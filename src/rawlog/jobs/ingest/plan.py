@@ -1,0 +1,171 @@
+"""Plan: which bytes of which files each table of the lake lacks, by the table's own snapshots."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rawlog import registry
+from rawlog.errors import AccessError
+from rawlog.format import File
+from rawlog.jobs.ingest.values import Piece
+from rawlog.jobs.lake import History, Lake, Taken, lake_name
+from rawlog.rows import Part, plan
+from rawlog.select import Selection
+from rawlog.storage import Source
+from rawlog.tables import FILES, FINDINGS, Table
+from rawlog.tree import Tree
+
+#: Bytes of input a split: what a task takes a second or so for, and one Parquet file a table.
+SMALLEST, LARGEST = 16 << 20, 128 << 20
+SPLITS = 8
+#: Bytes at either end of what was taken that stand for all of it.
+MARK = 4096
+
+
+@dataclass(frozen=True)
+class Pending(Tree):
+    """Some files of a tree, which still belong with the others."""
+
+    whole: Tree = field(default=Tree((), ()))
+
+    def group_of(self, file: File) -> Sequence[File]:
+        """The files that belong with one, also those that are not pending."""
+        return self.whole.group_of(file)
+
+
+class Plan:
+    """What is to be done, and what the lake held when that was decided."""
+
+    def __init__(
+        self, lake: Lake, tree: Tree, tables: Sequence[Table], selection: Selection, uncut: frozenset[str]
+    ) -> None:
+        self.run = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:8]
+        self.started = time.time()
+        self.tree, self.tables, self.selection, self.uncut = tree, tables, selection, uncut
+        self.chosen = _selection_text(selection)
+        self.histories: dict[str, History] = {
+            table.name: lake.history(lake_name(table)) for table in (*tables, FILES, FINDINGS)
+        }
+        self.refused: dict[str, str] = {}
+        self.starts: dict[str, dict[str, Taken | None]] = {table.name: self._pending(table) for table in tables}
+        self.to_inspect = [file for file in tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)]
+        self.pieces = self._cut()
+
+    def _is_unlike(self, file: File, *tables: Table) -> bool:
+        """Whether a file is not as it was when it was last looked at."""
+        for table in tables:
+            taken = self.histories[table.name].sources.get(file.path)
+            if taken is None or (taken.size, taken.modified) != (file.size, file.modified) or file.modified is None:
+                return True
+        return False
+
+    def _pending(self, table: Table) -> dict[str, Taken | None]:
+        """The files of which a table lacks something, each with how much it has."""
+        able = registry.formats_with(table)
+        sources = self.histories[table.name].sources
+        pending: dict[str, Taken | None] = {}
+        for file in self.tree:
+            if file.format not in able or file.place.state is not None or file.problem is not None:
+                continue
+            taken = sources.get(file.path)
+            if taken is not None:
+                if not self._is_unlike(file, table):
+                    continue
+                why = _replaced(file, taken)
+                if why is not None:
+                    self.refused[file.path] = why
+                    continue
+                if file.size == taken.stop:
+                    continue
+            pending[file.path] = taken
+        return {path: taken for path, taken in pending.items() if path not in self.refused}
+
+    def _cut(self) -> list[Piece]:
+        """The pieces of all pending files, each once for all the tables that want it."""
+        files = {file.path: file for file in self.tree}
+        cuts: dict[str, list[Part]] = {}
+        wanted: dict[tuple[str, int | None, int | None], tuple[Part, list[str]]] = {}
+        for table in self.tables:
+            fresh = [path for path in self.starts[table.name] if path not in cuts]
+            for size, paths in ((None, self.uncut), (LARGEST, frozenset(fresh) - self.uncut)):
+                group = tuple(files[path] for path in fresh if path in paths)
+                for part in plan(Pending(self.tree.roots, group, self.tree), table, self.selection, split_size=size):
+                    cuts.setdefault(part.file.path, []).append(part)
+            for path, taken in self.starts[table.name].items():
+                for part in _rest(cuts.get(path, []), taken):
+                    wanted.setdefault((path, part.start, part.stop), (part, []))[1].append(table.name)
+        order = {path: number for number, path in enumerate(files)}
+        pieces = [Piece(part, tuple(names)) for part, names in wanted.values()]
+        return sorted(pieces, key=lambda piece: (order[piece.part.file.path], piece.part.start or 0))
+
+    def notes(self) -> list[str]:
+        """What the user should know of sources that were taken under another selection."""
+        others: dict[str, set[str]] = {}
+        for table in self.tables:
+            for file in self.tree:
+                earlier = self.histories[table.name].selections.get(file.path)
+                if earlier is not None and earlier != self.chosen:
+                    others.setdefault(earlier, set()).add(file.path)
+        return [
+            f"{len(paths):,} files were taken before with {earlier or 'no selection'}; rows left out then stay out"
+            for earlier, paths in sorted(others.items())
+            if earlier
+        ]
+
+
+def _rest(parts: Sequence[Part], taken: Taken | None) -> Iterator[Part]:
+    """What is left of a file's parts behind what was taken, up to the size it had when it was listed."""
+    for part in parts:
+        if part.stop is None:
+            part = replace(part, stop=part.file.size)
+        if taken is None or taken.stop <= (part.start or 0):
+            yield part
+        elif part.stop is None or part.stop > taken.stop:
+            yield replace(part, start=taken.stop, first=taken.frames)
+
+
+def packed(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:
+    """Runs of items, in order, worth a split each."""
+    target = min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST)
+    runs: list[tuple[Any, ...]] = []
+    run: list[Any] = []
+    size = 0
+    for item in items:
+        if run and size + size_of(item) > target:
+            runs.append(tuple(run))
+            run, size = [], 0
+        run.append(item)
+        size += size_of(item)
+    return [*runs, tuple(run)] if run else runs
+
+
+def mark(path: str, stop: int) -> int:
+    """A checksum of the first and the last bytes of what was taken."""
+    try:
+        with Source(path) as source:
+            head = source.read(0, min(MARK, stop))
+            tail = source.read(max(0, stop - MARK), min(MARK, stop))
+    except AccessError:
+        return 0
+    return zlib.crc32(tail, zlib.crc32(head))
+
+
+def _replaced(file: File, taken: Taken) -> str | None:
+    """Why a file is no longer the one that was taken, or None if it may have grown."""
+    if file.size < taken.stop:
+        return f"has {file.size:,} bytes, {taken.stop:,} were taken from it: it was cut or replaced"
+    if mark(file.path, taken.stop) != taken.mark:
+        return "holds other bytes than were taken from it: it was rewritten or replaced"
+    return None
+
+
+def _selection_text(selection: Selection) -> str:
+    names = ("topics", "topic_pattern", "partitions", "from_offset", "to_offset", "since", "until", "key", "where")
+    given = {name: getattr(selection, name) for name in names if getattr(selection, name) not in ((), None)}
+    return json.dumps(given, default=repr) if given else ""

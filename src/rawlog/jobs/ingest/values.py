@@ -1,0 +1,79 @@
+"""What a run of ingest passes from verb to verb: all of it picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rawlog.errors import RawlogError
+from rawlog.format import File
+from rawlog.jobs.job import Done, Outcome
+from rawlog.jobs.sheet import Written
+from rawlog.rows import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a file and the tables that want it."""
+
+    part: Part
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one split does: files to look at whole, pieces to decode."""
+
+    run: str
+    files: tuple[File, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a part was read for one table: up to byte `stop`, through `frames` frames."""
+
+    table: str
+    part: Part
+    stop: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Done):
+    """The files that a split wrote, what they hold, and what verification said."""
+
+    written: tuple[Written, ...]
+    reached: tuple[Reached, ...] = ()
+    files: tuple[File, ...] = ()
+    errors: int = 0
+    warnings: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested(Outcome):
+    """What a run added to the lake, and what it had to leave."""
+
+    run: str
+    lake: str
+    tables: Mapping[str, int]
+    files: int
+    size: int
+    unchanged: int
+    errors: int
+    warnings: int
+    #: Files that are no longer what was taken from them, with the reason; nothing of them was touched.
+    refused: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        return "damaged" if self.errors else "suspect" if self.warnings else "clean"
+
+
+class Recut(RawlogError):
+    """Files whose planned boundaries do not fit their frames: they must be read whole."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = frozenset(paths)
+        super().__init__(f"{len(self.paths)} files must be read whole")

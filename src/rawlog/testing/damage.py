@@ -1,0 +1,153 @@
+"""Damage: files cut anywhere, changed anywhere, and made of anything."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rawlog.errors import DataError, RawlogError
+from rawlog.inspection import inspect_file
+from rawlog.testing.base import Base, frames_of, rows_of, same, shared, survives
+
+#: What reading a file of some hundred bytes may take at its peak, whatever lengths it declares.
+MEMORY = 12 << 20
+LENGTHS = (
+    (0x7FFF_FFFF).to_bytes(4, "big"),
+    (-1).to_bytes(4, "big", signed=True),
+    (0x7FFF_FFFF).to_bytes(8, "big"),
+    ((1 << 63) - 1).to_bytes(8, "big"),
+)
+
+
+class Damage(Base):
+    """Only RawlogError comes out, no place lies outside the file, and nothing that is whole is lost."""
+
+    def test_a_file_cut_at_any_byte_gives_its_whole_frames(self, scratch: Path) -> None:
+        for data in self.small:
+            log = self.put(scratch, data)
+            frames = frames_of(log.files[0], self.subject)
+            whole = {table.name: rows_of(log, table)[0] for table in self.subject.tables}
+            for cut in range(len(data)):
+                piece = self.put(scratch, data[:cut])
+                if 0 < cut < self.least(data):
+                    survives(piece, self.subject)
+                    continue
+                kept = [frame for frame in frames if frame[2] <= cut]
+                assert frames_of(piece.files[0], self.subject) == kept, f"cut at {cut}"
+                boundary = cut in {0, self.header(data), *(stop for _, _, stop in kept)}
+                for name, rows in whole.items():
+                    found, notes = rows_of(piece, name)
+                    same(found, rows[: len(found)])
+                    assert len(notes) == (not boundary), f"cut at {cut}: {notes}"
+                    if (reference := self.reference(data[:cut])) and name in reference:
+                        same(found, reference[name])
+                findings = inspect_file(piece.files[0])
+                assert not findings.errors, f"cut at {cut}: {list(findings)}"
+                assert findings.frames == len(kept)
+
+    def test_whole_frames_read_alone_are_the_same_frames(self, scratch: Path) -> None:
+        for data in self.small:
+            frames = frames_of(self.put(scratch, data).files[0], self.subject)
+            for cut in range(self.least(data), len(data), 7):
+                kept = [frame for frame in frames if frame[2] <= cut]
+                end = kept[-1][2] if kept else self.header(data)
+                assert frames_of(self.put(scratch, data[:end]).files[0], self.subject) == kept
+
+    def test_a_flip_of_any_byte_is_an_error_or_sound_data(self, scratch: Path) -> None:
+        for data in self.small:
+            protected = set(self.protected(data))
+            for position in range(len(data)):
+                flipped = bytearray(data)
+                flipped[position] ^= 1 << position % 8
+                log = self.put(scratch, bytes(flipped))
+                findings = survives(log, self.subject)
+                if position in protected:
+                    assert findings.errors, f"byte {position} changed, and verify finds nothing"
+                    with pytest.raises(DataError):
+                        rows_of(log, self.subject.tables[0])
+                for name, expected in (self.reference(bytes(flipped)) or {}).items():
+                    try:
+                        found, _ = rows_of(log, name, errors="stop")
+                    except RawlogError:
+                        found = []
+                    same(found, expected)
+
+    def test_checksums_are_counted_on(self) -> None:
+        """A format with a checksum rule says which bytes it protects."""
+        if any(rule.code.endswith((".crc", ".checksum")) for rule in self.subject.all_rules):
+            assert all(set(self.protected(data)) for data in self.small if data)
+
+    def test_lengths_that_cannot_be_take_no_memory(self, scratch: Path) -> None:
+        for data in self.small:
+            survives(self.put(scratch, data), self.subject)  # what is imported and compiled once is not counted
+            for length in LENGTHS:
+                for position in range(0, len(data) - len(length) + 1):
+                    hostile = data[:position] + length + data[position + len(length) :]
+                    log = self.put(scratch, hostile)
+                    with bounded(MEMORY, f"{length.hex()} at byte {position}"):
+                        for errors in ("stop", "skip"):
+                            try:
+                                rows_of(log, self.subject.tables[0], errors=errors)
+                            except RawlogError as error:
+                                assert str(error)
+                        inspect_file(log.files[0])
+
+    @shared
+    @given(data=st.data())
+    def test_any_bytes_give_only_rawlog_errors(self, scratch: Path, data: st.DataObject) -> None:
+        survives(self.put(scratch, data.draw(self.mutations())), self.subject)
+
+    @shared
+    @given(data=st.data())
+    def test_whole_frames_of_any_bytes_read_alone_are_the_same(self, scratch: Path, data: st.DataObject) -> None:
+        sample = data.draw(self.mutations())
+        try:
+            frames = frames_of(self.put(scratch, sample).files[0], self.subject, errors="stop")
+        except RawlogError:
+            return
+        end = frames[-1][2] if frames else 0
+        assert all(start <= stop <= len(sample) for _, start, stop in frames)
+        if frames:
+            again = self.put(scratch, sample[:end])
+            assert frames_of(again.files[0], self.subject, errors="raise") == frames
+
+    @shared
+    @given(data=st.data())
+    def test_damage_in_one_place_costs_no_frame_before_it(self, scratch: Path, data: st.DataObject) -> None:
+        sample = data.draw(st.sampled_from(list(self.small)))
+        frames = frames_of(self.put(scratch, sample).files[0], self.subject)
+        position = data.draw(st.integers(self.least(sample), max(len(sample) - 1, self.least(sample))))
+        noise = data.draw(st.binary(min_size=1, max_size=30))
+        damaged = sample[:position] + noise + sample[position + len(noise) :]
+        kept = [frame for frame in frames if frame[2] <= position]
+        for errors in ("stop", "skip"):
+            found = frames_of(self.put(scratch, damaged).files[0], self.subject, errors=errors)
+            assert found[: len(kept)] == kept
+
+
+@contextmanager
+def bounded(limit: int, what: str) -> Iterator[None]:
+    """Python's, NumPy's and Arrow's memory grows by no more than `limit` inside the block."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    started = not tracemalloc.is_tracing()
+    if started:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    base = tracemalloc.get_traced_memory()[0]
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1] - base + (pool.max_memory() or 0)
+    finally:
+        pa.set_memory_pool(before)
+        if started:
+            tracemalloc.stop()
+    assert peak <= limit, f"{what}: {peak:,} bytes of memory"

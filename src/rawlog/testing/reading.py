@@ -1,0 +1,161 @@
+"""Reading: golden files, the reference, exact schemas, splits, windows, explanations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rawlog import rows
+from rawlog.errors import RawlogError
+from rawlog.explain import Node
+from rawlog.inspection import inspect_file
+from rawlog.testing.base import Base, RowList, checked, frames_of, plain, rows_of, same, shared
+from rawlog.walk import walk
+
+SMALL_FILE = 1 << 16
+
+
+class Reading(Base):
+    """A format gives what its files hold, however they are cut up."""
+
+    def test_golden_files_hold_what_is_expected(self) -> None:
+        assert self.golden, "no golden files"
+        told = 0
+        for path in self.golden:
+            for table, expected in self.expected(path).items():
+                found, notes = rows_of(self.open(path), table)
+                same(found, expected)
+                assert not notes, f"{path}: {notes}"
+                told += 1
+        assert told or type(self).expected is Base.expected
+
+    def test_golden_files_are_sound(self) -> None:
+        for path in self.golden:
+            [file] = self.open(path).files
+            findings = inspect_file(file)
+            assert not findings.errors, [str(finding) for finding in findings]
+            frames = frames_of(file, self.subject)
+            stops = [self.header(path.read_bytes()), *(stop for _, _, stop in frames)]
+            assert [start for _, start, _ in frames] == stops[:-1] or not frames
+            assert findings.frames == len(frames)
+            [row] = plain(self.open(path).table("files").to_arrow())
+            assert (row["state"], row["frames"]) == ("ok" if file.size else "empty", len(frames))
+            assert row["valid_size"] == file.size
+
+    @shared
+    @given(data=st.data())
+    def test_reading_equals_the_reference(self, scratch: Path, data: st.DataObject) -> None:
+        sample = data.draw(self.samples())
+        self._equals_reference(scratch, sample)
+
+    @shared
+    @given(data=st.data())
+    def test_reading_any_bytes_up_to_the_damage_equals_the_reference(self, scratch: Path, data: st.DataObject) -> None:
+        self._equals_reference(scratch, data.draw(self.mutations()))
+
+    def _equals_reference(self, scratch: Path, sample: bytes) -> None:
+        reference = self.reference(sample)
+        log = self.put(scratch, sample)
+        for table, expected in (reference or {}).items():
+            try:
+                found, _ = rows_of(log, table, errors="stop")
+            except RawlogError:
+                found = []
+            same(found, expected)
+
+    def test_schemas_are_exact_for_every_choice_of_columns(self) -> None:
+        for path in self.golden:
+            log = self.open(path)
+            for table in self.subject.tables:
+                whole = log.table(table.name).to_arrow()
+                assert whole.schema.equals(table.schema, check_metadata=True)
+                backwards = tuple(reversed(table.names))
+                for names in [*((name,) for name in table.names), table.names, backwards]:
+                    chosen = log.table(table.name, columns=names)
+                    assert chosen.schema.equals(table.subset(names).schema, check_metadata=True)
+                    got = pa.Table.from_batches(list(checked(chosen.batches(), chosen.schema)), schema=chosen.schema)
+                    assert plain(got) == plain(whole.select(names)), f"{path}: {table.name} {names}"
+
+    def test_counting_equals_reading(self) -> None:
+        for path in self.golden:
+            for table in self.subject.tables:
+                rows_there = self.open(path).table(table.name)
+                assert rows_there.count() == rows_there.to_arrow().num_rows
+
+    def test_splits_equal_the_whole(self) -> None:
+        for path in self.golden:
+            log = self.open(path)
+            for table in self.subject.tables:
+                stream = log.table(table.name)
+                whole = plain(stream.to_arrow())
+                size = log.files[0].size
+                for split_size in {1, 64, size // 3} if size <= SMALL_FILE else {size // 7}:
+                    parts = stream.parts(max(split_size, 1))
+                    pieces = [
+                        batch
+                        for part in parts
+                        for batch in checked(rows.read(part, table, stream.selection), table.schema)
+                    ]
+                    same(plain(pa.Table.from_batches(pieces, schema=table.schema)), whole)
+                    assert len(parts) <= max(1, len(frames_of(log.files[0], self.subject)))
+
+    @pytest.mark.parametrize("window", [1, 64, 1000])
+    def test_small_windows_equal_the_whole(self, window: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def all_of(data: bytes) -> list[Any]:
+            log = self.put(scratch, data)
+            told: list[Any] = [rows_of(log, table, errors="stop") for table in self.subject.tables]
+            told.append([finding.as_row() for finding in inspect_file(log.files[0])])
+            told.append(frames_of(log.files[0], self.subject))
+            return told
+
+        whole = [all_of(data) for data in self.small]
+        cut = [all_of(data[:-1]) for data in self.small]
+        monkeypatch.setitem(walk.__kwdefaults__ or {}, "window", window)
+        assert [all_of(data) for data in self.small] == whole
+        assert [all_of(data[:-1]) for data in self.small] == cut
+
+    def test_the_reference_reads_the_golden_files(self) -> None:
+        """The golden files hold the reference to the real system, so that it may hold the readers to it."""
+        for path in self.golden:
+            for table, expected in (self.reference(path.read_bytes()) or {}).items():
+                named = self.open(path)
+                found, _ = rows_of(named, table)
+                columns = self._told_by_bytes(expected)
+                same(found, [{name: row[name] for name in columns} for row in expected])
+
+    def _told_by_bytes(self, expected: RowList) -> list[str]:
+        """The columns of a reference's rows that depend on the bytes alone, not on name and place."""
+        return [name for name in (expected[0] if expected else {}) if name not in ("topic", "partition", "path")]
+
+    def test_every_frame_is_explained_to_the_last_byte(self, scratch: Path) -> None:
+        if self.subject.explain is None:
+            return
+        for data in self.small:
+            [file] = self.put(scratch, data).files
+            for frames in walk(file, self.subject):
+                for index in range(len(frames)):
+                    one = frames.slice(index, index + 1)
+                    nodes = self.subject.explain(one, file)
+                    start, stop = int(one.positions[0]), int(one.positions[0] + one.sizes[0])
+                    _tiles([node for node in nodes if node.inside is None], start, stop, data)
+            if self.subject.explain_header is not None and self.header(data):
+                _tiles(self.subject.explain_header(data[:4096], file), 0, self.header(data), data)
+
+
+def _tiles(nodes: list[Node], start: int, stop: int, data: bytes) -> None:
+    """The nodes cover the bytes from start to stop, each once, and show the bytes they stand for."""
+    position = start
+    for node in nodes:
+        assert node.position == position, f"{node.name}: at {node.position}, {position} expected"
+        position += node.size
+        below = [child for child in node.children if child.inside is None]
+        if below:
+            _tiles(below, node.position, node.position + node.size, data)
+        elif node.hex:
+            assert bytes.fromhex(node.hex) == data[node.position : node.position + node.size], node.name
+    assert position == stop, f"explained up to byte {position}, the end is {stop}"
