@@ -68,6 +68,8 @@ def read_with_rawlog(log: bytes, window: int, columns: frozenset[str], check_crc
     while position < data.size:
         part = data[position : position + window]
         found, reached, _ = kernels.scan_batches(part, 0, starts, stops)
+        if not found:
+            break  # an unfinished tail
         count += decode_columns(part, starts[:found], stops[:found], columns, check_crc=check_crc).count
         position += reached
     return count

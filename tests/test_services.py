@@ -74,7 +74,7 @@ def test_a_broker_starts_again_after_a_crash_and_after_a_stop(version: str, tmp_
 @pytest.mark.broker
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     with (
-        pytest.raises(BrokerError, match="no.such.type"),
+        pytest.raises(BrokerError, match=r"no\.such\.type"),
         KafkaBroker(KAFKA_4, tmp_path, {"log.segment.bytes": "no.such.type"}),
     ):
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 def constant(value: Any, type: str, count: int) -> pa.Array:
     """An array of one value over and over; null where the value is None."""
+    return _constant(value, type, 1 << max(10, (count - 1).bit_length())).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _constant(value: Any, type: str, count: int) -> pa.Array:
+    """Kept, since every batch of a file asks for the same topic, partition and path."""
     arrow = arrow_type(type)
     return pa.nulls(count, arrow) if value is None else pa.repeat(pa.scalar(value, arrow), count)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rawlog.errors import unknown
 from rawlog.kernels import byte_view
 from rawlog.kernels import json as kernels
-from rawlog.text import binary_value, escaped, to_json
+from rawlog.text import binary_value, formed, to_json
 
 #: The forms of `--bytes`: every binary value as a string in one form.
 FORMS = ("base64", "hex", "escape")
@@ -430,13 +430,7 @@ def _plain_entries(items: pa.Array, form: str | None) -> list[str]:
 
 
 def _plain_text(value: bytes, form: str | None) -> str:
-    if form == "base64":
-        import base64
-
-        return to_json(base64.b64encode(value).decode())
-    if form == "hex":
-        return to_json(value.hex())
-    return to_json(escaped(value) if form == "escape" else binary_value(value))
+    return to_json(binary_value(value) if form is None else formed(value, form))
 
 
 def _plain_value(value: Any) -> str:

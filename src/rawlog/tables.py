@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from rawlog.errors import unknown
@@ -81,6 +81,7 @@ class Table:
         return f"Table({self.name!r}: {', '.join(self.names)})"
 
 
+@lru_cache(maxsize=256)
 def arrow_type(ddl: str) -> pa.DataType:
     """The Arrow type that Spark pairs with a type of its own."""
     tokens = _TOKEN.findall(ddl)

@@ -44,6 +44,13 @@ def escaped(value: bytes) -> str:
     )
 
 
+def formed(value: bytes, form: str) -> str:
+    """Bytes as text in one form: `base64`, `hex` or `escape`."""
+    if form == "base64":
+        return base64.b64encode(value).decode()
+    return value.hex() if form == "hex" else escaped(value)
+
+
 def printable(value: str | bytes) -> str:
     """Text that is safe to show: control and direction characters and bytes that are not UTF-8 stand as escapes."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value

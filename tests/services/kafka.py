@@ -1,6 +1,7 @@
 """A real Kafka broker on loopback, and its tools, from the jars alone.
 
-One node that is broker and controller. `KafkaBroker` formats the directory unless it is one already, so it also starts on what a test wrote.
+One node that is broker and controller. `KafkaBroker` formats the directory unless it is one already, so it also starts on
+what a test wrote.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tests.services import die_with_parent, free_ports
 from tests.services.jars import class_path, java
@@ -93,7 +95,7 @@ class KafkaBroker:
         self.log = self._home / "output.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> KafkaBroker:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -120,10 +122,12 @@ class KafkaBroker:
             if not (self.data_dir / "meta.properties").is_file():
                 self._format()
             try:
-                return self._start()
+                self._start()
             except BrokerError as failure:
                 if attempt == 2 or "Address already in use" not in str(failure):
                     raise
+            else:
+                return
 
     def stop(self) -> int | None:
         """Ask it to stop, as an operator would, and wait; the exit code (143). It is killed if it will not."""
@@ -178,7 +182,7 @@ class KafkaBroker:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._home,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+                preexec_fn=die_with_parent,
             )
         deadline = time.monotonic() + START_SECONDS
         while READY not in self.log.read_text(errors="replace"):

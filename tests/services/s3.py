@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from tests.services import Unavailable, die_with_parent, free_ports
 
@@ -58,7 +58,7 @@ class S3Server:
             allow_bucket_deletion=True,
         )
 
-    def __enter__(self) -> S3Server:
+    def __enter__(self) -> Self:
         output = Path(tempfile.mkstemp(prefix="moto-")[1])
         try:
             for _ in range(3):  # another process may take the free port first
@@ -84,7 +84,7 @@ class S3Server:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+                preexec_fn=die_with_parent,
             )
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rawlog.cli import output
-from rawlog.text import printable
+from rawlog.text import formed, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,8 +50,10 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 class GridPrinter(output.Printer):
     """Rows as a table; the first rows choose the widths, all others flow."""
 
-    def __init__(self, form: str | None = None) -> None:
-        self.form = form
+    def __init__(self, form: str | None = None, *, in_order: bool = False) -> None:
+        """Long columns stand last, unless the columns are wanted in the order in which they come."""
+        self.form, self.in_order = form, in_order
+        self._order: list[int] = []
         self._held: list[list[str]] = []
         self._widths: list[int] | None = None
         self._names: list[str] = []
@@ -61,13 +63,19 @@ class GridPrinter(output.Printer):
     def begin(self, schema: pa.Schema) -> None:
         import pyarrow as pa
 
-        self._names = list(schema.names)
-        self._right = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
+        fields = list(schema)
+        self._order = list(range(len(fields)))
+        if not self.in_order:
+            self._order.sort(key=lambda index: is_long(fields[index].type))
+        fields = [fields[index] for index in self._order]
+        self._names = [field.name for field in fields]
+        self._right = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in fields]
 
     def write(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, 1000):
             piece = batch.slice(start, 1000)
-            self._held += zip(*(cells(column, self.form) for column in piece.columns), strict=True)  # type: ignore[arg-type]
+            columns = [cells(piece.column(index), self.form) for index in self._order]
+            self._held += [list(row) for row in zip(*columns, strict=True)]
             if self._widths is not None or len(self._held) >= PAGE:
                 self._show()
 
@@ -114,6 +122,13 @@ class GridPrinter(output.Printer):
         return "  ".join(texts).rstrip()
 
 
+def is_long(type: pa.DataType) -> bool:
+    """Whether values of a type may be of any length, so that they stand best at the end of a line."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(type) or pa.types.is_nested(type))
+
+
 def cells(column: pa.Array, form: str | None = None) -> list[str]:
     """The values of a column for people: null is empty, bytes are text with escapes, nested values are JSON."""
     import pyarrow as pa
@@ -122,7 +137,7 @@ def cells(column: pa.Array, form: str | None = None) -> list[str]:
 
     if is_text(column.type):
         if form is not None and (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-            return [text.strip('"').replace("\\\\", "\\") if text != "null" else "" for text in plain_json(column, form)]
+            return ["" if value is None else formed(value, form) for value in values_of(column)]
         return ["" if value is None else printable(value) for value in values_of(column)]
     if pa.types.is_timestamp(column.type) and column.type.unit == "us":
         return ["" if time is None else plain_time(time) for time in column.cast(pa.int64()).to_pylist()]

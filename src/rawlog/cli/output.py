@@ -113,7 +113,7 @@ def printer(given: dict[str, Any], table: Table) -> Printer:
         return _ArrowPrinter()
     from rawlog.cli.grid import GridPrinter
 
-    return GridPrinter(form)
+    return GridPrinter(form, in_order=bool(given.get("columns")))
 
 
 class _LinesPrinter(Printer):

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE, say
-from rawlog.errors import AccessError, UnknownFormatError
 from rawlog.tree import Tree, open_tree
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ class Reading:
         from rawlog.rows import Rows
 
         if table not in ("files", "findings") and self.refuse() and not any(file.format for file in self.tree):
-            Rows(Tree((), ()), "files", selection.replace(columns=None, where=None))
             return None
         rows = Rows(self.tree, table, selection)
         rows.note = self.note
@@ -65,6 +63,3 @@ class Reading:
         if isinstance(text, Loss):
             self.code = FOUND
         say(text, "note")
-
-
-__all__ = ["AccessError", "Reading", "UnknownFormatError"]

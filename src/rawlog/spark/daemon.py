@@ -28,7 +28,7 @@ def main() -> None:
         import numba  # noqa: F401
     from pyspark import daemon
 
-    daemon.traceback = SimpleNamespace(print_exc=quiet_print_exc, format_exc=traceback.format_exc)
+    vars(daemon)["traceback"] = SimpleNamespace(print_exc=quiet_print_exc, format_exc=traceback.format_exc)
     gc.freeze()  # the collection after each task then looks only at what the task left
     daemon.manager()
 

@@ -1,8 +1,9 @@
-"""Follow: how far the files of a growing log can be read, as marks that a checkpoint keeps. Knows no Spark and reads no rows.
+"""Follow: how far the files of a growing log can be read, as marks that a checkpoint keeps. Reads no rows.
 
-A *line* is a sequence of files that continue one another: the segments of a partition, or one file by itself. A Mark is the
-place in a line up to which it was read. Marks lie behind whole frames, so that an unfinished one is left for later; they carry
-the logical offset too, by which the place is found again in files that were compacted or deleted meanwhile.
+A *line* is a sequence of files that continue one another: the segments of a partition, or one file by itself. A Mark
+is the place in a line up to which it was read. Marks lie behind whole frames, so that an unfinished one is left for
+later; they carry the logical offset too, by which the place is found again in files that were compacted or deleted
+meanwhile. (For that, the offset in the files' names and those of `Format.spans` must be of one kind.)
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _name(file: File) -> str:
 
 
 def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
-    """The lines of a tree that hold wanted rows, by a key that stays the same. AccessError for a file that cannot be read."""
+    """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
     able = registry.formats_with(table)
     found: dict[str, list[File]] = {}
     for file in tree:
@@ -119,7 +120,7 @@ class Follower:
                 yield Part((file,), here.position or None, end, here.frames)
 
     def located(self, line: Line, mark: Mark) -> Mark:
-        """The mark itself if its place is still what it was, else the place of the same offset in the files there are now.
+        """The mark itself if its place is what it was, else the place of the same offset in the files there are now.
 
         AccessError if what follows the mark is gone.
         """
@@ -230,7 +231,7 @@ class Follower:
         return replace(mark, position=max(places)) if places else mark
 
     def _walk(self, line: Line, file: File, mark: Mark, limit: int, *, at_least: int) -> tuple[Mark, Frames | None]:
-        """Behind the last whole frame up to `limit`, or one behind `at_least`; and the last window if it was reached."""
+        """Behind the last whole frame up to `limit`, or one behind `at_least`; the last window if that was reached."""
         errors = "stop" if self.errors == "raise" else self.errors
         start = mark.position or None
         with contextlib.suppress(TruncatedError):  # the file's own header is not whole yet

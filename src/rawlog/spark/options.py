@@ -65,6 +65,7 @@ class Request:
 
     @property
     def whole_table(self) -> Table:
+        """The table with all its columns."""
         return registry.table_named(self.table)
 
     @property
@@ -87,7 +88,7 @@ class Request:
 
 
 def parse(options: Mapping[str, str]) -> Request:
-    """The request that options make. OptionError for an unknown option, with the nearest one, or for a value that cannot be."""
+    """The request that options make. OptionError for an unknown option, naming the nearest, or an impossible value."""
     known = {name.lower(): name for name in (*_PARSERS, *_APART)}
     given: dict[str, str] = {}
     for name, value in options.items():
@@ -132,7 +133,7 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _absolute(path: str) -> str:
     path = re.sub(r"^s3[an]://", "s3://", path)
-    return path if is_remote(path) else os.path.abspath(local_path(path))
+    return path if is_remote(path) else os.path.abspath(local_path(path))  # noqa: PTH100 (links stay links)
 
 
 def _topics(given: Mapping[str, str]) -> dict[str, Any]:
@@ -166,7 +167,7 @@ def _table(name: str, value: str) -> str:
 
 def _mode(name: str, value: str) -> str:
     if value.strip().upper() not in MODES:
-        raise unknown("mode", value, MODES)
+        raise unknown("mode", value.strip().upper(), MODES)
     return value.strip().upper()
 
 

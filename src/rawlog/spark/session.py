@@ -9,13 +9,16 @@ import atexit
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from rawlog.errors import AccessError, OptionError
 from rawlog.spark.java import facade, find_java
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
+CONNECT_PORT = 15002
 
 # No bounds check at each Arrow value on the JVM side: 8 to 13 % of a scan's work.
 ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -75,8 +79,12 @@ def session(master: str | None = None, conf: Mapping[str, str] | None = None, ap
     if active is not None:
         return _reuse(active, master, wanted)
     target, remote = _target(master)
+    if target.startswith("sc://"):
+        _refuse_silence(target)
     try:
-        with _environment(target, remote):
+        with _environment(target, remote), warnings.catch_warnings():
+            # A Connect client sends its settings twice: to the server it starts, then to the session, which may no longer take them.
+            warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
             builder = SparkSession.builder.appName(app_name)
             builder = builder.remote(target) if remote else builder.master(target) if target else builder
             for key, value in _settings(target, remote, wanted).items():
@@ -116,6 +124,15 @@ def _target(master: str | None) -> tuple[str, bool]:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return "", False
     return os.environ.get("SPARK_MASTER") or DEFAULT_MASTER, False
+
+
+def _refuse_silence(url: str) -> None:
+    """AccessError if nothing listens there: the Connect client itself would go on asking for minutes."""
+    try:
+        where = urlsplit(url)
+        socket.create_connection((where.hostname or "localhost", where.port or CONNECT_PORT), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise AccessError(f"no Spark Connect server answers at {url}: {error}") from error
 
 
 def _reuse(active: SparkSession, master: str | None, wanted: Mapping[str, str]) -> SparkSession:

@@ -1,7 +1,7 @@
 """The data source `rawlog`: every table of every format, for batch and streaming reads.
 
-Column pruning is by `.schema(…)` or the option `columns`: Spark 4.3 prunes nothing by itself, and its filter pushdown gives wrong rows
-when two branches share a source, so there is none here.
+Column pruning is by `.schema(…)` or the option `columns`: Spark 4.3 prunes nothing by itself, and its filter pushdown
+gives wrong rows when two branches share a source, so there is none here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 class RawlogSource(DataSource):
-    """`spark.read.format("rawlog").option("table", "records").load(path)`; the options are those of `rawlog.spark.options`."""
+    """`spark.read.format("rawlog").option("table", "records").load(path)`; options as in `rawlog.spark.options`."""
 
     @classmethod
     def name(cls) -> str:
+        """What `format(…)` takes."""
         return "rawlog"
 
     def schema(self) -> str:
@@ -38,9 +39,11 @@ class RawlogSource(DataSource):
         return options.parse(self.options).wanted.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`. OptionError for an option or a column that is not one."""
         return BatchReader(*splits.spark_schema(options.parse(self.options), schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """For `spark.readStream`. OptionError for an option or a column that is not one."""
         from rawlog.spark.stream import StreamReader
 
         return StreamReader(*splits.spark_schema(options.parse(self.options), schema))

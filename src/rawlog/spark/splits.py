@@ -49,6 +49,7 @@ class Chosen(Tree):
     whole: Tree
 
     def group_of(self, file: File) -> Sequence[File]:
+        """The files that belong with one, chosen or not."""
         return self.whole.group_of(file)
 
 
@@ -57,13 +58,14 @@ def choose(tree: Tree, request: Request, files: Iterable[File] | None = None) ->
     names = tuple(
         file
         for file in (tree.files if files is None else files)
-        if request.glob is None or fnmatch.fnmatchcase(os.path.basename(_bare(file.path)), request.glob)
+        if request.glob is None or fnmatch.fnmatchcase(_name(file.path), request.glob)
     )
     return Chosen(tree.roots, names, tree)
 
 
-def _bare(path: str) -> str:
-    return path.partition("?")[0] if is_remote(path) else path
+def _name(path: str) -> str:
+    path = path.partition("?")[0] if is_remote(path) else path
+    return path.rpartition("/")[2]
 
 
 def split_size(request: Request, total: int) -> int:
@@ -121,16 +123,20 @@ def read(splits: InputPartition, request: Request, schema: pa.Schema) -> Iterato
 
 def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
     table = registry.table_named(request.table)
-    note = log.info if request.mode == "FAILFAST" else log.warning
     for part, selection in splits.parts:
         chosen = selection.replace(columns=request.selection.columns)
         try:
-            yield from rows.read(part, table, chosen, note)
+            yield from rows.read(part, table, chosen, _note)
         except DataError as error:
             # What is still raised while damage is skipped concerns the file as a whole: its header.
             if request.mode != "DROPMALFORMED":
                 raise
             log.warning("%s; the file is dropped", str(error).splitlines()[0])
+
+
+def _note(text: str) -> None:
+    """Damage that was passed over is a warning in the executor's log; an unfinished last frame is none."""
+    log.log(logging.WARNING if isinstance(text, rows.Loss) else logging.DEBUG, "%s", text)
 
 
 def _fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -6,79 +6,64 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rawlog.errors import DataError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, OUTLINE, Attributes
-from rawlog.formats.kafka.log import TOTAL, Heads, crc_ok, heads
-from rawlog.formats.kafka.reader import Columns, TooMuch, decode_columns
+from rawlog.formats.kafka.log import decode_run, only, pieces
+from rawlog.formats.kafka.reader import Columns, TooMuch
 from rawlog.frames import Frames
+from rawlog.status import Status
 
 KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
 
+def _heads(seen: Inspection) -> Heads:
+    return heads(seen.frames)
+
+
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """The batches of a window that are whole, of magic 2 and with a right checksum."""
+    """The batches of a window that are what they say, by magic, size and checksum."""
 
     frames: Frames
     head: Heads
 
 
-def _batches(seen: Inspection) -> tuple[Frames, NDArray[np.int64]]:
-    """The frames that are batches of magic 2, and the magic of every frame."""
-    frames = seen.frames
-    magic = frames.data[frames.starts + OUTLINE.at("magic")].view(np.int8).astype(np.int64)
-    return _chosen(frames, (magic == MAGIC_V2) & (frames.sizes >= BATCH.size)), magic
-
-
-def _chosen(frames: Frames, mask: NDArray[np.bool_]) -> Frames:
-    if mask.all():
-        return frames
-    starts, stops = frames.starts[mask], frames.stops[mask]
-    return Frames(frames.data, starts, stops, frames.reached, frames.status, 0, frames.base, frames.first, frames.last)
-
-
-def _crc_ok(seen: Inspection) -> NDArray[np.bool_]:
-    frames, _ = seen.share(_batches)
-    return crc_ok(frames) if len(frames) else np.ones(0, np.bool_)
-
-
 def _sound(seen: Inspection) -> Sound:
-    frames, _ = seen.share(_batches)
-    chosen = _chosen(frames, seen.share(_crc_ok))
-    return Sound(chosen, heads(chosen))
+    head = seen.share(_heads)
+    return Sound(only(seen.frames, head.sound), head.only(head.sound))
 
 
 @dataclass(slots=True)
 class Decoded:
     """The records of a window's sound batches, in runs of batches, and the batches whose records cannot be read."""
 
-    runs: list[tuple[Frames, Columns]]
+    runs: list[tuple[Sound, Columns]]
     faults: list[tuple[int, DataError]]
 
 
 def _decoded(seen: Inspection) -> Decoded:
     found = Decoded([], [])
-    rest = [seen.share(_sound).frames]
+    sound = seen.share(_sound)
+    rest = [(start, stop) for start, stop in pieces(sound.frames, sound.head)][::-1]
     while rest:
-        frames = rest.pop()
-        if not len(frames):
+        start, stop = rest.pop()
+        if start == stop:
             continue
-        wanted = {"offset", "timestamp", "headers"}
+        run = Sound(sound.frames.slice(start, stop), sound.head.slice(start, stop))
         try:
-            columns = decode_columns(
-                frames.data, frames.starts, frames.stops, wanted, limit=seen.limit, total=TOTAL, check_crc=False
-            )
-            found.runs.append((frames, columns))
+            columns = decode_run(run.frames, run.head, {"offset", "timestamp", "headers"}, seen.limit)
+            found.runs.append((run, columns))
         except TooMuch as full:
-            rest += [frames.slice(full.fits, len(frames)), frames.slice(0, full.fits)]
+            rest += [(start + full.fits, stop), (start, start + full.fits)]
         except DataError as error:
-            bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
-            found.faults.append((int(frames.positions[bad]), error))
-            rest += [frames.slice(bad + 1, len(frames)), frames.slice(0, bad)]
+            bad = start + int(np.searchsorted(run.frames.starts, error.position or 0, side="right")) - 1
+            found.faults.append((int(sound.frames.positions[bad]), error))
+            rest += [(bad + 1, stop), (start, bad)]
     return found
 
 
@@ -88,25 +73,14 @@ def magic(seen: Inspection) -> Iterator[Mark]:
 
     Its records cannot be read. The length before it was credible, so what follows is read.
     """
-    _, found = seen.share(_batches)
-    frames = seen.frames
-    for index in np.flatnonzero((found < 0) | (found > MAGIC_V2)).tolist():
-        yield _mark(frames, index, f"magic {found[index]}", expected="0 to 2", found=int(found[index]))
-    for index in np.flatnonzero((found == MAGIC_V2) & (frames.sizes < BATCH.size)).tolist():
-        size = int(frames.sizes[index])
-        yield _mark(frames, index, f"batch of {size} bytes", expected=f"at least {BATCH.size}", found=size)
-
-
-@rule("kafka.log.legacy", Severity.INFO)
-def legacy(seen: Inspection) -> Iterator[Mark]:
-    """Message sets of magic 0 or 1, which brokers before 0.11 wrote. They are framed right; their content was not checked."""
-    _, found = seen.share(_batches)
-    old = np.flatnonzero((found == 0) | (found == 1))
-    if old.size:
-        seen.memory.setdefault("position", int(seen.frames.positions[old[0]]))
-        seen.memory["count"] = seen.memory.get("count", 0) + int(old.size)
-    if seen.frames.last and seen.memory.get("count"):
-        yield Mark(f"{seen.memory['count']:,} entries of magic 0 or 1 not checked", position=seen.memory["position"])
+    head, frames = seen.share(_heads), seen.frames
+    for index in np.flatnonzero(head["state"] == Status.BAD_MAGIC).tolist():
+        found = int(head["magic"][index])
+        yield _mark(frames, index, f"magic {found}", expected="0 to 2", found=found)
+    for index in np.flatnonzero(head["state"] == Status.BAD_LENGTH).tolist():
+        size, magic = int(frames.sizes[index]), int(head["magic"][index])
+        least = BATCH.size if magic == MAGIC_V2 else SMALLEST_V1 if magic else SMALLEST_V0
+        yield _mark(frames, index, f"{size} bytes of magic {magic}", expected=f"at least {least}", found=size)
 
 
 @rule("kafka.log.crc", Severity.ERROR)
@@ -116,21 +90,14 @@ def crc(seen: Inspection) -> Iterator[Mark]:
     A broker does not notice in segments it takes for flushed; Java consumers refuse the batch, others may hand out its
     records. Take the batch from another replica, or let `repair` set it aside.
     """
-    frames, _ = seen.share(_batches)
-    wrong = np.flatnonzero(~seen.share(_crc_ok))
-    if not wrong.size:
-        return
-    from rawlog.checksums import crc32c_spans
-
-    bad = _chosen(frames, ~seen.share(_crc_ok))
-    stored, computed = heads(bad)["crc"], crc32c_spans(bad.data, bad.starts + BATCH.after("crc"), bad.stops)
-    for index in range(len(bad)):
+    head = seen.share(_heads)
+    for index in np.flatnonzero(head["state"] == Status.BAD_CRC).tolist():
         yield _mark(
-            bad,
+            seen.frames,
             index,
             "the checksum does not match",
-            expected=f"{int(computed[index]):08x}",
-            found=f"{int(stored[index]):08x}",
+            expected=f"{int(head['computed_crc'][index]):08x}",
+            found=f"{int(head['crc'][index]):08x}",
         )
 
 
@@ -163,16 +130,17 @@ def offsets(seen: Inspection) -> Iterator[Mark]:
 
     Consumers may skip such records or hand them out twice.
     """
-    for frames, columns in seen.share(_decoded).runs:
-        head, row = heads(frames), columns.batch_index
+    for run, columns in seen.share(_decoded).runs:
+        frames, head, row = run.frames, run.head, columns.batch_index
         if not columns.count:
             continue
         offset = columns.arrays["offset"].to_numpy()
-        wrong = (offset < head["base_offset"][row]) | (offset > head.last_offset[row])
+        wrong = offset > head["last_offset"][row]
+        wrong |= (offset < head["base_offset"][row]) & (head["record_count"][row] >= 0)
         wrong[1:] |= (offset[1:] <= offset[:-1]) & (row[1:] == row[:-1])
         for index in np.unique(row[wrong]).tolist():
             bad = int(offset[wrong & (row == index)][0])
-            span = f"rising from {int(head['base_offset'][index])} to {int(head.last_offset[index])}"
+            span = f"rising from {int(head['base_offset'][index])} to {int(head['last_offset'][index])}"
             yield _mark(frames, index, f"record offset {bad}", offset=bad, expected=span, found=bad)
 
 
@@ -185,7 +153,7 @@ def order(seen: Inspection) -> Iterator[Mark]:
     sound = seen.share(_sound)
     if not len(sound.frames):
         return
-    base, last = sound.head["base_offset"], sound.head.last_offset
+    base, last = sound.head["base_offset"], sound.head["last_offset"]
     before = np.concatenate(([seen.memory.get("last", -1)], np.maximum.accumulate(last)[:-1]))
     before = np.maximum(before, seen.memory.get("last", -1))
     for index in np.flatnonzero(base <= before).tolist():
@@ -210,7 +178,7 @@ def base(seen: Inspection) -> Iterator[Mark]:
     sound = seen.share(_sound)
     if start is None:
         return
-    low, high = sound.head["base_offset"] < start, sound.head.last_offset - start > 0x7FFF_FFFF
+    low, high = sound.head["base_offset"] < start, sound.head["last_offset"] - start > 0x7FFF_FFFF
     for index in np.flatnonzero(low | high).tolist():
         found = int(sound.head["base_offset"][index])
         yield _mark(
@@ -229,8 +197,8 @@ def max_timestamp(seen: Inspection) -> Iterator[Mark]:
 
     Look-ups by time and retention go by the header and will be wrong for this batch. Leaders correct it on the way in.
     """
-    for frames, columns in seen.share(_decoded).runs:
-        head = heads(frames)
+    for run, columns in seen.share(_decoded).runs:
+        frames, head = run.frames, run.head
         has_records = np.flatnonzero(columns.counts)
         if not has_records.size:
             continue
@@ -274,4 +242,4 @@ def _mark(
 
 
 def rules() -> Sequence[Rule[Inspection]]:
-    return (magic, legacy, crc, codec, records, offsets, order, base, max_timestamp, attributes)
+    return (magic, crc, codec, records, offsets, order, base, max_timestamp, attributes)

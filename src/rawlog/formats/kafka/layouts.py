@@ -76,14 +76,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NONE = -1
 """No timestamp, producer, epoch or sequence."""
-MAGIC_V2 = 2
-SMALLEST_SIZE = BATCH.size - BATCH.after("length")
-"""The smallest `length` of a batch of magic 2: the rest of its header and no records."""
 SMALLEST_LENGTH = 14
 """Of any magic: less than this many bytes after the length is damage."""
 SMALLEST_RECORD = 7
 """A record of magic 2 has at least a byte each of length, attributes, two deltas, two lengths and header count."""
-SMALLEST_HEADER = 2
 MAGIC_V2 = 2
 SMALLEST_BATCH = BATCH.size - BATCH.after("length")
 """The least length of a batch of magic 2: its header alone."""

@@ -1,27 +1,25 @@
 """Log segments as tables: which batches there are, which of their records are wanted.
 
-The bytes of records are `reader`'s; this is what a batch's own header decides.
+The bytes of records are `reader`'s and `legacy`'s; this is what a batch's own header decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog import columns
-from rawlog.checksums import crc32c_spans
-from rawlog.errors import CorruptError, DataError, UnsupportedError
+from rawlog.errors import CorruptError, DataError
 from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.batch import scan_batches
 from rawlog.formats.kafka.kernels.search import find_batch
 from rawlog.formats.kafka.layouts import (
     BATCH,
-    CODEC_MASK,
     CODECS,
     MAGIC_V2,
     NONE,
@@ -30,6 +28,7 @@ from rawlog.formats.kafka.layouts import (
     SMALLEST_LENGTH,
     Attributes,
 )
+from rawlog.formats.kafka.legacy import decode_legacy, unwrap
 from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.formats.kafka.transactions import control_type
 from rawlog.frames import Bytes, Frames
@@ -39,6 +38,10 @@ from rawlog.tables import RECORDS
 
 MOST_MS = ((1 << 63) - 1) // 1000
 CODEC_NAMES = pa.array([*CODECS, None, None, None])
+PIECE = 4 << 20
+COMPRESSED_PIECE = 1 << 20
+TOTAL = 64 << 20
+"""Decompressed bytes decoded at a time, unless one batch alone holds more."""
 
 
 def scan(data: Bytes, kind: int) -> Frames:
@@ -74,80 +77,36 @@ def fault(frames: Frames) -> DataError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The headers of batches, a column a field, with what their attributes say."""
-
-    fields: NDArray[Any]
-
-    def __getitem__(self, name: str) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = self.fields[name].astype(np.int64)
-        return values
-
-    def has(self, attribute: Attributes) -> NDArray[np.bool_]:
-        test: NDArray[np.bool_] = (self["attributes"] & int(attribute)) != 0
-        return test
-
-    @property
-    def codec(self) -> NDArray[np.int64]:
-        return self["attributes"] & CODEC_MASK
-
-    @property
-    def last_offset(self) -> NDArray[np.int64]:
-        return self["base_offset"] + self["last_offset_delta"]
+def sound(frames: Frames, head: Heads) -> tuple[int, DataError | None]:
+    """How many frames come before the first that is not what it says, and what is wrong with that one."""
+    good = head.sound
+    if good.all():
+        return len(frames), None
+    bad = int(np.argmin(good))
+    return bad, _unsound(frames, head, bad)
 
 
-def sound(frames: Frames, *, check_crc: bool = True) -> tuple[Frames, DataError | None]:
-    """The frames up to the first that is no batch of magic 2 with a right checksum, and what that one is."""
-    magic = frames.data[frames.starts + OUTLINE.at("magic")].view(np.int8)
-    good = (magic == MAGIC_V2) & (frames.sizes >= BATCH.size)
-    if not good.all():
-        bad = int(np.argmin(good))
-        return frames.slice(0, bad), _not_a_batch(frames, bad, int(magic[bad]))
-    if check_crc and len(frames):
-        ok = crc_ok(frames)
-        if not ok.all():
-            bad = int(np.argmin(ok))
-            return frames.slice(0, bad), _wrong_crc(frames, bad)
-    return frames, None
-
-
-def crc_ok(frames: Frames) -> NDArray[np.bool_]:
-    """For each batch of magic 2 whether its checksum is right."""
-    computed = crc32c_spans(frames.data, frames.starts + BATCH.after("crc"), frames.stops)
-    matches: NDArray[np.bool_] = computed == heads(frames)["crc"]
-    return matches
-
-
-def heads(frames: Frames) -> Heads:
-    """The headers of frames that are all batches of magic 2."""
-    return Heads(BATCH.take(frames.data, frames.starts))
-
-
-def _not_a_batch(frames: Frames, index: int, magic: int) -> DataError:
-    position = int(frames.positions[index])
-    if magic in (0, 1):
-        return UnsupportedError(f"message set of magic {magic}", position=position, field="magic", found=magic)
-    if magic == MAGIC_V2:
-        length = int(frames.sizes[index]) - BATCH.after("length")
+def _unsound(frames: Frames, head: Heads, index: int) -> CorruptError:
+    magic, position = int(head["magic"][index]), int(frames.positions[index])
+    state = int(head["state"][index])
+    if state == Status.BAD_MAGIC:
         return CorruptError(
-            f"batch length {length}, at least {SMALLEST_BATCH} expected",
+            f"magic {magic}, 0 to 2 expected", position=position, field="magic", expected="0 to 2", found=magic
+        )
+    if state == Status.BAD_LENGTH:
+        length = int(frames.sizes[index]) - OUTLINE.after("length")
+        least = SMALLEST_BATCH if magic == MAGIC_V2 else SMALLEST_LENGTH + 8 * magic
+        return CorruptError(
+            f"length {length} in a batch of magic {magic}, at least {least} expected",
             position=position,
-            layout=BATCH.name,
             field="length",
-            expected=f"at least {SMALLEST_BATCH}",
+            expected=f"at least {least}",
             found=length,
         )
-    return CorruptError(f"magic {magic}, 0 to 2 expected", position=position, field="magic", expected="0 to 2", found=magic)
-
-
-def _wrong_crc(frames: Frames, index: int) -> DataError:
-    one = frames.slice(index, index + 1)
-    stored = int(heads(one)["crc"][0])
-    computed = int(crc32c_spans(one.data, one.starts + BATCH.after("crc"), one.stops)[0])
+    stored, computed = int(head["crc"][index]), int(head["computed_crc"][index])
     return CorruptError(
         f"checksum {stored:08x}, {computed:08x} expected",
-        position=int(one.positions[0]),
+        position=position,
         layout=BATCH.name,
         field="crc",
         expected=f"{computed:08x}",
@@ -157,22 +116,21 @@ def _wrong_crc(frames: Frames, index: int) -> DataError:
 
 def spans(frames: Frames, file: File) -> Spans:
     """What batches cover, by their headers; DataError at the first whose checksum is wrong."""
-    whole, error = sound(frames)
+    head = heads(frames)
+    _, error = sound(frames, head)
     if error is not None:
         raise error
-    head = heads(whole)
-    data_records = np.where(head.has(Attributes.CONTROL), 0, head["record_count"])
-    base, top = head["base_timestamp"], head["max_timestamp"]
-    first = np.where(head.has(Attributes.LOG_APPEND_TIME), top, base)
-    first = np.where(head.has(Attributes.DELETE_HORIZON) | (head["record_count"] == 0), NONE, first)
-    return Spans(
-        head["base_offset"],
-        head.last_offset + 1,
-        _micros(first),
-        _micros(top),
-        data_records,
-        min_is_exact=False,
-    )
+    count = head["record_count"]
+    data_records = np.where(head.has(Attributes.CONTROL), 0, count)
+    top = head["max_timestamp"]
+    first = np.where(head.has(Attributes.LOG_APPEND_TIME), top, head["base_timestamp"])
+    first = np.where(head.has(Attributes.DELETE_HORIZON) | (count == 0), NONE, first)
+    start, stop = head["base_offset"], head["last_offset"] + 1
+    if (count < 0).any():
+        # A wrapper begins somewhere behind the frame before it; the first may begin with the segment.
+        low = np.concatenate(([min(file.place.start_offset or 0, int(start[0]))], stop[:-1]))
+        start = np.where(count < 0, np.minimum(low, start), start)
+    return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=False)
 
 
 def _micros(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -185,74 +143,65 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     if want.table.name == "kafka.batches":
         yield from _batches(frames, want)
         return
-    whole, error = sound(frames)
-    if want.table.name == RECORDS.name and len(whole):
-        whole = _only(whole, ~heads(whole).has(Attributes.CONTROL))
-    if want.context is not None and len(whole):
-        whole = _only(whole, want.context.takes(heads(whole)))
-    start = 0
-    while start < len(whole):
-        stop = _piece(whole, start)
-        yield from _records(whole.slice(start, stop), want)
-        start = stop
+    head = heads(frames)
+    good, error = sound(frames, head)
+    keep = np.arange(len(frames)) < good
+    if want.table.name == RECORDS.name:
+        keep &= ~head.has(Attributes.CONTROL)
+    if want.context is not None:
+        keep &= want.context.takes(head)
+    if not keep.all():
+        frames, head = only(frames, keep), head.only(keep)
+    for start, stop in pieces(frames, head):
+        yield from _records(frames.slice(start, stop), head.slice(start, stop), want)
     if error is not None:
         raise error
 
 
-def _only(frames: Frames, mask: NDArray[np.bool_]) -> Frames:
-    if mask.all():
-        return frames
-    return Frames(
-        frames.data,
-        frames.starts[mask],
-        frames.stops[mask],
-        frames.reached,
-        frames.status,
-        frames.kind,
-        frames.base,
-        frames.first,
-        frames.last,
-    )
+def only(frames: Frames, mask: NDArray[np.bool_]) -> Frames:
+    """The frames that a mask chooses, over the same bytes."""
+    return replace(frames, starts=frames.starts[mask], stops=frames.stops[mask])
 
 
-PIECE = 4 << 20
-COMPRESSED_PIECE = 1 << 20
-TOTAL = 64 << 20  # decompressed bytes decoded at a time, unless one batch alone holds more
+def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
+    """Runs of frames to decode at a time: of one kind, and small, so that caches hold them and memory stays bounded."""
+    if not len(frames):
+        return
+    legacy = head["magic"] != MAGIC_V2
+    limit = COMPRESSED_PIECE if head.codec.any() else PIECE
+    edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(frames)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        start = first
+        while start < last:
+            stop = int(np.searchsorted(frames.stops, frames.starts[start] + limit, side="right"))
+            stop = min(max(stop, start + 1), last)
+            yield start, stop
+            start = stop
 
 
-def _piece(frames: Frames, start: int) -> int:
-    """Where to cut: memory is bounded by small pieces, smaller ones where compression may multiply them."""
-    compressed = bool(heads(frames.slice(start, start + 1)).codec[0])
-    size = COMPRESSED_PIECE if compressed else PIECE
-    stop = int(np.searchsorted(frames.stops, frames.starts[start] + size, side="right"))
-    return max(stop, start + 1)
+def decode_run(frames: Frames, head: Heads, names: set[str], limit: int) -> Columns:
+    """The columns of frames that are all of magic 2, or all older. DataError names a frame by its position in `data`."""
+    function = decode_columns if head["magic"][0] == MAGIC_V2 else decode_legacy
+    return function(frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL)
 
 
-def _records(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch]:
     """The records of sound batches; before an error, those of the batches in front of the one that has it."""
     names = set(want.table.names)
     try:
-        decoded = decode_columns(
-            frames.data,
-            frames.starts,
-            frames.stops,
-            _record_columns(names),
-            limit=want.limit,
-            total=TOTAL,
-            check_crc=False,
-        )
+        decoded = decode_run(frames, head, _record_columns(names), want.limit)
     except TooMuch as full:
-        yield from _records(frames.slice(0, full.fits), want)
-        yield from _records(frames.slice(full.fits, len(frames)), want)
+        yield from _records(frames.slice(0, full.fits), head.slice(0, full.fits), want)
+        yield from _records(frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), want)
         return
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
         if bad > 0:
-            yield from _records(frames.slice(0, bad), want)
+            yield from _records(frames.slice(0, bad), head.slice(0, bad), want)
         error.position = int(frames.positions[bad])
         raise
     if decoded.count:
-        made = _with_batch_columns(frames, want, names, decoded)
+        made = _with_batch_columns(frames, head, want, names, decoded)
         yield columns.batch(want.table, made, decoded.count)
 
 
@@ -264,20 +213,21 @@ def _record_columns(names: set[str]) -> set[str]:
     return needed | {"offset"} if "sequence" in names else needed
 
 
-def _with_batch_columns(frames: Frames, want: Want, names: set[str], decoded: Columns) -> dict[str, pa.Array]:
+def _with_batch_columns(
+    frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns
+) -> dict[str, pa.Array]:
     """The decoded columns, and what file and batch say of every record."""
     made, count = dict(decoded.arrays), decoded.count
     constants = {"topic": want.file.place.topic, "partition": want.file.place.partition, "path": want.file.path}
     for name, value in constants.items():
         if name in names:
             made[name] = columns.constant(value, want.table.column(name).type, count)
-    if names - made.keys():
-        made |= _from_batches(frames, want, names - made.keys(), decoded)
-    return made
+    missing = names - made.keys()
+    return made | _from_batches(frames, head, want, missing, decoded) if missing else made
 
 
-def _from_batches(frames: Frames, want: Want, names: set[str], decoded: Columns) -> dict[str, pa.Array]:
-    head, row = heads(frames), decoded.batch_index
+def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns) -> dict[str, pa.Array]:
+    row = decoded.batch_index
     made: dict[str, pa.Array] = {}
     if "batch_position" in names:
         made["batch_position"] = columns.integers(frames.positions[row], "bigint")
@@ -317,48 +267,59 @@ def _control_types(keys: pa.Array, control: NDArray[np.bool_]) -> pa.Array:
 
 
 def _batches(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """One row a batch; a wrong checksum is a column here, not an error."""
-    whole, error = sound(frames, check_crc=False)
-    if len(whole):
-        yield columns.batch(want.table, _batch_columns(whole, want), len(whole))
-    if error is not None:
-        raise error
+    """One row a batch or entry; a wrong checksum is a column here, not an error."""
+    head = heads(frames, check_crc="crc_ok" in want.table.names)
+    usable = head.sound | (head["state"] == Status.BAD_CRC)
+    good = len(frames) if usable.all() else int(np.argmin(usable))
+    if good:
+        whole = frames.slice(0, good)
+        yield columns.batch(want.table, _batch_columns(whole, head.slice(0, good), want), good)
+    if good < len(frames):
+        raise _unsound(frames, head, good)
 
 
-def _batch_columns(frames: Frames, want: Want) -> dict[str, pa.Array]:
-    head, count = heads(frames), len(frames)
+def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Array]:
+    count = len(frames)
+    base_offset, record_count = _unwrapped_counts(frames, head, want)
     horizon = head.has(Attributes.DELETE_HORIZON)
-    base = _micros(head["base_timestamp"])
-    top = _micros(head["max_timestamp"])
-    numbers = {
-        "position": frames.positions,
-        "size": frames.sizes,
-        "last_offset": head.last_offset,
-        "timestamp_type": head.has(Attributes.LOG_APPEND_TIME),
+    base, top = _micros(head["base_timestamp"]), _micros(head["max_timestamp"])
+    append = head.has(Attributes.LOG_APPEND_TIME).astype(np.int64)
+    made = {
+        "topic": columns.constant(want.file.place.topic, "string", count),
+        "partition": columns.constant(want.file.place.partition, "int", count),
+        "path": columns.constant(want.file.path, "string", count),
+        "position": columns.integers(frames.positions, "bigint"),
+        "size": columns.integers(frames.sizes, "bigint"),
+        "base_offset": columns.integers(base_offset, "bigint"),
+        "record_count": columns.integers(record_count, "int", record_count >= 0),
+        "codec": CODEC_NAMES.take(pa.array(head.codec)),
+        "timestamp_type": columns.integers(np.where(head["magic"] == 0, NONE, append), "int"),
+        "base_timestamp": columns.timestamps(base, (base != NO_TIME) & ~horizon),
+        "max_timestamp": columns.timestamps(top, top != NO_TIME),
+        "delete_horizon": columns.timestamps(base, (base != NO_TIME) & horizon),
+        "is_transactional": columns.booleans(head.has(Attributes.TRANSACTIONAL)),
+        "is_control": columns.booleans(head.has(Attributes.CONTROL)),
+        "crc_ok": columns.booleans(head.sound),
     }
-    made: dict[str, pa.Array] = {}
     for column in want.table.columns:
-        name = column.name
-        if name in numbers:
-            made[name] = columns.integers(numbers[name], column.type)
-        elif name == "codec":
-            made[name] = CODEC_NAMES.take(pa.array(head.codec))
-        elif name == "base_timestamp":
-            made[name] = columns.timestamps(base, (base != NO_TIME) & ~horizon)
-        elif name == "max_timestamp":
-            made[name] = columns.timestamps(top, top != NO_TIME)
-        elif name == "delete_horizon":
-            made[name] = columns.timestamps(base, (base != NO_TIME) & horizon)
-        elif name == "is_transactional":
-            made[name] = columns.booleans(head.has(Attributes.TRANSACTIONAL))
-        elif name == "is_control":
-            made[name] = columns.booleans(head.has(Attributes.CONTROL))
-        elif name == "crc_ok":
-            made[name] = columns.booleans(crc_ok(frames))
-        elif name in ("topic", "partition"):
-            made[name] = columns.constant(getattr(want.file.place, name), column.type, count)
-        elif name == "path":
-            made[name] = columns.constant(want.file.path, column.type, count)
-        else:
-            made[name] = columns.integers(head[name], column.type)
+        if column.name not in made:
+            made[column.name] = columns.integers(head[column.name], column.type)
     return made
+
+
+def _unwrapped_counts(frames: Frames, head: Heads, want: Want) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First offset and number of records of every batch: a compressed entry of magic 0 or 1 has to be opened for them."""
+    base, count = head["base_offset"].copy(), head["record_count"].copy()
+    if not {"base_offset", "record_count"} & set(want.table.names):
+        return base, count
+    for index in np.flatnonzero((count < 0) & (head["magic"] != MAGIC_V2) & head.sound).tolist():
+        one = frames.slice(index, index + 1)
+        try:
+            inside = unwrap(one.data, one.starts, one.stops, head.slice(index, index + 1), limit=want.limit, total=TOTAL)
+        except DataError:
+            continue
+        count[index] = inside.counts[0]
+        at = int(inside.starts[0])
+        inner = int.from_bytes(bytes(inside.data[at : at + OUTLINE.after("base_offset")]), "big", signed=True)
+        base[index] = inner + int(inside.bases[0])
+    return base, count

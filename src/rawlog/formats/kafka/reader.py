@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from rawlog import compression
 from rawlog.errors import CorruptError, DataError, UnsupportedError
-from rawlog.formats.kafka.kernels import batch as batches
+from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.kernels import records as kernels
-from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, SMALLEST_RECORD, Attributes
+from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, SMALLEST_RECORD, Attributes
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
@@ -86,80 +86,76 @@ def decode_columns(
     stops: NDArray[np.int64],
     columns: Set[str],
     *,
+    head: Heads | None = None,
     limit: int = compression.DEFAULT_LIMIT,
     total: int = LARGEST_WINDOW,
-    check_crc: bool = True,
 ) -> Columns:
     """The wanted columns (of COLUMNS) of all records in the batches `data[starts[i]:stops[i]]`, which scan found.
 
-    `limit` bounds what one batch may decompress to, `total` what several may: TooMuch says how many fit. Raises CorruptError for the first batch that is damaged, with
-    its position in `data`: wrong checksum, record, count, codec stream, timestamps that microseconds cannot hold,
-    or a header key that is not UTF-8 (`kafka.log.header-key`). UnsupportedError for a magic other than 2.
+    `head` is what is known of the batches already, their checksums checked; without it they are checked here.
+    `limit` bounds what one batch may decompress to, `total` what several may: TooMuch says how many fit. Raises
+    CorruptError for the first batch that is damaged, with its position in `data`: wrong checksum, record, count,
+    codec stream, timestamps that microseconds cannot hold, or a header key that is not UTF-8
+    (`kafka.log.header-key`). UnsupportedError for magic 0 and 1.
     """
     assert columns <= COLUMNS, columns - COLUMNS
     data = byte_view(data)
     starts, stops = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(stops, np.int64)
-    fields = _take_headers(data, starts, stops, check_crc)
-    payloads = _payloads(data, starts, stops, fields, limit, total)
+    if head is None:
+        head = take(data, starts, stops)
+        if not head.sound.all():
+            raise _unsound(head, starts)
+    _check(head, starts)
+    payloads = _payloads(data, starts, stops, head, limit, total)
     assert payloads.size <= LARGEST_WINDOW, "more than an Arrow column holds: cut the window"
     arrays, count = _decode(payloads, starts, columns)
-    counts = fields[batches.COUNTS]
+    counts = head["record_count"]
     if "timestampType" in columns:
-        kinds = (fields[batches.FLAGS] & Attributes.LOG_APPEND_TIME != 0).astype(np.int32)
+        kinds = head.has(Attributes.LOG_APPEND_TIME).astype(np.int32)
         arrays["timestampType"] = pa.array(np.repeat(kinds, counts))
     return Columns(arrays, count, counts)
 
 
-def _take_headers(
-    data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], check_crc: bool
-) -> NDArray[np.int64]:
-    """The header fields of all batches, checked as far as they can be by themselves."""
-    fields = np.empty((batches.FIELDS, starts.size), np.int64)
-    good, position, status = batches.take_headers_v2(data, starts, stops, check_crc, fields)
-    fields = fields[:, :good]
-    # The first batch with any fault is the one to name.
-    wrong_crc, codecs = fields[batches.CRC_OK] == 0, fields[batches.FLAGS] & CODEC_MASK
-    faulty = wrong_crc | (fields[batches.COUNTS] < 0) | (codecs >= len(CODECS))
-    if faulty.any():
-        index = int(np.argmax(faulty))
-        start = int(starts[index])
-        if wrong_crc[index]:
-            raise _crc_error(data, start, int(stops[index]))
-        if fields[batches.COUNTS, index] < 0:
-            found = int(fields[batches.COUNTS, index])
-            raise _fault(f"record count {found}", start, "record_count", "at least 0", found)
-        found = int(codecs[index])
-        raise _fault(f"codec {found}, 0 to {len(CODECS) - 1} expected", start, "attributes", "0 to 4", found)
-    if status == Status.BAD_MAGIC:
-        found = int(data[position + BATCH.at("magic")].astype(np.int8))
-        message = f"magic {found}, 2 expected"
-        kind = UnsupportedError if found in (0, 1) else CorruptError
-        raise kind(message, position=int(position), layout=BATCH.name, field="magic", expected=2, found=found)
-    if status != Status.OK:
-        size = int(stops[good] - starts[good])
-        raise _fault(f"batch of {size} bytes, at least {BATCH.size} expected", int(position), "length", BATCH.size, size)
-    return fields
+def _check(head: Heads, starts: NDArray[np.int64]) -> None:
+    """What can be said of batches by their headers alone; the first one with a fault is named."""
+    codecs = head.codec
+    faulty = (head["record_count"] < 0) | (codecs >= len(CODECS)) | (head["magic"] != MAGIC_V2)
+    if not faulty.any():
+        return
+    index = int(np.argmax(faulty))
+    start, count, magic = int(starts[index]), int(head["record_count"][index]), int(head["magic"][index])
+    if magic != MAGIC_V2:
+        raise UnsupportedError(f"magic {magic}, 2 expected", position=start, layout=BATCH.name, found=magic)
+    if count < 0:
+        raise _fault(f"record count {count}", start, "record_count", "at least 0", count)
+    found = int(codecs[index])
+    raise _fault(f"codec {found}, 0 to {len(CODECS) - 1} expected", start, "attributes", "0 to 4", found)
+
+
+def _unsound(head: Heads, starts: NDArray[np.int64]) -> CorruptError:
+    index = int(np.argmin(head.sound))
+    what = {Status.BAD_CRC: "crc", Status.BAD_LENGTH: "length", Status.BAD_MAGIC: "magic"}[Status(head["state"][index])]
+    return _fault(f"{what} does not fit the batch", int(starts[index]), what)
 
 
 def _payloads(
-    data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], fields: NDArray[np.int64], limit: int, total: int
+    data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], head: Heads, limit: int, total: int
 ) -> _Payloads:
     """The bytes of the records, decompressed where they must be."""
-    flags = fields[batches.FLAGS]
     append_times = np.where(
-        flags & Attributes.LOG_APPEND_TIME != 0, fields[batches.MAX_TIMES], np.int64(kernels.NO_APPEND_TIME)
+        head.has(Attributes.LOG_APPEND_TIME), head["max_timestamp"], np.int64(kernels.NO_APPEND_TIME)
     )
-    codecs = flags & CODEC_MASK
+    codecs = head.codec
     firsts = starts + BATCH.size
     if codecs.any():
-        data, firsts, stops = _decompress(data, firsts, stops, codecs, fields[batches.COUNTS], limit, total)
+        data, firsts, stops = _decompress(data, firsts, stops, codecs, head["record_count"], limit, total)
     return _Payloads(
         data,
         firsts,
         stops,
-        fields[batches.COUNTS],
-        fields[batches.BASE_OFFSETS],
-        fields[batches.BASE_TIMES],
+        head["record_count"],
+        head["base_offset"],
+        head["base_timestamp"],
         append_times,
     )
 
@@ -184,7 +180,9 @@ def _decompress(
         if count == 0:
             continue
         try:
-            piece = compression.decompress(CODECS[codec], window[first:stop], limit=max(limit, stop - first))
+            piece = window[first:stop]
+            if codec:
+                piece = compression.decompress(CODECS[codec], piece, limit=limit)
         except DataError as error:
             raise error.at(position=first - BATCH.size, layout=BATCH.name)
         made += len(piece)
@@ -205,8 +203,8 @@ def _decode(payloads: _Payloads, positions: NDArray[np.int64], columns: Set[str]
     total = int(sizes.sum())
     with_key, with_value = "key" in columns, "value" in columns
     offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
-    keys = _Binary(room, total) if with_key else _Binary.nothing()
-    values = _Binary(room, total) if with_value else _Binary.nothing()
+    keys = BinaryBuffers(room, total) if with_key else BinaryBuffers.nothing()
+    values = BinaryBuffers(room, total) if with_value else BinaryBuffers.nothing()
     times_valid = np.full((room + 7) // 8, 0xFF, np.uint8)
     header_offsets = pa.allocate_buffer((room + 1) * 4)
     header_starts = np.empty(room, np.int64)
@@ -252,7 +250,7 @@ def _decode(payloads: _Payloads, positions: NDArray[np.int64], columns: Set[str]
     return arrays, int(count)
 
 
-class _Binary:
+class BinaryBuffers:
     """The buffers of a binary column while a kernel fills them."""
 
     def __init__(self, room: int, total: int) -> None:
@@ -263,7 +261,7 @@ class _Binary:
         self.valid = np.full((room + 7) // 8, 0xFF, np.uint8)
 
     @classmethod
-    def nothing(cls) -> _Binary:
+    def nothing(cls) -> BinaryBuffers:
         """For a column that is not wanted."""
         self = cls.__new__(cls)
         self.offsets, self.values, self.valid = _NO_OFFSETS, _NOTHING, _NOTHING
@@ -288,8 +286,8 @@ def _headers(
 ) -> pa.Array:
     """The headers column, of exactly the size that the first kernel found."""
     count = int(totals[kernels.HEADERS])
-    keys = _Binary(count, int(totals[kernels.HEADER_KEY_BYTES]))
-    values = _Binary(count, int(totals[kernels.HEADER_VALUE_BYTES]))
+    keys = BinaryBuffers(count, int(totals[kernels.HEADER_KEY_BYTES]))
+    values = BinaryBuffers(count, int(totals[kernels.HEADER_VALUE_BYTES]))
     row_offsets = np.frombuffer(offsets, np.int32)[: starts.size + 1]
     nulls = 0
     if count:
@@ -314,14 +312,6 @@ def _headers(
 
 def _fault(message: str, position: int, field: str, expected: object = None, found: object = None) -> CorruptError:
     return CorruptError(message, position=position, layout=BATCH.name, field=field, expected=expected, found=found)
-
-
-def _crc_error(data: Bytes, start: int, stop: int) -> CorruptError:
-    from rawlog.checksums import crc32c
-
-    stored = int.from_bytes(data[start + BATCH.at("crc") : start + BATCH.after("crc")].tobytes(), "big")
-    found = crc32c(data, start + BATCH.after("crc"), stop)
-    return _fault(f"stored crc {stored:08x}, computed {found:08x}", start, "crc", f"{stored:08x}", f"{found:08x}")
 
 
 def _record_error(

@@ -19,7 +19,7 @@ from rawlog.format import File
 from rawlog.formats.kafka.layouts import Attributes, ControlType
 
 if TYPE_CHECKING:
-    from rawlog.formats.kafka.log import Heads
+    from rawlog.formats.kafka.heads import Heads
     from rawlog.frames import Frames
 
 NO_OFFSET = (1 << 63) - 1
@@ -42,12 +42,12 @@ class Transactions:
     def takes(self, head: Heads) -> NDArray[np.bool_]:
         """Which batches are to be read."""
         if not self.committed_only:
-            return np.ones(len(head.fields), np.bool_)
+            return np.ones(len(head), np.bool_)
         return (head["base_offset"] < self.last_stable_offset) & ~self.aborted(head)
 
     def aborted(self, head: Heads) -> NDArray[np.bool_]:
         """Which batches belong to a transaction that was aborted."""
-        result = np.zeros(len(head.fields), np.bool_)
+        result = np.zeros(len(head), np.bool_)
         candidates = np.flatnonzero(head.has(Attributes.TRANSACTIONAL) & ~head.has(Attributes.CONTROL))
         if not candidates.size or not self.ends.size:
             return result
@@ -67,11 +67,9 @@ class _Open:
     firsts: dict[int, int] = field(default_factory=dict)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def add(self, frames: Frames) -> None:
-        from rawlog.formats.kafka.log import heads
-
-        head = heads(frames)
-        transactional = np.flatnonzero(head.has(Attributes.TRANSACTIONAL))
+    def add(self, frames: Frames, head: Heads) -> None:
+        """The batches of a window; those whose checksum is wrong say nothing."""
+        transactional = np.flatnonzero(head.has(Attributes.TRANSACTIONAL) & head.sound)
         if not transactional.size:
             return
         control = head.has(Attributes.CONTROL)
@@ -91,7 +89,10 @@ def _marker(frames: Frames, index: int) -> int | None:
     from rawlog.formats.kafka.reader import decode_columns
 
     one = frames.slice(index, index + 1)
-    decoded = decode_columns(one.data, one.starts, one.stops, {"key"}, limit=1 << 16)
+    try:
+        decoded = decode_columns(one.data, one.starts, one.stops, {"key"}, limit=1 << 16)
+    except DataError:
+        return None
     return control_type(decoded.arrays["key"][0].as_py()) if decoded.count else None
 
 
@@ -115,22 +116,13 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Tr
 @lru_cache(maxsize=4)
 def _walk(segments: tuple[File, ...]) -> Transactions:
     from rawlog.formats.kafka import LOG
-    from rawlog.formats.kafka.log import sound
+    from rawlog.formats.kafka.heads import heads
     from rawlog.walk import walk
 
     state = _Open()
     for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
         for frames in walk(segment, LOG, errors="skip"):
-            rest = frames
-            while len(rest):
-                whole, error = sound(rest)
-                try:
-                    state.add(whole)
-                except DataError:
-                    pass
-                if error is None:
-                    break
-                rest = rest.slice(len(whole) + 1, len(rest))
+            state.add(frames, heads(frames))
     state.aborted.sort(key=lambda one: one[2])
     ranges = np.array(state.aborted, np.int64).reshape(-1, 3)
     stable = min(state.firsts.values(), default=NO_OFFSET)

@@ -13,7 +13,7 @@ _TIME_V0 = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def sniff(head: bytes, size: int) -> bool:
-    """Whether a file that begins with `head` is a recording: its header, and lengths of the first entry that can be."""
+    """Whether a file that begins with `head` is a recording: by its header, or by an entry where that is not sure."""
     if _TIME_V0.match(head):
         return _credible(head, 0, ENTRIES[0], size, whole=False)
     version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)
@@ -31,7 +31,8 @@ def sniff(head: bytes, size: int) -> bool:
         return reserved_is_zero and len(head) > FILE_HEADER.after("version")
     if size == FILE_HEADER.size:
         return reserved_is_zero
-    return _credible(head, FILE_HEADER.size, ENTRIES[version], size, whole=not reserved_is_zero)
+    # Its own header is enough, whatever damage follows; with another's reserved bytes the first entry must bear it out.
+    return reserved_is_zero or _credible(head, FILE_HEADER.size, ENTRIES[version], size, whole=True)
 
 
 def _credible(head: bytes, start: int, layout: Layout, size: int, *, whole: bool) -> bool:

@@ -99,8 +99,8 @@ def _decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         micros, valid = times(frames)
         if not valid.all():
             bad = int(np.argmin(valid))
-            frames, micros = frames.slice(0, bad), micros[:bad]
             bad_position, bad_value = _bad_time(frames, bad)
+            frames, micros = frames.slice(0, bad), micros[:bad]
     if len(frames):
         yield columns.batch(want.table, _columns(frames, want, names, micros), len(frames))
     if bad is not None:
@@ -110,8 +110,8 @@ def _decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
 
 def _bad_time(frames: Frames, number: int) -> tuple[int, str]:
-    """Where the entry behind these begins, and the time it holds."""
-    start = frames.reached if number else int(frames.starts[0]) if len(frames) else frames.reached
+    """Where an entry begins, and the time it holds."""
+    start = int(frames.starts[number])
     layout = ENTRIES[frames.kind]
     field = layout.fields[0]
     raw = bytes(frames.data[start : start + field.size])

@@ -1,0 +1,68 @@
+"""`rawlog cat`: the rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rawlog.cli import options, output
+from rawlog.cli.errors import DONE
+
+TEMPLATE_HELP = r"""
+\b
+--format prints each row by a pattern, as rpk's does:
+  \t \n \r \\ \xNN             tab, line end, carriage return, backslash, any byte
+  %t %k %v  %T %K %V           topic, key, value; their lengths (kcat's %s %S: value)
+  %p %o %d %i                  partition, offset, timestamp in ms, number of the row
+  %h{%k=%v } %H                headers, each by a pattern of its own; their number
+  %e %x %y %a{compression}     leader epoch, producer id and epoch, attributes
+                               (with --table kafka.records)
+  %% %{ %}                     the characters themselves
+  text:     {hex} {base64} {base64raw} {unpack[>iq$]}
+  numbers:  {ascii} {hex} {hex64}…{hex4} {big64}…{big8} {little64}… {byte} {bool}
+  time:     {strftime[%F %T]} {go[2006-01-02T15:04:05Z07:00]}
+  A null text prints nothing; a null number is -1.
+"""
+
+EXIT_HELP = """
+Files below a directory that cannot be opened are told on stderr and the rest is read; the exit code is 3 then. Damage ends the run
+with exit code 1 and its place, unless --errors says otherwise; rows lost by stop or skip give exit code 1 as well. An unfinished last
+frame is normal in a live log and only noted.
+"""
+
+
+def run(paths: tuple[str, ...], given: dict[str, Any], limit: int | None = None) -> int:
+    """Print the rows that the options describe; the exit code."""
+    from rawlog import registry
+    from rawlog.cli.reading import Reading
+
+    table = registry.table_named(given["table"])
+    selection = options.selection_of(given)
+    printer = output.printer(given, table)
+    if printer.columns is not None:
+        selection = selection.replace(columns=printer.columns)
+    if limit is not None:
+        selection = selection.replace(limit=limit)
+    selection.needed(table)
+    reading = Reading(paths, given["as_format"])
+    rows = reading.rows(table.name, selection)
+    if rows is None:
+        return reading.code
+    with printer:
+        printer.begin(rows.schema)
+        for batch in rows.batches():
+            printer.write(batch)
+    output.flush()
+    return reading.code or DONE
+
+
+@click.command(epilog=TEMPLATE_HELP + EXIT_HELP)
+@options.paths
+@options.table
+@options.selection()
+@options.output
+@click.pass_context
+def command(ctx: click.Context, paths: tuple[str, ...], **given: Any) -> None:
+    """Print the rows of a table of PATHs: files, directories, globs or URLs."""
+    ctx.exit(run(paths, given))

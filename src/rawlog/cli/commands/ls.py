@@ -1,0 +1,145 @@
+"""`rawlog ls`: what is there."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rawlog.cli import options, output
+from rawlog.cli.errors import DONE, UNREADABLE, say
+from rawlog.cli.grid import aligned
+from rawlog.text import printable, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rawlog.format import File
+
+COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unknown": None, "empty": None}
+
+
+@click.command(epilog="Exit codes: 0 listed, whatever the state of the files; 3 some could not be read.")
+@options.paths
+@click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
+@click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
+@options.json_flag
+@click.pass_context
+def command(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    as_format: str | None,
+    topic: tuple[str, ...],
+    partition: tuple[tuple[int, ...], ...],
+    as_json: bool,
+) -> None:
+    """List the files at the PATHs by system, topic and partition: offsets, times, counts and state.
+
+    Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown.
+    """
+    from rawlog.cli.progress import Progress
+    from rawlog.inspection import file_row
+    from rawlog.render import json_lines
+    from rawlog.select import Selection
+    from rawlog.tables import FILES
+    from rawlog.tree import open_tree
+
+    tree = open_tree(list(paths), format=as_format)
+    selection = Selection(topics=topic, partitions=tuple(number for part in partition for number in part))
+    narrow = bool(topic or partition)
+    files = [f for f in tree if selection.takes_file(f) and not (narrow and f.place.topic is None)]
+    code = DONE
+    with Progress("reading", sum(file.size for file in files)) as progress:
+
+        def rows() -> Iterator[Any]:
+            nonlocal code
+            for file in files:
+                if file.problem is not None:
+                    say(f"{file.path}: {file.problem}")
+                    code = UNREADABLE
+                yield file_row(file)
+                progress.step(file.size)
+
+        if as_json:
+            lines = json_lines(FILES.schema)
+            for row in rows():
+                output.write(lines.render(row))
+        else:
+            measured = [
+                (file, {name: values[0] for name, values in _plain(row).items()})
+                for file, row in zip(files, rows(), strict=True)
+            ]
+            _show(measured)
+    output.flush()
+    ctx.exit(code)
+
+
+def _plain(row: Any) -> dict[str, list[Any]]:
+    """The row's values with times as text: a calendar may not know them."""
+    import pyarrow as pa
+
+    from rawlog.cli.grid import cells
+
+    return {
+        field.name: cells(column) if pa.types.is_timestamp(field.type) else column.to_pylist()
+        for field, column in zip(row.schema, row.columns, strict=True)
+    }
+
+
+def _show(measured: list[tuple[File, dict[str, Any]]]) -> None:
+    for system, of_system in groupby(measured, key=lambda item: item[0].system):
+        output.line(output.style(system or "unknown", bold=True))
+        for (topic, partition, group), items in groupby(of_system, key=_group):
+            members = list(items)
+            if group is not None or topic is not None:
+                name = topic if partition is None else f"{topic}-{partition}"
+                output.line(f"  {output.style(printable(str(name or group)), bold=True)}  {_facts(members)}")
+            rows = [_cells(file, row) for file, row in members]
+            indent = "    " if group is not None or topic is not None else "  "
+            for line in aligned(rows, (False, False, True, True, True), indent):
+                output.line(line)
+    total = sum(file.size for file, _ in measured)
+    records = sum(row["records"] or 0 for _, row in measured)
+    output.line(f"{len(measured):,} files, {size_text(total)}, {records:,} records")
+
+
+def _group(item: tuple[File, dict[str, Any]]) -> tuple[str | None, int | None, str | None]:
+    place = item[0].place
+    return place.topic, place.partition, place.group
+
+
+def _facts(members: list[tuple[File, dict[str, Any]]]) -> str:
+    """The sum of a partition's files."""
+    rows = [row for _, row in members]
+    read = [row for row in rows if row["frames"] is not None]
+    starts = [row["start_offset"] for row in read if row["start_offset"] is not None]
+    ends = [row["end_offset"] for row in read if row["end_offset"] is not None]
+    facts = [f"{len(rows):,} files", size_text(sum(row["size"] for row in rows))]
+    if starts and ends:
+        facts.append(f"offsets {min(starts):,} to {max(ends):,}")
+    low = min((row["min_timestamp"] for row in read if row["min_timestamp"]), default="")
+    high = max((row["max_timestamp"] for row in read if row["max_timestamp"]), default="")
+    if low or high:
+        facts.append(f"{low} to {high}")
+    if read and all(row["records"] is not None for row in read):
+        facts.append(f"{sum(row['records'] for row in read):,} records")
+    bad = sorted({row["state"] for row in rows if row["state"] in ("damaged", "truncated")})
+    return ", ".join([*facts, *bad])
+
+
+def _cells(file: File, row: dict[str, Any]) -> list[str]:
+    def number(name: str) -> str:
+        return "" if row[name] is None else f"{row[name]:,}"
+
+    name = file.path.rsplit("/", 1)[-1] if file.place.group is not None else file.path
+    offsets = f"{number('start_offset')} to {number('end_offset')}" if row["end_offset"] is not None else ""
+    times = f"{row['min_timestamp']} to {row['max_timestamp']}" if row["min_timestamp"] else ""
+    records = f"{number('records')} records" if row["records"] is not None else ""
+    state = row["state"] or "not read"
+    if file.problem is not None:
+        state = f"unreadable: {file.problem}"
+    if file.place.state is not None:
+        state = f"{file.place.state}, {state}"
+    shown = output.style(printable(state), fg=COLOURS.get(state)) if COLOURS.get(state) else printable(state)
+    return [printable(name), row["format"] or "", size_text(row["size"]), records, offsets, times, shown]

@@ -1,0 +1,141 @@
+"""`rawlog verify`: findings and a verdict."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rawlog.cli import options, output
+from rawlog.cli.errors import DONE, FOUND, UNREADABLE
+from rawlog.text import printable
+
+if TYPE_CHECKING:
+    from rawlog.findings import Finding, Findings
+
+COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
+#: So many findings of one rule in one file are shown to people; --json shows all.
+SHOWN = 20
+
+
+@click.command(
+    epilog="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 3 something could not be read, or is of no known format.",
+)
+@click.argument("paths", nargs=-1, type=options.PATH, metavar="PATH...")
+@click.option("--as", "as_format", metavar="FORMAT", help="Check every file as this format, whatever it looks like.")
+@click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they mean, and check nothing.")
+@click.option("--rule", multiple=True, metavar="CODE", help="Only this rule, or all below a prefix such as kafka.log; may be given again.")
+@click.option("--skip", multiple=True, metavar="CODE", help="All but this rule or prefix; may be given again.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads to use.  [default: one a core]")
+@options.json_flag
+@click.pass_context
+def command(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    as_format: str | None,
+    list_rules: bool,
+    rule: tuple[str, ...],
+    skip: tuple[str, ...],
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Check every file at the PATHs, and files against one another. Damage is a finding; nothing is changed."""
+    from rawlog.inspection import Chosen
+
+    chosen = Chosen(rule, skip).check()
+    if list_rules:
+        _list(chosen, as_json)
+        output.flush()
+        ctx.exit(DONE)
+    if not paths:
+        raise click.UsageError("Missing argument 'PATH...'.", ctx)
+
+    from rawlog.cli.progress import Progress
+    from rawlog.cli.reading import Reading
+    from rawlog.engines import local
+    from rawlog.jobs.verify import Verify
+
+    reading = Reading(paths, as_format)
+    _refuse_unknown(reading)
+    total = sum(file.size for file in reading.tree)
+    with Progress("verifying", total) as progress:
+        outcome = local.run(
+            Verify(chosen), reading.tree, threads=threads, progress=lambda state: progress.at(state.size)
+        )
+    findings = outcome.findings
+    if as_json:
+        output.json_rows(finding.as_row() for finding in findings)
+        output.json_line(findings.summary())
+    else:
+        _show(findings)
+    output.flush()
+    ctx.exit(_code(findings) or reading.code)
+
+
+def _refuse_unknown(reading: Any) -> None:
+    """A file that was named and is of no format, or a place with no known file at all, cannot be verified."""
+    from rawlog.cli.errors import say
+    from rawlog.errors import UnknownFormatError
+
+    named = {root.rstrip("/") for root in reading.tree.roots}
+    for file in reading.tree:
+        if file.path.rstrip("/") in named and file.format is None and file.problem is None:
+            say(f"{file.path}: {'an empty file' if file.size == 0 else 'not a file of any known format'}; --as FORMAT names one")
+            reading.code = UNREADABLE
+    if not reading.code and not any(file.format or file.problem for file in reading.tree):
+        raise UnknownFormatError(f"{', '.join(reading.tree.roots)}: no file of any known format here")
+
+
+def _code(findings: Findings) -> int:
+    from rawlog.inspection import UNREADABLE as CANNOT_BE_READ
+
+    serious = [item for item in findings if item.severity in ("error", "warning")]
+    if any(item.code != CANNOT_BE_READ.code for item in serious):
+        return FOUND
+    return UNREADABLE if serious else DONE
+
+
+def _show(findings: Findings) -> None:
+    shown: dict[tuple[str, str | None], int] = {}
+    path: str | None = ""
+    for item in findings:
+        key = (item.code, item.path)
+        shown[key] = shown.get(key, 0) + 1
+        if shown[key] > SHOWN:
+            continue
+        if item.path != path:
+            path = item.path
+            output.line(output.style(printable(path or "the files together"), bold=True))
+        output.line(_line(item))
+    for (code, where), count in shown.items():
+        if count > SHOWN:
+            output.line(f"  … and {count - SHOWN:,} more of {code} in {printable(where or 'the files together')}")
+    colour = {"damaged": "red", "suspect": "yellow"}.get(findings.verdict, "green")
+    summary = findings.summary()
+    counts = ", ".join(f"{summary[name]:,} {name}" for name in ("files", "frames", "errors", "warnings"))
+    output.line(f"{output.style(findings.verdict, fg=colour, bold=True)}: {counts}")
+
+
+def _line(item: Finding) -> str:
+    place = "" if item.position is None else f"byte {item.position:,}: "
+    if item.offset is not None:
+        place = f"offset {item.offset:,}, {place}" if place else f"offset {item.offset:,}: "
+    facts = [f"{name} {value}" for name, value in (("expected", item.expected), ("found", item.found)) if value is not None]
+    told = f" ({', '.join(facts)})" if facts else ""
+    severity = output.style(f"{item.severity:<7}", fg=COLOURS[item.severity])
+    return f"  {severity} {printable(place + item.message + told)}  [{item.code}]"
+
+
+def _list(chosen: Any, as_json: bool) -> None:
+    from rawlog.inspection import all_rules
+
+    for rule in all_rules():
+        if not chosen.takes(rule.code):
+            continue
+        if as_json:
+            output.json_line({"code": rule.code, "severity": rule.severity.value, "about": rule.about})
+            continue
+        severity = output.style(f"{rule.severity:<7}", fg=COLOURS[rule.severity])
+        output.line(f"{severity} {output.style(rule.code, bold=True)}")
+        for text in rule.about.splitlines():
+            output.line(f"        {text}".rstrip())

@@ -1,0 +1,118 @@
+"""The options of verbs that run jobs: where, and with which settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rawlog.cli.progress import Progress
+from rawlog.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rawlog.jobs.job import Job, Outcome
+    from rawlog.jobs.job import Progress as Told
+    from rawlog.tree import Tree
+
+F = TypeVar("F", bound=Callable[..., Any])
+O = TypeVar("O", bound="Outcome")  # noqa: E741
+
+#: Seconds in which a path that is not there is noticed.
+PATIENCE = 0.3
+
+
+def spark(function: F) -> F:
+    """Where Spark runs, and its settings."""
+    function = click.option("--conf", multiple=True, metavar="K=V", help="A setting of Spark's; may be given again.")(
+        function
+    )
+    return click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[*], spark://…, sc://… [default: $SPARK_REMOTE, $SPARK_MASTER, else local[*]]",
+    )(function)
+
+
+def engine(function: F) -> F:
+    """What runs the job."""
+    function = click.option(
+        "--threads", type=click.IntRange(1), metavar="N", help="Threads of --engine local.  [default: one a core]"
+    )(function)
+    return click.option(
+        "--engine",
+        type=click.Choice(["spark", "local"]),
+        default="spark",
+        show_default=True,
+        help="local: in this process, without a JVM.",
+    )(spark(function))
+
+
+def settings(conf: Sequence[str]) -> dict[str, str]:
+    """The settings of `--conf K=V`. OptionError for one without `=`."""
+    pairs = [text.partition("=") for text in conf]
+    for key, mark, _ in pairs:
+        if not mark or not key.strip():
+            raise OptionError(f"--conf {key!r}: K=V expected")
+    return {key.strip(): value for key, _, value in pairs}
+
+
+def check(given: dict[str, Any]) -> None:
+    """OptionError for options of the engine that was not chosen."""
+    if given["engine"] == "local" and (given["master"] or given["conf"]):
+        raise OptionError("--master and --conf are Spark's: leave --engine local out")
+    if given["engine"] == "spark" and given["threads"]:
+        raise OptionError("--threads goes with --engine local; Spark's is --master 'local[N]'")
+
+
+def start(given: dict[str, Any]) -> SparkSession:
+    """A session as the options ask for it, with a word to whoever waits for it."""
+    from rawlog.spark import register, session
+
+    conf = settings(given["conf"])
+    with waiting("starting Spark"):
+        return register(session(given["master"], conf))
+
+
+def quick(looking: Future[Any]) -> None:
+    """Wait a moment for a result, so that an error in it is told before a JVM is started for nothing."""
+    with suppress(TimeoutError):
+        looking.result(timeout=PATIENCE)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say on a terminal what takes a moment; gone when it is there."""
+    shown = sys.stderr.isatty()
+    if shown:
+        sys.stderr.write(f"\r\x1b[K{what} …")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def run(given: dict[str, Any], what: str, job: Job[Any, O], tree: Tree) -> O:
+    """Run a job with the engine that the options name, its progress drawn on a terminal."""
+    session = start(given) if given["engine"] == "spark" else None
+    with Progress(what, 0) as bar:
+
+        def told(now: Told) -> None:
+            bar.total = now.total_size
+            bar.at(now.size)
+
+        if session is None:
+            from rawlog.engines import local
+
+            return local.run(job, tree, threads=given["threads"], progress=told)
+        from rawlog.engines import spark as on_spark
+
+        return on_spark.run(job, tree, session, progress=told)

@@ -1,0 +1,167 @@
+"""Blob ids: what stands between a message's header and its records, and how two of them compare.
+
+Byte-different keys may be one blob. `order` gives bytes that are equal exactly for keys that Ambry holds equal, and sort as
+Ambry sorts them (BlobId.compareTo).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from dataclasses import dataclass
+
+from rawlog.errors import CorruptError, OptionError
+from rawlog.formats.ambry.layouts import DATA_TYPES, ID_TYPES, KEY_V6, KEYS, NONE, PARTITION_VERSION, KeyFlag
+
+GROUPS = {1: 1, 2: 2, 3: 3, 4: 3, 5: 3, 6: 4, 7: 4}
+"""Keys of different groups are never the same blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The parts of a blob id."""
+
+    raw: bytes
+    version: int
+    partition: int
+    uuid: str
+    flags: int = 0
+    datacenter_id: int = NONE
+    account_id: int = NONE
+    container_id: int = NONE
+
+    @property
+    def id_type(self) -> str:
+        known = self.version >= 3
+        return ID_TYPES[self.flags & KeyFlag.ID_TYPE] if known else ID_TYPES[0]
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.version >= 4 and bool(self.flags & KeyFlag.ENCRYPTED)
+
+    @property
+    def data_type(self) -> str | None:
+        return DATA_TYPES[(self.flags & KeyFlag.DATA_TYPE) >> 3] if self.version >= 5 else None
+
+    @property
+    def text(self) -> str:
+        return text_of(self.raw)
+
+
+def parse(data: bytes, start: int = 0) -> Key:
+    """The key that begins at `data[start]`. CorruptError if there is none."""
+    version = int.from_bytes(data[start : start + 2], "big", signed=True)
+    layout = KEYS.get(version)
+    if layout is None or len(data) - start < layout.size:
+        raise CorruptError(f"no blob id: version {version}, 1 to 7 expected", position=start, field="version", found=version)
+    number = {
+        field.name: int.from_bytes(
+            data[start + layout.at(field.name) : start + layout.after(field.name)], "big", signed=field.type[-2] == "i"
+        )
+        for field in layout.fields
+        if field.name != "uuid"
+    }
+    if number["partition_version"] != PARTITION_VERSION:
+        found = number["partition_version"]
+        raise CorruptError(f"partition version {found}, 1 expected", position=start, field="partition_version", found=found)
+    flags = number.get("flags", 0)
+    if version >= 3 and flags & KeyFlag.ID_TYPE >= len(ID_TYPES):
+        raise CorruptError(f"id type {flags & KeyFlag.ID_TYPE}, 0 or 1 expected", position=start, field="flags", found=flags)
+    if version >= 5 and (flags & KeyFlag.DATA_TYPE) >> 3 >= len(DATA_TYPES):
+        raise CorruptError("data type 3, 0 to 2 expected", position=start, field="flags", found=flags)
+    stop = start + layout.size
+    if version >= 6:
+        name = str(uuid.UUID(bytes=bytes(data[start + layout.at("uuid") : stop])))
+    else:
+        size = number["uuid_size"]
+        if size < 0 or len(data) - stop < size:
+            raise CorruptError(f"uuid of {size} bytes", position=start, field="uuid_size", found=size)
+        name = bytes(data[stop : stop + size]).decode("utf-8", "replace")
+        stop += size
+    return Key(
+        bytes(data[start:stop]),
+        version,
+        number["partition"],
+        name,
+        flags,
+        number.get("datacenter_id", NONE),
+        number.get("account_id", NONE),
+        number.get("container_id", NONE),
+    )
+
+
+def make(
+    version: int,
+    partition: int,
+    name: str,
+    *,
+    flags: int = 0,
+    datacenter_id: int = NONE,
+    account_id: int = NONE,
+    container_id: int = NONE,
+) -> bytes:
+    """The bytes of a blob id. OptionError for a version that does not exist or a uuid that is none."""
+    if version not in KEYS:
+        raise OptionError(f"blob id version {version}: 1 to 7 expected")
+    out = version.to_bytes(2, "big")
+    if version > 1:
+        out += bytes([flags]) + datacenter_id.to_bytes(1, "big", signed=True)
+        out += account_id.to_bytes(2, "big", signed=True) + container_id.to_bytes(2, "big", signed=True)
+    out += PARTITION_VERSION.to_bytes(2, "big") + partition.to_bytes(8, "big", signed=True)
+    if version >= 6:
+        try:
+            return out + uuid.UUID(name).bytes
+        except ValueError:
+            raise OptionError(f"{name!r} is no uuid, and a blob id of version {version} holds nothing else") from None
+    text = name.encode()
+    return out + len(text).to_bytes(4, "big") + text
+
+
+def text_of(raw: bytes) -> str:
+    """The text form of a key: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def from_text(text: str) -> bytes:
+    """The key that a text form stands for. OptionError if it is none."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+        key = parse(raw)
+    except (binascii.Error, ValueError, CorruptError):
+        raise OptionError(f"blob id {text!r}: base64 of a key of version 1 to 7 expected") from None
+    if len(key.raw) != len(raw):
+        raise OptionError(f"blob id {text!r}: {len(raw) - len(key.raw)} bytes too many")
+    return raw
+
+
+_FLIP = 0x80  # the sign of a signed number, so that it sorts as bytes do
+_HIGH, _LOW = KEY_V6.at("uuid"), KEY_V6.at("uuid") + 8
+
+
+def order(raw: bytes) -> bytes:
+    """Bytes that sort, and are equal, as Ambry compares blob ids. The key must have been parsed or scanned."""
+    group = GROUPS[raw[1]]
+    if group == 4:
+        return bytes([group]) + _signed(raw[_HIGH:_LOW]) + _signed(raw[_LOW:])
+    name = _sortable(uuid_bytes(raw))
+    if group == 3:
+        return bytes([group]) + name
+    layout = KEYS[raw[1]]
+    fields = ("datacenter_id", "account_id", "container_id", "partition") if group == 2 else ("partition",)
+    return bytes([group]) + b"".join(_signed(raw[layout.at(field) : layout.after(field)]) for field in fields) + name
+
+
+def _signed(number: bytes) -> bytes:
+    return bytes([number[0] ^ _FLIP]) + number[1:]
+
+
+def _sortable(text: bytes) -> bytes:
+    """A uuid text so that it sorts by UTF-16 code units, as Java's strings do."""
+    return text.decode("utf-8", "replace").encode("utf-16-be")
+
+
+def uuid_bytes(raw: bytes) -> bytes:
+    """The bytes of the uuid alone, which blooms may be made of."""
+    version = raw[1]
+    return raw[_HIGH:] if version >= 6 else raw[KEYS[version].size :]

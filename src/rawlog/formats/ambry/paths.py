@@ -1,0 +1,183 @@
+"""Where Ambry keeps what: the names of a store's files, and what they say of the content.
+
+Which log segments count while a compaction is under way is told by its log, not by names: see `store.settle`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rawlog.checksums import crc32
+from rawlog.errors import CorruptError, TruncatedError
+from rawlog.format import Origin, Place
+from rawlog.formats.ambry.layouts import CRC_SIZE, HEADERS, SEGMENT_HEADER, SEGMENT_VERSION
+
+_LOG = re.compile(r"(?:(\d{1,18})_(\d{1,18})_log|log_current)(_temp)?")
+_INDEXED = re.compile(r"(?:(\d{1,18})_(\d{1,18})_)?(\d{1,18})_(index|bloom)")
+_COMPACTION_LOG = re.compile(r"(.+)_compactionLog(?:_(\d+)_.*)?")
+MARKERS = (
+    "cleanshutdown",
+    "compactor_clean_shutdown",
+    "bootstrap_in_progress",
+    "decommission_in_progress",
+    "file_copy_in_progress",
+    "file_copy_completed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Which log segment a file belongs to: position and generation; both -1 for `log_current`."""
+
+    position: int = -1
+    generation: int = -1
+
+    @property
+    def name(self) -> str:
+        """As tokens and compaction logs write it: empty for `log_current`."""
+        return "" if self.position < 0 else f"{self.position}_{self.generation}"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.position, self.generation
+
+    def log_name(self) -> str:
+        return f"{self.name}_log" if self.name else "log_current"
+
+    def index_name(self, start: int, kind: str = "index") -> str:
+        return f"{self.name}_{start}_{kind}" if self.name else f"{start}_{kind}"
+
+
+def split(path: str) -> tuple[str, str]:
+    """The directory and the name of a path or URL."""
+    path = path.partition("?")[0] if "://" in path else path
+    folder, _, name = path.rpartition("/")
+    return folder, name
+
+
+def segment_of(path: str) -> Segment | None:
+    """The log segment that a log, index or bloom file belongs to."""
+    name = split(path)[1]
+    found = _LOG.fullmatch(name) or _INDEXED.fullmatch(name)
+    if found is None:
+        return None
+    return Segment() if found.group(1) is None else Segment(int(found.group(1)), int(found.group(2)))
+
+
+def segment_named(name: str) -> Segment:
+    """The segment of a name as tokens write it."""
+    position, _, generation = name.partition("_")
+    return Segment(int(position), int(generation)) if generation else Segment()
+
+
+def start_of(path: str) -> int:
+    """Where the messages begin that an index or bloom file is for."""
+    found = _INDEXED.fullmatch(split(path)[1])
+    assert found is not None, path
+    return int(found.group(3))
+
+
+def store_place(folder: str, state: str | None = None) -> Place:
+    """What a store's directory says: its name is the number of the partition."""
+    name = split(folder)[1]
+    number = int(name) if re.fullmatch(r"\d{1,10}", name) else None
+    return Place(None, number if number is not None and number <= 0x7FFF_FFFF else None, None, folder, state)
+
+
+def is_log(path: str) -> Place | None:
+    """A log segment; one that a compaction has not committed yet is not loaded."""
+    folder, name = split(path)
+    found = _LOG.fullmatch(name)
+    return None if found is None else store_place(folder, "temp" if found.group(3) else None)
+
+
+def indexed(kind: str) -> Callable[[str], Place | None]:
+    """A matcher for index segments or blooms."""
+
+    def match(path: str) -> Place | None:
+        folder, name = split(path)
+        found = _INDEXED.fullmatch(name)
+        return store_place(folder) if found is not None and found.group(4) == kind else None
+
+    return match
+
+
+def is_compaction_log(path: str) -> Place | None:
+    """The log of a compaction under way, or of one that is done (its name then has a time)."""
+    folder, name = split(path)
+    return store_place(folder) if _COMPACTION_LOG.fullmatch(name) else None
+
+
+def is_current_compaction(path: str) -> bool:
+    """Whether a compaction log is that of one under way."""
+    found = _COMPACTION_LOG.fullmatch(split(path)[1])
+    return found is not None and found.group(2) is None
+
+
+def file_named(*names: str) -> Callable[[str], Place | None]:
+    """A matcher for files of fixed names."""
+
+    def match(path: str) -> Place | None:
+        folder, name = split(path)
+        return store_place(folder) if name in names else None
+
+    return match
+
+
+def sniff_log(head: bytes, size: int) -> bool:
+    """Whether bytes begin as a log segment: a segment header, or a message header, with a right checksum."""
+    return _is_segment_header(head) or _is_message_header(head)
+
+
+def _is_segment_header(head: bytes) -> bool:
+    return int.from_bytes(head[:2], "big") == SEGMENT_VERSION and _sealed(head, SEGMENT_HEADER.size)
+
+
+def _is_message_header(head: bytes) -> bool:
+    layout = HEADERS.get(int.from_bytes(head[:2], "big"))
+    return layout is not None and _sealed(head, layout.size)
+
+
+def _sealed(head: bytes, size: int) -> bool:
+    """Whether the last eight of `size` bytes are the checksum of those before."""
+    return len(head) >= size and int.from_bytes(head[size - CRC_SIZE : size], "big") == crc32(head[: size - CRC_SIZE])
+
+
+def begin(head: bytes, size: int) -> Origin:
+    """Where the messages begin: behind the segment header where there is one. DataError for a damaged one."""
+    if size == 0 or _is_message_header(head):
+        return Origin(0)
+    if _is_segment_header(head):
+        return Origin(SEGMENT_HEADER.size)
+    version = int.from_bytes(head[:2], "big", signed=True)
+    if version in HEADERS:  # a damaged message of a log_current, or a cut one
+        return Origin(0)
+    if version == SEGMENT_VERSION and size < SEGMENT_HEADER.size:
+        raise TruncatedError(
+            f"segment header of {size} bytes, {SEGMENT_HEADER.size} expected",
+            position=0,
+            layout=SEGMENT_HEADER.name,
+            expected=SEGMENT_HEADER.size,
+            found=size,
+        )
+    if version != SEGMENT_VERSION and not _is_message_header(head[SEGMENT_HEADER.size :]):
+        return Origin(0)
+    at = SEGMENT_HEADER.at("crc")
+    stored, computed = int.from_bytes(head[at : at + CRC_SIZE], "big"), crc32(head[:at])
+    raise CorruptError(
+        f"segment header: version {version}, checksum {stored:016x}; version 0 and {computed:016x} expected",
+        position=0,
+        layout=SEGMENT_HEADER.name,
+        field="crc",
+        expected=f"{computed:016x}",
+        found=f"{stored:016x}",
+    )
+
+
+def capacity(head: bytes) -> int | None:
+    """The capacity that a segment header names; None for a log without header."""
+    if not _is_segment_header(head):
+        return None
+    return int.from_bytes(head[SEGMENT_HEADER.at("capacity_in_bytes") : SEGMENT_HEADER.after("capacity_in_bytes")], "big")

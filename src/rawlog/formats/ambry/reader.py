@@ -1,0 +1,340 @@
+"""Reading log segments: messages found, and turned into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog import columns
+from rawlog.errors import CorruptError, DataError
+from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.formats.ambry import kernels
+from rawlog.formats.ambry.keys import text_of
+from rawlog.formats.ambry.layouts import (
+    BLOB_TYPES,
+    CRC_SIZE,
+    HEADERS,
+    NONE,
+    SMALLEST_MESSAGE,
+    Kind,
+)
+from rawlog.frames import Bytes, Frames
+from rawlog.kernels import byte_view
+from rawlog.kernels.crc import sum_crc32
+from rawlog.status import Status
+from rawlog.tables import RECORDS
+
+BATCH_BYTES = 32 << 20
+MOST_MS = ((1 << 63) - 1) // 1000
+KINDS = pa.array([Kind(number).name for number in range(len(Kind))])
+RECORD_NAMES = {
+    kernels.IN_ENCRYPTION_KEY: "encryption key record",
+    kernels.IN_PROPERTIES: "blob properties record",
+    kernels.IN_USER_METADATA: "user metadata record",
+    kernels.IN_BLOB: "blob record",
+    kernels.IN_UPDATE: "update record",
+    kernels.IN_PAYLOAD: "payload size",
+}
+FAULTS = {
+    kernels.BAD_RECORD_VERSION: "a record of no known version",
+    kernels.BAD_RECORD_SIZE: "a record that does not fit its message",
+    kernels.BAD_TYPE: "a record of no known type",
+}
+
+
+def scan(data: Bytes, kind: int) -> Frames:
+    """The whole messages of a window."""
+    room = data.size // SMALLEST_MESSAGE + 1
+    starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+    count, reached, code = kernels.scan_messages(byte_view(data), 0, starts, stops)
+    status = Status(code)
+    if status in (Status.BAD_MAGIC, Status.TRUNCATED) and reached < data.size and not data[reached:].any():
+        status = Status.PADDING
+    return Frames(data, starts[:count], stops[:count], int(reached), status)
+
+
+def resync(data: Bytes, position: int, kind: int) -> int:
+    """The next position at which a sound header and a key stand, or -1."""
+    return int(kernels.find_message(byte_view(data), position))
+
+
+def fault(frames: Frames) -> DataError:
+    """What is wrong with the message at which the scan stopped."""
+    at, data = frames.reached, frames.data
+    version = int.from_bytes(bytes(data[at : at + 2]), "big", signed=True)
+    place: dict[str, Any] = {"position": frames.reached_in_file}
+    layout = HEADERS.get(version)
+    if layout is None or frames.status is Status.BAD_MAGIC:
+        return CorruptError(f"message header version {version}, 1 to 3 expected", expected="1 to 3", found=version, **place)
+    place["layout"] = layout.name
+    head = layout.take(data, np.array([at]))[0] if data.size - at >= layout.size else None
+    if head is None:
+        return CorruptError("not a message", **place)
+    if frames.status is Status.BAD_CRC:
+        stored = int(head["crc"]) & 0xFFFF_FFFF_FFFF_FFFF
+        computed = int(sum_crc32(byte_view(data), at, at + layout.size - CRC_SIZE))
+        what = "header checksum"
+        if stored >> 32:
+            what = "header checksum, whose upper half is never other than zero,"
+        return CorruptError(
+            f"{what} {stored:016x}, {computed:016x} expected",
+            field="crc",
+            expected=f"{computed:016x}",
+            found=f"{stored:016x}",
+            **place,
+        )
+    if frames.status is Status.BAD_LENGTH:
+        size = int(head["payload_size"])
+        why = "more than nothing expected" if size <= 0 else "against what its records say, and no message follows it there"
+        return CorruptError(f"payload size {size:,}: {why}", field="payload_size", found=size, **place)
+    return CorruptError("offsets, life version or key that cannot be", **place)
+
+
+class Messages:
+    """The messages of frames, a column a field: `messages["content_size"]`."""
+
+    def __init__(self, frames: Frames, *, check: bool = True) -> None:
+        self.frames = frames
+        self.data = byte_view(frames.data)
+        self.fields = np.empty((len(kernels.FIELDS), len(frames)), np.int64)
+        kernels.parse_messages(self.data, frames.starts, frames.stops, check, self.fields)
+
+    def __getitem__(self, name: str) -> NDArray[np.int64]:
+        return self.fields[_ROW[name]]
+
+    def bytes(self, index: int, name: str) -> bytes:
+        """The bytes of a span (`key`, `content` …) of one message."""
+        start, size = int(self[f"{name}_start"][index]), int(self[f"{name}_size"][index])
+        return self.data[start : start + size].tobytes()
+
+    def key(self, index: int) -> bytes:
+        return self.bytes(index, "key")
+
+    def slice(self, start: int, stop: int) -> Messages:
+        part = Messages.__new__(Messages)
+        part.frames, part.data = self.frames.slice(start, stop), self.data
+        part.fields = self.fields[:, start:stop]
+        return part
+
+    @property
+    def sound(self) -> NDArray[np.bool_]:
+        """Whether all records could be read and their checksums are right."""
+        good: NDArray[np.bool_] = (self["fault"] == 0) & (self["crc_bad"] == 0)
+        return good
+
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """When the operation happened, milliseconds; -1 unknown."""
+        return np.where(self["kind"] == Kind.PUT, self["creation_time"], self["update_time"])
+
+    @property
+    def expires(self) -> NDArray[np.int64]:
+        """When a PUT expires, milliseconds; -1 never. As Utils.addSecondsToEpochTime: both must be known."""
+        ttl, created = self["time_to_live"], self["creation_time"]
+        known = (ttl != NONE) & (created != NONE) & (np.abs(ttl) < MOST_MS // 1000) & (np.abs(created) < MOST_MS // 2)
+        return np.where(known, created + np.where(known, ttl, 0) * 1000, NONE)
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+
+_ROW = {name: row for row, name in enumerate(kernels.FIELDS)}
+
+
+def trouble(messages: Messages, index: int) -> CorruptError:
+    """The error for a message that is not sound."""
+    frames = messages.frames
+    position = int(frames.positions[index])
+    why = int(messages["fault"][index])
+    if why:
+        at = int(messages["fault_at"][index])
+        return CorruptError(
+            f"{FAULTS[why]}, {at - int(frames.starts[index]):,} bytes into the message", position=position, found=FAULTS[why]
+        )
+    bad = int(messages["crc_bad"][index])
+    names = ", ".join(name for bit, name in RECORD_NAMES.items() if bad & bit)
+    return CorruptError(f"checksum of the {names} does not match", position=position, field="crc", found=names)
+
+
+def spans(frames: Frames, file: File) -> Spans:
+    """A message is one record; its offset is its position in the whole log. DataError at the first that is not sound."""
+    messages = Messages(frames)
+    sound = messages.sound
+    if not sound.all():
+        raise trouble(messages, int(np.argmin(sound)))
+    at = frames.positions + (file.place.start_offset or 0)
+    micros, valid = microseconds(messages.times)
+    known = np.where(valid, micros, NO_TIME)
+    return Spans(at, at + 1, known, known, np.ones(len(frames), np.int64))
+
+
+def microseconds(milliseconds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Times in microseconds, and which of them there are: -1 is none, as are those beyond any calendar."""
+    valid = (milliseconds != NONE) & (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
+    return np.where(valid, milliseconds, 0) * 1000, valid
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Messages as rows of `records` or `ambry.messages`.
+
+    A message whose records cannot be read is an error; one whose checksum is wrong is a row of `ambry.messages` that says so.
+    """
+    start = 0
+    while start < len(frames):
+        stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
+        stop = max(stop, start + 1)
+        messages = Messages(frames.slice(start, stop))
+        good = messages.sound if want.table.name == RECORDS.name else messages["fault"] == 0
+        if good.all():
+            yield _batch(messages, want)
+        else:
+            bad = int(np.argmin(good))
+            if bad:
+                yield _batch(messages.slice(0, bad), want)
+            raise trouble(messages, bad)
+        start = stop
+
+
+def _batch(messages: Messages, want: Want) -> pa.RecordBatch:
+    from rawlog.formats.ambry.properties import headers
+
+    made = _Columns(messages, want)
+    arrays = {}
+    for column in want.table.columns:
+        if column.name == "headers":
+            arrays[column.name] = headers(messages)
+        else:
+            arrays[column.name] = made.column(column.name, column.type)
+    return columns.batch(want.table, arrays, len(messages))
+
+
+class _Columns:
+    """The columns of messages, made as they are asked for."""
+
+    def __init__(self, messages: Messages, want: Want) -> None:
+        self.messages, self.want, self.frames = messages, want, messages.frames
+        self.put = messages["kind"] == Kind.PUT
+
+    def column(self, name: str, type: str) -> pa.Array:
+        special = getattr(self, f"_{name}", None)
+        if special is not None:
+            return special()
+        messages = self.messages
+        if type == "string":
+            return text_column(messages, name, empty_is_null=name in _NULL_WHEN_EMPTY)
+        if type == "binary":
+            size = messages[f"{name}_size"]
+            return columns.spans(messages.data, messages[f"{name}_start"], size, size >= 0)
+        values = messages[_RENAMED.get(name, name)]
+        always = name in ("header_version", "life_version", "key_version")
+        valid = None if always else self.put
+        if type == "boolean":
+            return pa.array(values == 1, pa.bool_(), mask=None if valid is None else ~valid)
+        return columns.integers(values, type, valid)
+
+    def _path(self) -> pa.Array:
+        return columns.constant(self.want.file.path, "string", len(self.messages))
+
+    def _position(self) -> pa.Array:
+        return columns.integers(self.frames.positions, "bigint")
+
+    def _offset(self) -> pa.Array:
+        return columns.integers(self.frames.positions + (self.want.file.place.start_offset or 0), "bigint")
+
+    def _size(self) -> pa.Array:
+        return columns.integers(self.frames.sizes, "bigint")
+
+    def _kind(self) -> pa.Array:
+        return KINDS.take(pa.array(self.messages["kind"]))
+
+    def _blob_id(self) -> pa.Array:
+        return pa.array([text_of(key) for key in self._key().to_pylist()], pa.string())
+
+    def _key(self) -> pa.Array:
+        return columns.spans(self.messages.data, self.messages["key_start"], self.messages["key_size"])
+
+    def _value(self) -> pa.Array:
+        return self.column("content", "binary")
+
+    def _topic(self) -> pa.Array:
+        account, container = self._ids()
+        both, inverse = np.unique(np.stack([account, container]), axis=1, return_inverse=True)
+        names = pa.array([f"{one}/{other}" for one, other in both.T.tolist()], pa.string())
+        return names.take(pa.array(inverse.reshape(-1)))
+
+    def _ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Account and container as the record says, by the key where it says nothing."""
+        messages = self.messages
+        known = (messages["account_id"] != NONE) | (messages["container_id"] != NONE)
+        return (
+            np.where(known, messages["account_id"], messages["key_account"]),
+            np.where(known, messages["container_id"], messages["key_container"]),
+        )
+
+    def _account_id(self) -> pa.Array:
+        return columns.integers(self._ids()[0], "int")
+
+    def _container_id(self) -> pa.Array:
+        return columns.integers(self._ids()[1], "int")
+
+    def _partition(self) -> pa.Array:
+        number = self.messages["partition"]
+        if self.want.table.name != RECORDS.name:
+            return columns.integers(number, "bigint")
+        fits = (number >= 0) & (number <= 0x7FFF_FFFF)
+        return columns.integers(np.where(fits, number, 0), "int", fits)
+
+    def _uuid(self) -> pa.Array:
+        from rawlog.formats.ambry.keys import parse
+
+        return pa.array([parse(key).uuid for key in self._key().to_pylist()], pa.string())
+
+    def _crc_ok(self) -> pa.Array:
+        return columns.booleans(self.messages.sound)
+
+    def _timestamp(self) -> pa.Array:
+        return columns.timestamps(*microseconds(self.messages.times))
+
+    _operation_timestamp = _timestamp
+
+    def _timestampType(self) -> pa.Array:  # noqa: N802 - the column's name
+        return columns.constant(0, "int", len(self.messages))
+
+    def _creation_time(self) -> pa.Array:
+        return columns.timestamps(*microseconds(self.messages["creation_time"]))
+
+    def _expires_timestamp(self) -> pa.Array:
+        return columns.timestamps(*microseconds(self.messages.expires))
+
+    def _blob_type(self) -> pa.Array:
+        kinds = self.messages["blob_type"]
+        return pa.array(BLOB_TYPES).take(pa.array(np.where(self.put, kinds, 0), mask=~self.put))
+
+    def _new_expiry(self) -> pa.Array:
+        return columns.integers(self.messages["new_expiry"], "bigint", self.messages["kind"] == Kind.TTL_UPDATE)
+
+    def _hard_deleted(self) -> pa.Array:
+        context = self.want.context
+        zeroed = (self.messages["zeros"] == 1) & self.put
+        if context is not None and zeroed.any():
+            for index in np.flatnonzero(zeroed).tolist():
+                zeroed[index] = context.is_hard_deleted(self.messages.key(index))
+        return pa.array(zeroed, pa.bool_(), mask=~self.put)
+
+
+_RENAMED = {"header_version": "version", "properties_version": "serde", "blob_size": "content_size"}
+_NULL_WHEN_EMPTY = frozenset({"content_encoding", "filename", "reserved_metadata_blob_id"})
+
+
+def text_column(messages: Messages, name: str, *, empty_is_null: bool = False) -> pa.Array:
+    """A string of the properties; bytes that are no UTF-8 read as Java reads them."""
+    size = messages[f"{name}_size"]
+    raw = columns.spans(messages.data, messages[f"{name}_start"], size, size > 0 if empty_is_null else size >= 0)
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if text is None else text.decode("utf-8", "replace") for text in raw.to_pylist()], pa.string())

@@ -1,0 +1,66 @@
+"""The headers of a window's batches and entries as columns, with what their attributes say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.formats.kafka.kernels.heads import NAMES, STATE, take_heads
+from rawlog.formats.kafka.layouts import CODEC_MASK, MAGIC_V2, Attributes
+from rawlog.frames import Bytes, Frames
+from rawlog.kernels import byte_view
+from rawlog.status import OK
+
+_ROW = {name: row for row, name in enumerate(NAMES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """A value a frame for each name in `kernels.heads.NAMES`.
+
+    Magic 0 and 1 have -1 where they have no such field; a compressed entry's record count is -1 and its base offset is its
+    last, since only its content tells.
+    """
+
+    values: NDArray[np.int64]
+
+    def __getitem__(self, name: str) -> NDArray[np.int64]:
+        return self.values[_ROW[name]]
+
+    def __len__(self) -> int:
+        return int(self.values.shape[1])
+
+    def has(self, attribute: Attributes) -> NDArray[np.bool_]:
+        test: NDArray[np.bool_] = (self["attributes"] & int(attribute)) != 0
+        if attribute is not Attributes.LOG_APPEND_TIME:
+            test &= self["magic"] == MAGIC_V2
+        return test
+
+    @property
+    def codec(self) -> NDArray[np.int64]:
+        return self["attributes"] & CODEC_MASK
+
+    @property
+    def sound(self) -> NDArray[np.bool_]:
+        """Which frames are what they say, by magic, size and checksum."""
+        return self.values[STATE] == OK
+
+    def only(self, mask: NDArray[np.bool_]) -> Heads:
+        return Heads(self.values[:, mask])
+
+    def slice(self, start: int, stop: int) -> Heads:
+        return Heads(self.values[:, start:stop])
+
+
+def heads(frames: Frames, *, check_crc: bool = True) -> Heads:
+    """The headers of all frames, whatever their magic."""
+    return take(frames.data, frames.starts, frames.stops, check_crc=check_crc)
+
+
+def take(data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], *, check_crc: bool = True) -> Heads:
+    """The headers of the frames at these positions, each at least an outline long."""
+    values = np.empty((len(NAMES), starts.size), np.int64)
+    take_heads(byte_view(data), starts, stops, check_crc, values)
+    return Heads(values)

@@ -1,0 +1,276 @@
+"""Entries of a commit log: found, checked and taken apart into fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rawlog.formats.rocketmq.layouts import (
+    BLANK,
+    CRC_MASK,
+    DLEDGER,
+    DLEDGER_BLANK,
+    DLEDGER_BLANK_MAGIC,
+    DLEDGER_MAGIC,
+    FIXED_V4,
+    HEAD,
+    HOST_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTIES,
+    SMALLEST_V1,
+    SMALLEST_V2,
+    STORED,
+    TAIL,
+    TOPIC_V1,
+    TOPIC_V2,
+    V6_MORE,
+    SysFlag,
+)
+from rawlog.kernels import inline, kernel
+from rawlog.kernels.crc import sum_crc32
+from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
+from rawlog.status import BAD_LENGTH, BAD_MAGIC, FULL, OK, TRUNCATED
+
+TOTAL, MAGIC, CRC, QUEUE_ID, FLAG = (HEAD.at(name) for name in ("total_size", "magic", "body_crc", "queue_id", "flag"))
+QUEUE_OFFSET, PHYSICAL, SYS_FLAG = HEAD.at("queue_offset"), HEAD.at("physical_offset"), HEAD.at("sys_flag")
+BORN_TIME, AFTER_SYS_FLAG = HEAD.at("born_timestamp"), HEAD.after("sys_flag")
+AFTER_BORN = HEAD.size + HOST_V4.size
+AFTER_STORED = AFTER_BORN + STORED.size
+TAIL_AT = AFTER_STORED + HOST_V4.size
+RECONSUME, PREPARED, BODY_LENGTH = (
+    TAIL.at("reconsume_times"),
+    TAIL.at("prepared_transaction_offset"),
+    TAIL.at("body_length"),
+)
+TOPIC_SIZE_V1, TOPIC_SIZE_V2, PROPERTIES_SIZE = TOPIC_V1.size, TOPIC_V2.size, PROPERTIES.size
+BORN_V6, STORE_V6 = int(SysFlag.BORNHOST_V6), int(SysFlag.STOREHOST_V6)
+BLANK_SIZE, DLEDGER_SIZE, DLEDGER_BLANK_SIZE = BLANK.size, DLEDGER.size, DLEDGER_BLANK.size
+DLEDGER_SIZE_AT, DLEDGER_BODY_SIZE = DLEDGER.at("size"), DLEDGER.at("body_size")
+
+FIELDS = 23
+"""Rows of the array that `decode_entries` fills, by place."""
+(
+    F_START,
+    F_SIZE,
+    F_VERSION,
+    F_CRC,
+    F_QUEUE_ID,
+    F_FLAG,
+    F_QUEUE_OFFSET,
+    F_PHYSICAL,
+    F_SYS_FLAG,
+    F_BORN_TIME,
+    F_BORN_HOST,
+    F_STORE_TIME,
+    F_STORE_HOST,
+    F_RECONSUME,
+    F_PREPARED,
+    F_BODY,
+    F_BODY_SIZE,
+    F_TOPIC,
+    F_TOPIC_SIZE,
+    F_PROPERTIES,
+    F_PROPERTIES_SIZE,
+    F_CRC_OK,
+    F_FRAME,
+) = range(FIELDS)
+
+
+@inline
+def hosts_more(sys_flag: Any) -> Any:
+    """Bytes that the two hosts take beyond those of IPv4."""
+    more = np.int64(0)
+    if sys_flag & BORN_V6:
+        more += V6_MORE
+    if sys_flag & STORE_V6:
+        more += V6_MORE
+    return more
+
+
+@inline
+def check_message(data: Any, position: Any, size: Any, magic: Any) -> Any:
+    """Whether the parts of the message of `size` bytes at `position`, all inside the data, add up to it."""
+    two = magic == MAGIC_V2
+    if size < (SMALLEST_V2 if two else SMALLEST_V1):
+        return False
+    fixed = FIXED_V4 + hosts_more(read_i32(data, position + SYS_FLAG))
+    if size < fixed:
+        return False
+    body = read_i32(data, position + fixed - (TAIL.size - BODY_LENGTH))
+    left = size - fixed
+    if body < 0 or body > left:
+        return False
+    left -= body
+    at = position + fixed + body
+    if two:
+        if left < TOPIC_SIZE_V2:
+            return False
+        topic = read_i16(data, at)
+        at += TOPIC_SIZE_V2
+        left -= TOPIC_SIZE_V2
+    else:
+        if left < TOPIC_SIZE_V1:
+            return False
+        topic = read_i8(data, at)
+        at += TOPIC_SIZE_V1
+        left -= TOPIC_SIZE_V1
+    if topic < 0 or left - topic < PROPERTIES_SIZE:
+        return False
+    return read_i16(data, at + topic) == left - topic - PROPERTIES_SIZE
+
+
+@inline
+def frame_size(data: Any, position: Any) -> Any:
+    """The size of the whole, sound frame at `position`. -> (size, status)"""
+    left = np.int64(data.size) - position
+    if left < BLANK_SIZE:
+        return np.int64(0), TRUNCATED
+    first, second = read_i32(data, position + TOTAL), read_i32(data, position + MAGIC)
+    if second == MAGIC_V1 or second == MAGIC_V2:
+        if first < SMALLEST_V1:
+            return np.int64(0), BAD_LENGTH
+        if left < first:
+            return np.int64(0), TRUNCATED
+        if not check_message(data, position, first, second):
+            return np.int64(0), BAD_LENGTH
+        return first, OK
+    if second == MAGIC_BLANK:
+        if first < BLANK_SIZE:
+            return np.int64(0), BAD_LENGTH
+        return first, (TRUNCATED if left < first else OK)
+    if first == DLEDGER_MAGIC:
+        if second < DLEDGER_SIZE:
+            return np.int64(0), BAD_LENGTH
+        if left < DLEDGER_SIZE:
+            return np.int64(0), TRUNCATED
+        body = read_i32(data, position + DLEDGER_BODY_SIZE)
+        if body != second - DLEDGER_SIZE:
+            return np.int64(0), BAD_LENGTH
+        if left < second:
+            return np.int64(0), TRUNCATED
+        if body > 0:
+            if body < SMALLEST_V1:
+                return np.int64(0), BAD_LENGTH
+            inner = position + DLEDGER_SIZE
+            magic = read_i32(data, inner + MAGIC)
+            if magic != MAGIC_V1 and magic != MAGIC_V2:
+                return np.int64(0), BAD_MAGIC
+            if read_i32(data, inner + TOTAL) != body or not check_message(data, inner, body, magic):
+                return np.int64(0), BAD_LENGTH
+        return second, OK
+    if first == DLEDGER_BLANK_MAGIC and second >= DLEDGER_BLANK_SIZE:
+        return second, (TRUNCATED if left < second else OK)
+    return np.int64(0), BAD_MAGIC
+
+
+@kernel
+def scan_entries(data: Any, start: Any, starts: Any, stops: Any) -> Any:
+    """Write where every whole entry from `start` on begins and ends. -> (count, position, status)"""
+    count, position, end = 0, np.int64(start), np.int64(data.size)
+    while position < end:
+        if count == starts.size:
+            return count, position, FULL
+        size, status = frame_size(data, position)
+        if status != OK:
+            return count, position, status
+        starts[count] = position
+        position += size
+        stops[count] = position
+        count += 1
+    return count, position, OK
+
+
+@inline
+def body_crc(data: Any, start: Any, size: Any) -> Any:
+    """The checksum that a message stores for its body."""
+    return sum_crc32(data, start, start + size) & CRC_MASK if size else np.int64(0)
+
+
+@inline
+def message_start(data: Any, start: Any, stop: Any) -> Any:
+    """Where the message of a frame begins, -1 if it holds none."""
+    magic = read_i32(data, start + MAGIC)
+    if magic == MAGIC_V1 or magic == MAGIC_V2:
+        return np.int64(start)
+    if read_i32(data, start) == DLEDGER_MAGIC and stop - start > DLEDGER_SIZE:
+        return np.int64(start + DLEDGER_SIZE)
+    return np.int64(-1)
+
+
+@kernel
+def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) -> Any:
+    """Take the messages among frames that `scan_entries` found apart into the rows of `out`. -> (count, position, status)"""
+    row = 0
+    for frame in range(starts.size):
+        start = message_start(data, np.int64(starts[frame]), np.int64(stops[frame]))
+        if start < 0:
+            continue
+        if row == out.shape[1]:
+            return row, np.int64(starts[frame]), FULL
+        size, sys_flag = read_i32(data, start + TOTAL), read_i32(data, start + SYS_FLAG)
+        out[F_START, row] = start
+        out[F_SIZE, row] = size
+        out[F_CRC, row] = read_i32(data, start + CRC)
+        out[F_QUEUE_ID, row] = read_i32(data, start + QUEUE_ID)
+        out[F_FLAG, row] = read_i32(data, start + FLAG)
+        out[F_QUEUE_OFFSET, row] = read_i64(data, start + QUEUE_OFFSET)
+        out[F_PHYSICAL, row] = read_i64(data, start + PHYSICAL)
+        out[F_SYS_FLAG, row] = sys_flag
+        out[F_BORN_TIME, row] = read_i64(data, start + BORN_TIME)
+        at = start + HEAD.size
+        out[F_BORN_HOST, row] = at
+        at = start + (AFTER_BORN + V6_MORE if sys_flag & BORN_V6 else AFTER_BORN)
+        out[F_STORE_TIME, row] = read_i64(data, at)
+        at += STORED.size
+        out[F_STORE_HOST, row] = at
+        at += HOST_V4.size + V6_MORE if sys_flag & STORE_V6 else HOST_V4.size
+        out[F_RECONSUME, row] = read_i32(data, at + RECONSUME)
+        out[F_PREPARED, row] = read_i64(data, at + PREPARED)
+        body = read_i32(data, at + BODY_LENGTH)
+        at += TAIL.size
+        out[F_BODY, row] = at
+        out[F_BODY_SIZE, row] = body
+        if with_crc:
+            out[F_CRC_OK, row] = body_crc(data, at, body) == read_i32(data, start + CRC)
+        at += body
+        if read_i32(data, start + MAGIC) == MAGIC_V2:
+            out[F_VERSION, row] = 2
+            topic = read_i16(data, at)
+            at += TOPIC_SIZE_V2
+        else:
+            out[F_VERSION, row] = 1
+            topic = read_i8(data, at)
+            at += TOPIC_SIZE_V1
+        out[F_TOPIC, row] = at
+        out[F_TOPIC_SIZE, row] = topic
+        at += topic
+        out[F_PROPERTIES_SIZE, row] = read_i16(data, at)
+        out[F_PROPERTIES, row] = at + PROPERTIES_SIZE
+        out[F_FRAME, row] = frame
+        row += 1
+    return row, np.int64(data.size), OK
+
+
+@kernel
+def find_entry(data: Any, start: Any) -> Any:
+    """The first position from `start` on where a message begins whose parts and checksum are right. -1: none"""
+    end = np.int64(data.size)
+    position = np.int64(start)
+    while end - position >= SMALLEST_V1:
+        magic = read_i32(data, position + MAGIC)
+        if magic == MAGIC_V1 or magic == MAGIC_V2:
+            size = read_i32(data, position + TOTAL)
+            if size >= SMALLEST_V1 and size <= end - position and check_message(data, position, size, magic):
+                fixed = FIXED_V4 + hosts_more(read_i32(data, position + SYS_FLAG))
+                body = read_i32(data, position + fixed - (TAIL.size - BODY_LENGTH))
+                if body_crc(data, position + fixed, body) == read_i32(data, position + CRC):
+                    ledger = position - DLEDGER_SIZE
+                    if ledger >= start and read_i32(data, ledger) == DLEDGER_MAGIC:
+                        if read_i32(data, ledger + DLEDGER_SIZE_AT) == size + DLEDGER_SIZE:
+                            return ledger
+                    return position
+        position += 1
+    return np.int64(-1)

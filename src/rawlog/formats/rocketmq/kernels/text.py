@@ -1,0 +1,305 @@
+"""Text of messages: properties into the buffers of maps and headers, hosts and message ids as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, NAME_VALUE, PAIR_END
+from rawlog.kernels import JIT, inline, kernel
+from rawlog.kernels.gather import copy
+from rawlog.kernels.ints import read_i32, read_i64, read_u16, write_i64
+from rawlog.status import FULL, OK
+
+BLOCK = 32
+ADDRESS_V4, ADDRESS_V6 = HOST_V4.at("port"), HOST_V6.at("port")
+HOST_V4_SIZE, HOST_V6_SIZE = HOST_V4.size, HOST_V6.size
+KEYS_WORD = int.from_bytes(b"KEYS", "big")
+TAGS_WORD = int.from_bytes(b"TAGS", "big")
+UNIQUE_WORD = int.from_bytes(b"UNIQ_KEY", "big")
+SPECIAL = 6
+"""Rows of the array for the well-known properties: start and size of KEYS, TAGS, UNIQ_KEY."""
+S_KEYS, S_KEYS_SIZE, S_TAGS, S_TAGS_SIZE, S_UNIQUE, S_UNIQUE_SIZE = range(SPECIAL)
+HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).astype(np.int64)
+LOWER_HEX = np.frombuffer(b"0123456789abcdef", np.uint8).astype(np.int64)
+LARGEST_HOST = 48
+"""Bytes that a host takes as text at most."""
+
+
+def _plain_mask(data: Any, position: Any, value: Any) -> int:
+    mask = 0
+    for index, byte in enumerate(data[int(position) : int(position) + BLOCK].tolist()):
+        mask |= (byte == value) << index
+    return mask
+
+
+def _plain_low_bit(mask: Any) -> int:
+    return (int(mask) & -int(mask)).bit_length() - 1
+
+
+def _intrinsics() -> tuple[Any, Any]:
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def mask_equal(typing: Any, data: Any, position: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            byte, vector = ir.IntType(8), ir.VectorType(ir.IntType(8), BLOCK)
+            pointer = builder.gep(array.data, [arguments[1]], inbounds=True)
+            loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
+            single = builder.insert_element(
+                ir.Constant(vector, ir.Undefined), builder.trunc(arguments[2], byte), ir.Constant(ir.IntType(32), 0)
+            )
+            zeros = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), None)
+            wanted = builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), zeros)
+            bits = builder.icmp_unsigned("==", loaded, wanted)
+            return builder.zext(builder.bitcast(bits, ir.IntType(BLOCK)), ir.IntType(64))
+
+        return types.int64(data, types.int64, types.int64), codegen
+
+    @intrinsic
+    def low_bit(typing: Any, mask: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+        return types.int64(types.int64), codegen
+
+    return mask_equal, low_bit
+
+
+mask_equal, low_bit = _intrinsics() if JIT else (_plain_mask, _plain_low_bit)
+
+
+@inline
+def mask_of(data: Any, position: Any, left: Any, value: Any) -> Any:
+    """Which of the next 32 bytes, of which `left` count, are `value`: a bit each."""
+    if data.size - position >= BLOCK:
+        mask = mask_equal(data, position, value)
+        return mask if left >= BLOCK else mask & ((np.int64(1) << left) - 1)
+    mask = np.int64(0)
+    for index in range(min(left, BLOCK)):
+        if data[position + index] == value:
+            mask |= np.int64(1) << index
+    return mask
+
+
+@inline
+def note_special(data: Any, name: Any, name_size: Any, value: Any, value_size: Any, special: Any, row: Any) -> None:
+    """Remember where the value of a well-known property stands; the last of a name counts."""
+    if name_size == 4:
+        word = read_i32(data, name)
+        if word == KEYS_WORD:
+            special[S_KEYS, row] = value
+            special[S_KEYS_SIZE, row] = value_size
+        elif word == TAGS_WORD:
+            special[S_TAGS, row] = value
+            special[S_TAGS_SIZE, row] = value_size
+    elif name_size == 8 and read_i64(data, name) == UNIQUE_WORD:
+        special[S_UNIQUE, row] = value
+        special[S_UNIQUE_SIZE, row] = value_size
+
+
+@inline
+def same(data: Any, one: Any, other: Any, size: Any) -> Any:
+    for index in range(size):
+        if data[one + index] != data[other + index]:
+            return False
+    return True
+
+
+@kernel
+def find_pairs(data: Any, starts: Any, sizes: Any, every: Any, special: Any, row_offsets: Any, pairs: Any) -> Any:
+    """Where the properties of each row stand: rows of `pairs` are name start, name size, value start, value size.
+
+    `every` takes all pieces, an absent value as size -1; else what RocketMQ's own parser takes, of a repeated name the last.
+    -> (count, position, status)
+    """
+    count = np.int64(0)
+    row_offsets[0] = 0
+    for row in range(starts.size):
+        start, end = np.int64(starts[row]), np.int64(starts[row]) + np.int64(sizes[row])
+        special[S_KEYS_SIZE, row] = -1
+        special[S_TAGS_SIZE, row] = -1
+        special[S_UNIQUE_SIZE, row] = -1
+        first, piece, middle, block = count, start, np.int64(-1), start
+        seen, again = np.int64(0), False
+        while piece < end:
+            # The next separators; the end of the string counts as one.
+            left = end - block
+            ones = mask_of(data, block, left, NAME_VALUE) if left > 0 else np.int64(0)
+            twos = mask_of(data, block, left, PAIR_END) if left > 0 else np.int64(0)
+            last = left <= BLOCK
+            marks = ones | twos
+            while marks != 0 or (last and piece < end):
+                stop = end
+                if marks != 0:
+                    bit = low_bit(marks)
+                    marks &= marks - 1
+                    stop = block + bit
+                    if (ones >> bit) & 1:
+                        if middle < 0:
+                            middle = stop
+                        continue
+                name_size = (middle if middle >= 0 else stop) - piece
+                value = middle + 1 if middle >= 0 else stop
+                value_size = stop - value if middle >= 0 else np.int64(-1)
+                if name_size > 0 and value_size > 0:
+                    note_special(data, piece, name_size, value, value_size, special, row)
+                if every or (name_size > 0 and value_size > 0):
+                    if every and name_size == 0 and value_size < 0:
+                        pass  # nothing between two separators
+                    else:
+                        if count == pairs.shape[1]:
+                            return row, start, FULL
+                        pairs[0, count] = piece
+                        pairs[1, count] = name_size
+                        pairs[2, count] = value
+                        pairs[3, count] = value_size
+                        count += 1
+                        mark = np.int64(1) << ((name_size * 7 + np.int64(data[piece])) & 63) if name_size > 0 else np.int64(0)
+                        again = again or (seen & mark) != 0
+                        seen |= mark
+                piece, middle = stop + 1, np.int64(-1)
+            block += BLOCK
+        if again and not every:
+            kept = first
+            for index in range(first, count):
+                repeated = False
+                for later in range(index + 1, count):
+                    size = pairs[1, index]
+                    if size == pairs[1, later] and same(data, np.int64(pairs[0, index]), np.int64(pairs[0, later]), size):
+                        repeated = True
+                        break
+                if not repeated:
+                    for field in range(4):
+                        pairs[field, kept] = pairs[field, index]
+                    kept += 1
+            count = kept
+        row_offsets[row + 1] = count
+    return count, np.int64(data.size), OK
+
+
+@kernel
+def gather_pairs(data: Any, pairs: Any, count: Any, name_offsets: Any, names: Any, value_offsets: Any, values: Any, valid: Any) -> Any:
+    """Lay names and values end to end; a value of size -1 is a null in `valid`, which is all ones. -> nulls"""
+    name_end, value_end, nulls = np.int64(0), np.int64(0), np.int64(0)
+    name_offsets[0] = 0
+    value_offsets[0] = 0
+    for index in range(count):
+        size = np.int64(pairs[1, index])
+        copy(names, name_end, data, np.int64(pairs[0, index]), size)
+        name_end += size
+        name_offsets[index + 1] = name_end
+        size = np.int64(pairs[3, index])
+        if size >= 0:
+            copy(values, value_end, data, np.int64(pairs[2, index]), size)
+            value_end += size
+        else:
+            valid[index >> 3] = valid[index >> 3] & (0xFF ^ (1 << (index & 7)))
+            nulls += 1
+        value_offsets[index + 1] = value_end
+    return nulls
+
+
+@inline
+def put_decimal(out: Any, at: Any, value: Any) -> Any:
+    """Write a number that is not negative; the position behind it."""
+    digits, rest = 1, value
+    while rest >= 10:
+        rest //= 10
+        digits += 1
+    for index in range(digits):
+        out[at + digits - 1 - index] = 48 + value % 10
+        value //= 10
+    return at + digits
+
+
+@inline
+def put_group(out: Any, at: Any, value: Any) -> Any:
+    """Write a 16-bit number in hex without leading zeros; the position behind it."""
+    shift = 12
+    while shift > 0 and (value >> shift) == 0:
+        shift -= 4
+    while shift >= 0:
+        out[at] = LOWER_HEX[(value >> shift) & 15]
+        at += 1
+        shift -= 4
+    return at
+
+
+@inline
+def put_host(out: Any, at: Any, data: Any, position: Any, wide: Any) -> Any:
+    """Write address and port as Java does; the position behind it."""
+    if wide:
+        out[at] = 91
+        at += 1
+        for group in range(8):
+            if group:
+                out[at] = 58
+                at += 1
+            at = put_group(out, at, read_u16(data, position + 2 * group))
+        out[at] = 93
+        at += 1
+        port = read_i32(data, position + ADDRESS_V6)
+    else:
+        for index in range(ADDRESS_V4):
+            if index:
+                out[at] = 46
+                at += 1
+            at = put_decimal(out, at, np.int64(data[position + index]))
+        port = read_i32(data, position + ADDRESS_V4)
+    out[at] = 58
+    at += 1
+    if port < 0:
+        out[at] = 45
+        at += 1
+        port = -port
+    return put_decimal(out, at, port)
+
+
+@kernel
+def format_hosts(data: Any, positions: Any, flags: Any, mask: Any, offsets: Any, out: Any) -> Any:
+    """Hosts as text; one like the row before is copied. `out` has LARGEST_HOST bytes a row and slack. -> bytes written"""
+    at, before, before_size = np.int64(0), np.int64(-1), np.int64(0)
+    word, wide_before = np.int64(0), False
+    offsets[0] = 0
+    for row in range(positions.size):
+        position, wide = np.int64(positions[row]), (np.int64(flags[row]) & mask) != 0
+        now = read_i64(data, position)
+        if not wide and not wide_before and before >= 0 and now == word:
+            copy(out, at, out, before, before_size)
+            before = at
+            at += before_size
+        else:
+            before = at
+            at = put_host(out, at, data, position, wide)
+            before_size = at - before
+        word, wide_before = now, wide
+        offsets[row + 1] = at
+    return at
+
+
+@kernel
+def format_ids(data: Any, positions: Any, flags: Any, mask: Any, physical: Any, scratch: Any, offsets: Any, out: Any) -> Any:
+    """Message ids: store host and physical offset in hex. `scratch` has 8 bytes. -> bytes written"""
+    at = np.int64(0)
+    offsets[0] = 0
+    for row in range(positions.size):
+        size = HOST_V6_SIZE if (np.int64(flags[row]) & mask) != 0 else HOST_V4_SIZE
+        position = np.int64(positions[row])
+        for index in range(size):
+            byte = np.int64(data[position + index])
+            out[at] = HEX[byte >> 4]
+            out[at + 1] = HEX[byte & 15]
+            at += 2
+        write_i64(scratch, 0, np.int64(physical[row]))
+        for index in range(8):
+            byte = np.int64(scratch[index])
+            out[at] = HEX[byte >> 4]
+            out[at + 1] = HEX[byte & 15]
+            at += 2
+        offsets[row + 1] = at
+    return at

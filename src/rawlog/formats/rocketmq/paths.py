@@ -1,0 +1,145 @@
+"""Where RocketMQ keeps what below a store's root, and what names say of the content."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from rawlog.format import Origin, Place
+from rawlog.formats.rocketmq.layouts import BLANK, HEAD, LARGEST_FILE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SMALLEST_V1
+
+_LOG_NAME = re.compile(r"\d{20}")
+_INDEX_NAME = re.compile(r"\d{17}")
+_LARGEST = (1 << 63) - 1
+
+CONFIGS = (
+    "topics.json",
+    "subscriptionGroup.json",
+    "consumerOffset.json",
+    "lmqConsumerOffset.json",
+    "delayOffset.json",
+    "consumerFilter.json",
+    "consumerOrderInfo.json",
+    "topicQueueMapping.json",
+    "messageRequestMode.json",
+    "tieredStoreMetadata.json",
+    "timermetrics",
+    "transactionMetrics",
+)
+
+
+def parts(path: str) -> list[str]:
+    """The names of a path or URL, the last first."""
+    path = path.partition("?")[0] if "://" in path else path
+    return path.split("/")[::-1]
+
+
+def above(path: str, levels: int) -> str:
+    """The path so many levels up."""
+    path = path.partition("?")[0] if "://" in path else path
+    for _ in range(levels):
+        path = path.rpartition("/")[0]
+    return path
+
+
+def _number(name: str) -> int | None:
+    return int(name) if _LOG_NAME.fullmatch(name) and int(name) <= _LARGEST else None
+
+
+def is_commit_log(path: str) -> Place | None:
+    """`commitlog/<20 digits>`, also of a directory such as commitlog2, and `dledger-<id>/data/<20 digits>`."""
+    names = parts(path)
+    start = _number(names[0])
+    if start is None or len(names) < 2:
+        return None
+    if names[1].lower().startswith("commitlog"):
+        return Place(start_offset=start, group=above(path, 2))
+    if len(names) > 2 and names[1] == "data" and names[2].startswith("dledger-"):
+        return Place(start_offset=start, group=above(path, 3))
+    return None
+
+
+def is_dledger_index(path: str) -> Place | None:
+    names = parts(path)
+    start = _number(names[0])
+    if start is not None and len(names) > 2 and names[1] == "index" and names[2].startswith("dledger-"):
+        return Place(start_offset=start, group=above(path, 3))
+    return None
+
+
+def queue_file(folder: str, levels: int = 4, parent: str | None = None) -> Callable[[str], Place | None]:
+    """A matcher for `<folder>/<topic>/<queue id>/<20 digits>`."""
+
+    def match(path: str) -> Place | None:
+        names = parts(path)
+        start = _number(names[0])
+        if start is None or len(names) < 4 or names[3] != folder or not names[1].isdecimal():
+            return None
+        if parent is not None and (len(names) < 5 or names[4] != parent):
+            return None
+        if int(names[1]) > 0x7FFF_FFFF:
+            return None
+        return Place(names[2], int(names[1]), start, above(path, levels))
+
+    return match
+
+
+def is_index(path: str) -> Place | None:
+    names = parts(path)
+    if len(names) > 1 and names[1] == "index" and _INDEX_NAME.fullmatch(names[0]):
+        return Place(group=above(path, 2))
+    return None
+
+
+def file_named(*wanted: str, folder: str | None = None) -> Callable[[str], Place | None]:
+    """A matcher for fixed names, in a folder of the root or in the root itself. A `.bak` beside it is the copy before."""
+
+    def match(path: str) -> Place | None:
+        names = parts(path)
+        name = names[0].removesuffix(".bak")
+        if name not in wanted or (folder is not None and (len(names) < 2 or names[1] != folder)):
+            return None
+        state = "backup" if names[0].endswith(".bak") else None
+        return Place(group=above(path, 1 if folder is None else 2), state=state)
+
+    return match
+
+
+def is_timer_log(path: str) -> Place | None:
+    names = parts(path)
+    start = _number(names[0])
+    if start is not None and len(names) > 1 and names[1] == "timerlog":
+        return Place(start_offset=start, group=above(path, 2))
+    return None
+
+
+def is_stray(path: str) -> Place | None:
+    """Any other file where a broker expects its own only: it will not start with it there."""
+    names = parts(path)
+    if len(names) > 1 and names[1] == "commitlog":
+        return Place(group=above(path, 2), state="stray")
+    if len(names) > 3 and names[1].isdecimal() and names[3] in ("consumequeue", "batchconsumequeue"):
+        return Place(group=above(path, 4), state="stray")
+    return None
+
+
+def _int(head: bytes, position: int) -> int:
+    return int.from_bytes(head[position : position + 4], "big", signed=True)
+
+
+def sniff_commit_log(head: bytes, size: int) -> bool:
+    """Whether bytes begin with a message or a blank entry."""
+    if len(head) < BLANK.size:
+        return False
+    total, magic = _int(head, HEAD.at("total_size")), _int(head, HEAD.at("magic"))
+    if magic == MAGIC_BLANK:
+        return BLANK.size <= total <= LARGEST_FILE
+    return magic in (MAGIC_V1, MAGIC_V2) and SMALLEST_V1 <= total <= LARGEST_FILE
+
+
+def begin_commit_log(head: bytes, size: int) -> Origin:
+    """Frames begin at once; the kind is the address of the file's first byte as its first message tells it, -1 if it does not."""
+    if len(head) >= HEAD.size and _int(head, HEAD.at("magic")) in (MAGIC_V1, MAGIC_V2):
+        at = HEAD.at("physical_offset")
+        return Origin(0, max(-1, int.from_bytes(head[at : at + 8], "big", signed=True)))
+    return Origin(0, -1)
