@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rawlog import checksums, compression
+from rawlog.formats.kafka.heads import take
 from rawlog.formats.kafka.kernels import batch as kernels
 from rawlog.formats.kafka.layouts import BATCH, CODECS
 from rawlog.formats.kafka.reader import COLUMNS, decode_columns
@@ -70,7 +71,9 @@ def read_with_rawlog(log: bytes, window: int, columns: frozenset[str], check_crc
         found, reached, _ = kernels.scan_batches(part, 0, starts, stops)
         if not found:
             break  # an unfinished tail
-        count += decode_columns(part, starts[:found], stops[:found], columns, check_crc=check_crc).count
+        head = take(part, starts[:found], stops[:found], check_crc=check_crc)
+        assert head.sound.all()
+        count += decode_columns(part, starts[:found], stops[:found], columns, head=head).count
         position += reached
     return count
 
@@ -90,12 +93,12 @@ def read_with_aiokafka(log: bytes) -> int:
 
 
 def best(run: Callable[[], int], times: int) -> tuple[float, int]:
-    """The shortest of several runs in seconds, and what it counted."""
+    """The shortest of several runs in seconds of this process (the machine may be shared), and what it counted."""
     seconds, count = float("inf"), 0
     for _ in range(times):
-        start = time.perf_counter()
+        start = time.process_time()
         count = run()
-        seconds = min(seconds, time.perf_counter() - start)
+        seconds = min(seconds, time.process_time() - start)
     return seconds, count
 
 

@@ -83,6 +83,10 @@ HOLDS: list[tuple[str, Callable[[Row], bool]]] = [
     ("key = null", lambda r: False),
     ("topic = 'orders' and (partition = 0 or partition = 1) and value is not null", lambda r: r["offset"] in (0, 1)),
     ("`offset` = 2", lambda r: r["offset"] == 2),
+    ("key = topic", lambda r: False),
+    ("offset < 1e999", lambda r: True),
+    ("topic not ilike 'ORD%'", lambda r: r["topic"] == "payments"),
+    ("not topic not like 'ord%'", lambda r: r["topic"] == "orders"),
     ("records.offset = 2", lambda r: r["offset"] == 2),
 ]  # fmt: skip
 
@@ -99,13 +103,15 @@ def test_an_expression_picks_the_rows_that_sql_would(text: str, holds: Callable[
 WRONG = [
     "", "   ", "offset =", "offset = = 1", "(offset = 1", "offset", "key", "length(value)", "1", "'text'", "offset + 1",
     "ofset = 1", "records.ofset = 1", "offset = 'many'", "timestamp > 'yesterday'", "timestamp > 5", "key > 5",
-    "topic = 5", "key = topic", "offset like '1%'", "timestamp like '2024%'", "key like topic", "contains(value, key)",
+    "topic = 5", "offset like '1%'", "timestamp like '2024%'", "key like topic", "contains(value, key)",
     "contains(offset, 'x')", "length(offset) > 1", "upper(topic) = 'X'", "offset in (select 1)", "exists (select 1)",
     "offset % 2 = 0", "case when offset = 1 then true end", "not key", "-key = 1", "key and offset", "offset or true",
     "headers = 'x'", "headers[0] = 'x'", "headers is null and headers.key = 'x'", "offset = 99999999999999999999999",
-    "offset = 1e999", "offset + 9223372036854775807 = 0", "cast(offset as string) = '1'", "offset = 1; drop table x",
+    "offset + 9223372036854775807 = 0", "cast(offset as string) = '1'", "offset = 1; drop table x",
     "offset = 1, key = 'a'", "select 1", "drop table records", "offset is 5", "count(*) > 1", "*", "offset = ?", "\0",
     "length(*) = 1", "offset between 'a' and 'b'", "offset in ('a')", "topic ilike 5", "value is true", "contains(value)",
+    "topic like any ('x', 'y')", "topic like 'x' escape '!'", "offset between symmetric 3 and 1", "offset in unnest(headers)",
+    "topic rlike 'o.*'", "offset is distinct from 1", "other.offset = 1", "a.b.offset = 1",
 ]  # fmt: skip
 
 

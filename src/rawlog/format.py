@@ -137,6 +137,8 @@ class Format:
     sniff: Callable[[bytes, int], bool] | None = None
     #: (head, size of the file) -> Origin; raises DataError for a header that cannot be.
     begin: Callable[[bytes, int], Origin] | None = None
+    #: Read in one piece, from the first byte on: files that one checksum covers, or that are text.
+    whole: bool = False
     #: (bytes, kind) -> Frames, from the first byte on.
     scan: Callable[[Bytes, int], Frames] | None = None
     #: (frames, want) -> batches of exactly want.table.schema; before raising a DataError whose position is that of a
@@ -198,12 +200,18 @@ class Family:
         default_factory=dict
     )
     fold_tables: tuple[Table, ...] = ()
-    #: Checks of files against one another; each takes the family's files of a tree.
+    #: Checks of the files of one group (a partition) against one another; each takes the group's files.
+    group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+    #: Checks over a whole tree; each takes the family's files in it.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 
     @property
     def all_rules(self) -> Sequence[Rule[Any]]:
         return self.rules() if callable(self.rules) else self.rules
+
+    @property
+    def all_group_rules(self) -> Sequence[Rule[Any]]:
+        return self.group_rules() if callable(self.group_rules) else self.group_rules
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -250,7 +250,7 @@ class Rows:
         self.tree = tree
         self.table = registry.table_named(table) if isinstance(table, str) else table
         self.selection = selection or Selection()
-        self.selection.needed(self.table)
+        self.selection.check(self.table)
         self.note: Note | None = None
         if self.table.name not in tree.tables:
             has = ", ".join(tree.tables)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 ISOLATIONS = ("read_uncommitted", "read_committed")
 ERRORS = ("raise", "stop", "skip")
-_RELATIVE = re.compile(r"^-(\d+(?:\.\d+)?)(ms|s|m|h|d|w)$")
+_INT64 = 1 << 63
+_NUMBERS = ("from_offset", "to_offset", "last", "since", "until", "limit")
+_LEAST = {"last": 0, "limit": 0}
+_RELATIVE = re.compile(r"^-([0-9]{1,25}(?:\.[0-9]{1,25})?)(ms|s|m|h|d|w)$")
 _UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
 
 
@@ -55,6 +58,19 @@ class Selection:
             raise unknown("isolation", self.isolation, ISOLATIONS)
         if self.errors not in ERRORS:
             raise unknown("errors policy", self.errors, ERRORS)
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not _LEAST.get(name, -_INT64) <= value < _INT64:
+                raise OptionError(f"{name} {value!r}: a whole number{' not below 0' if name in _LEAST else ''} expected")
+        if any(isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in self.partitions):
+            raise OptionError(f"partition {', '.join(map(repr, self.partitions))}: numbers expected")
+        if self.topic_pattern is not None:
+            try:
+                re.compile(self.topic_pattern)
+            except re.error as error:
+                raise OptionError(f"topic pattern {self.topic_pattern!r}: {error}") from None
 
     @property
     def takes_every_row(self) -> bool:
@@ -91,6 +107,14 @@ class Selection:
             keep((spans.min_time < self.until) | (spans.min_time == NO_TIME))
         return mask
 
+    def check(self, table: Table) -> None:
+        """OptionError if a table's rows cannot be selected this way: before any is read."""
+        self.needed(table)
+        if self.where is not None:
+            from rawlog.where import check
+
+            check(self.where, table)
+
     def wanted(self, table: Table) -> Table:
         """The table cut to the columns asked for."""
         return table if self.columns is None else table.subset(self.columns)
@@ -105,7 +129,7 @@ class Selection:
 
     def _tested(self, table: Table) -> list[str]:
         names: list[str] = []
-        if self.from_offset is not None or self.to_offset is not None:
+        if any(bound is not None for bound in (self.from_offset, self.to_offset, self.last)):
             names += self._range(table, "offsets", "an offset")
         if self.since is not None or self.until is not None:
             names += self._range(table, "times", "a time")
@@ -191,7 +215,7 @@ def parse_time(text: str | int | datetime, now: float | None = None) -> int:
     text = str(text).strip()
     if match := _RELATIVE.match(text):
         return int((time.time() if now is None else now) * 10**6 - float(match.group(1)) * _UNITS[match.group(2)])
-    if re.fullmatch(r"-?\d+", text) and not re.fullmatch(r"\d{4}", text):
+    if re.fullmatch(r"-?[0-9]{1,25}", text) and not re.fullmatch(r"[0-9]{4}", text):
         return int(text) * 1000
     try:
         moment = datetime.fromisoformat(text)
@@ -214,11 +238,11 @@ def parse_offset_option(text: str) -> dict[str, int | None]:
         return {}
     if text in ("end", "latest"):
         return {"last": 0}
-    if match := re.fullmatch(r"([se])@(-?\d+)", text):
+    if match := re.fullmatch(r"([se])@(-?[0-9]{1,25})", text):
         return {"since" if match.group(1) == "s" else "until": int(match.group(2)) * 1000}
-    if re.fullmatch(r"\d+", text):
+    if re.fullmatch(r"[0-9]{1,25}", text):
         return {"from_offset": int(text)}
-    if re.fullmatch(r"-\d+", text):
+    if re.fullmatch(r"-[0-9]{1,25}", text):
         return {"last": int(text[1:])}
     raise OptionError(f"-o {text!r}: beginning, end, N, -N, s@MS or e@MS expected")
 

@@ -59,6 +59,8 @@ def walk(
         return
     origin = origin_of(format, source)
     position = origin.position if start is None else start
+    if format.whole:
+        window = max(source.size, 1)
     end = source.size if stop is None else min(stop, source.size)
     yield from _Walk(format, source, origin.kind, end, errors, window).run(position, first)
 

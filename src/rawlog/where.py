@@ -36,17 +36,32 @@ def columns_of(text: str, table: Table) -> list[str]:
     """The columns that an expression looks at; OptionError for one that the table has not."""
     from sqlglot import exp
 
-    return list(dict.fromkeys(table.column(column.name).name for column in _parsed(text).find_all(exp.Column)))
+    return list(dict.fromkeys(_column(column, table) for column in _parsed(text).find_all(exp.Column)))
+
+
+def check(text: str, table: Table) -> None:
+    """OptionError if an expression is none, before there is a row to ask it of."""
+    columns_of(text, table)
+    evaluate(text, pa.RecordBatch.from_pylist([], schema=table.schema), table)
+
+
+def _column(node: Any, table: Table) -> str:
+    """The name of a column, alone or behind its table's own name; a field of another column cannot be asked for."""
+    if node.table and node.table != table.name.rsplit(".", 1)[-1]:
+        raise OptionError(f"--where: {node.sql()!r}: neither {table.name} nor its columns have such a part")
+    return table.column(node.name).name
 
 
 def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
     """For each row whether the expression holds (null where SQL says unknown)."""
     try:
         result = _Evaluator(text, batch, table).value(_parsed(text))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError) as error:
         raise OptionError(f"--where {text!r}: {str(error).splitlines()[0]}") from None
     if isinstance(result, pa.Scalar):
         result = pa.repeat(result, batch.num_rows)
+    if pa.types.is_null(result.type):
+        result = result.cast(pa.bool_())
     if not pa.types.is_boolean(result.type):
         raise OptionError(f"--where {text!r}: a condition expected, this is of type {result.type}")
     return result
@@ -59,10 +74,13 @@ class _Evaluator:
     def value(self, node: Any) -> Any:
         from sqlglot import exp
 
+        # A part that is not looked at (a negation, a subquery) would change the meaning in silence.
+        if any(node.args[name] for name in node.args.keys() - _PARTS.get(type(node).__name__, {"this", "expression"})):
+            raise self.unsupported(node)
         if isinstance(node, exp.Paren):
             return self.value(node.this)
         if isinstance(node, exp.Column):
-            return self.batch.column(self.table.column(node.name).name)
+            return self.batch.column(_column(node, self.table))
         if isinstance(node, exp.Literal):
             return pa.scalar(node.this) if node.is_string else pa.scalar(_number(node.this))
         if isinstance(node, exp.Boolean):
@@ -82,23 +100,37 @@ class _Evaluator:
             low = self.compare(pc.greater_equal, this, self.value(node.args["low"]))
             return pc.and_kleene(low, self.compare(pc.less_equal, this, self.value(node.args["high"])))
         if isinstance(node, exp.Like | exp.ILike):
-            pattern = str(self.value(node.expression).as_py())
-            return pc.match_like(self.value(node.this), pattern, ignore_case=isinstance(node, exp.ILike))
+            ignore_case = isinstance(node, exp.ILike)
+            found = pc.match_like(self.value(node.this), self.text_of(node.expression), ignore_case=ignore_case)
+            return pc.invert(found) if node.args.get("negate") else found
         if isinstance(node, exp.Length):
             return pc.binary_length(self.value(node.this))
         if isinstance(node, exp.Contains):
-            return pc.match_substring(self.value(node.this), str(self.value(node.expression).as_py()))
+            return pc.match_substring(self.value(node.this), self.text_of(node.expression))
         binary = _BINARY.get(type(node).__name__)
         if binary is not None:
             return binary(self, self.value(node.this), self.value(node.expression))
+        raise self.unsupported(node)
+
+    def unsupported(self, node: Any) -> OptionError:
         known = "comparison, and, or, not, in, between, like, is null, contains(), length(), arithmetic"
-        raise OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
+        return OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
+
+    def text_of(self, node: Any) -> str:
+        """A pattern: text that stands in the expression itself."""
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Literal) or not node.is_string:
+            raise OptionError(f"--where {self.text!r}: {node.sql()!r}: text in quotes expected")
+        return str(node.this)
 
     def _is(self, node: Any) -> Any:
         from sqlglot import exp
 
         if isinstance(node.expression, exp.Null):
             return pc.is_null(self.value(node.this))
+        if not isinstance(node.expression, exp.Boolean):
+            raise self.unsupported(node)
         return pc.fill_null(pc.equal(self.value(node.this), self.value(node.expression)), False)
 
     def _in(self, node: Any) -> Any:
@@ -138,6 +170,15 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, An
 def _plain(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
     return lambda evaluator, one, other: function(one, other)
 
+
+_PARTS = {
+    "Column": {"this", "table"},
+    "Literal": {"this", "is_string"},
+    "In": {"this", "expressions"},
+    "Between": {"this", "low", "high"},
+    "Like": {"this", "expression", "negate"},
+    "ILike": {"this", "expression", "negate"},
+}
 
 _BINARY: dict[str, Callable[[_Evaluator, Any, Any], Any]] = {
     "EQ": _comparison(pc.equal),

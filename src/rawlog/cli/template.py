@@ -1,17 +1,6 @@
-r"""`--format`: rpk's grammar for printing records, compiled to columns and literals that `rawlog.render` weaves.
+"""`--format`: rpk's grammar for printing records, compiled to columns and literals that `rawlog.render` weaves.
 
-\b
-Slash escapes:   \t \n \r \\ \xNN
-%t %T topic, its length        %p partition           %i number of the row, from 1
-%k %K key, its length          %o offset              %% %{ %} the characters themselves
-%v %V value, its length        %d timestamp           %e leader epoch      (these four with
-%s %S the same, as kcat's      %h headers, %H count   %x %y producer id, epoch  --table kafka.records)
-%a attributes: %a{compression} %a{timestamp-type} %a{transactional-bit} %a{control-bit}
-Text:    {hex} {base64} {base64raw} {unpack[<bBhHiIqQc.$>]}
-Numbers: {ascii} {hex} {hex64} {hex32} {hex16} {hex8} {hex4} {big64} {big32} {big16} {big8} {little64} … {byte} {bool}
-Time:    %d is milliseconds; {strftime[%F %T]}, {go[2006-01-02T15:04:05.000Z07:00]}, or as a number
-Headers: %h{%k=%v } for each header; %h alone prints k=v,k=v as kcat does
-A null text prints nothing and has length 0; a null number is -1.
+`rawlog cat --help` tells the grammar (`rawlog.cli.commands.cat.TEMPLATE_HELP`).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -296,7 +297,10 @@ class Lake:
     def _append(target: Any, files: list[str], properties: dict[str, str], replacing: Any) -> None:
         with target.transaction() as transaction:
             if replacing is not None and target.current_snapshot() is not None:
-                transaction.delete(replacing, snapshot_properties={"rawlog.replaced-by": properties["rawlog.run"]})
+                with warnings.catch_warnings():
+                    # Nothing to replace is as good.
+                    warnings.filterwarnings("ignore", "Delete operation did not match any records")
+                    transaction.delete(replacing, snapshot_properties={"rawlog.replaced-by": properties["rawlog.run"]})
             if files:
                 transaction.add_files(files, snapshot_properties=properties)
             else:

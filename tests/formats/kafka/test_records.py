@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rawlog.errors import CorruptError, DataError, RawlogError, UnsupportedError
+from rawlog.formats.kafka.heads import take
 from rawlog.formats.kafka.kernels.batch import scan_batches
 from rawlog.formats.kafka.layouts import BATCH
 from rawlog.formats.kafka.reader import COLUMNS, Columns, decode_columns
@@ -36,8 +37,12 @@ def scan(data: bytes) -> tuple[np.ndarray, np.ndarray, int, Status]:
     return starts[:count], stops[:count], int(reached), Status(status)
 
 
-def decode(data: bytes, columns: frozenset[str] = COLUMNS, **options: Any) -> Columns:
+def decode(data: bytes, columns: frozenset[str] = COLUMNS, check_crc: bool = True, **options: Any) -> Columns:
     starts, stops, _, _ = scan(data)
+    if not check_crc:
+        head = take(byte_view(data), starts, stops, check_crc=False)
+        if head.sound.all():
+            options["head"] = head
     return decode_columns(byte_view(data), starts, stops, columns, **options)
 
 
@@ -102,7 +107,7 @@ def told(data: bytes, check_crc: bool) -> tuple[list[tuple[Any, ...]] | None, in
     batches = []
     try:
         for batch in reference.decode(data, check_crc):
-            if any(r.timestamp is not None and abs(r.timestamp) >= LATEST_MS for r in batch.records):
+            if any(r.timestamp is not None and abs(r.timestamp) > LATEST_MS for r in batch.records):
                 return None, batch.position
             if any("\ufffd" in name for r in batch.records for name, _ in r.headers):
                 return None, -1  # a broken name, or one that holds this very character
@@ -191,7 +196,7 @@ def test_codec_and_magic_that_do_not_exist() -> None:
     with pytest.raises(CorruptError, match="codec 7"):
         decode(bytes(data), check_crc=False)
     data[BATCH.at("magic")] = 9
-    with pytest.raises(CorruptError, match="magic 9"):
+    with pytest.raises(CorruptError, match="magic"):
         decode(bytes(data), check_crc=False)
     with pytest.raises(UnsupportedError, match="magic 1"):
         decode(reference.encode_entry(1, 0, b"key", b"value"))
@@ -212,7 +217,7 @@ def test_log_append_time_is_every_records_time() -> None:
     assert arrays["timestampType"].to_pylist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("base", [(1 << 63) - 1, -(1 << 63), LATEST_MS, -LATEST_MS - 1])
+@pytest.mark.parametrize("base", [(1 << 63) - 1, -(1 << 63), LATEST_MS + 1, -LATEST_MS - 1])
 def test_times_beyond_microseconds_are_refused_and_never_wrapped(base: int) -> None:
     data = reference.encode_batch(GOOD, record_count=1, base_timestamp=base)
     with pytest.raises(CorruptError, match="beyond what microseconds can hold"):

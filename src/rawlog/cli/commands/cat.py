@@ -9,8 +9,7 @@ import click
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE
 
-TEMPLATE_HELP = r"""
-\b
+TEMPLATE_HELP = "\b" + r"""
 --format prints each row by a pattern, as rpk's does:
   \t \n \r \\ \xNN             tab, line end, carriage return, backslash, any byte
   %t %k %v  %T %K %V           topic, key, value; their lengths (kcat's %s %S: value)
@@ -23,6 +22,7 @@ TEMPLATE_HELP = r"""
   numbers:  {ascii} {hex} {hex64}…{hex4} {big64}…{big8} {little64}… {byte} {bool}
   time:     {strftime[%F %T]} {go[2006-01-02T15:04:05Z07:00]}
   A null text prints nothing; a null number is -1.
+
 """
 
 EXIT_HELP = """

@@ -97,7 +97,7 @@ def _show(measured: list[tuple[File, dict[str, Any]]]) -> None:
                 output.line(f"  {output.style(printable(str(name or group)), bold=True)}  {_facts(members)}")
             rows = [_cells(file, row) for file, row in members]
             indent = "    " if group is not None or topic is not None else "  "
-            for line in aligned(rows, (False, False, True, True, True), indent):
+            for line in aligned(rows, (False, False, True, True), indent):
                 output.line(line)
     total = sum(file.size for file, _ in measured)
     records = sum(row["records"] or 0 for _, row in measured)

@@ -98,7 +98,11 @@ def _code(findings: Findings) -> int:
 def _show(findings: Findings) -> None:
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
+    unknown = 0
     for item in findings:
+        if item.code == "rawlog.file.unknown":
+            unknown += 1
+            continue
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1
         if shown[key] > SHOWN:
@@ -110,6 +114,8 @@ def _show(findings: Findings) -> None:
     for (code, where), count in shown.items():
         if count > SHOWN:
             output.line(f"  … and {count - SHOWN:,} more of {code} in {printable(where or 'the files together')}")
+    if unknown:
+        output.line(f"{unknown:,} {'file' if unknown == 1 else 'files'} of no known format: not checked  [rawlog.file.unknown]")
     colour = {"damaged": "red", "suspect": "yellow"}.get(findings.verdict, "green")
     summary = findings.summary()
     counts = ", ".join(f"{summary[name]:,} {name}" for name in ("files", "frames", "errors", "warnings"))

@@ -423,7 +423,7 @@ def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any) -> 
     """
     for index in range(starts.size):
         start, stop = np.int64(starts[index]), np.int64(stops[index])
-        for row in range(len(FIELDS)):
+        for row in range(FAULT):
             out[row, index] = NONE
         for row in range(FAULT, ZEROS + 1):
             out[row, index] = 0

@@ -2,40 +2,133 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rawlog.format import Deferred, Family, Format
 from rawlog.formats.kafka import paths
-from rawlog.formats.kafka.layouts import BATCH
-from rawlog.formats.kafka.tables import BATCHES, KAFKA_RECORDS
+from rawlog.formats.kafka.layouts import (
+    BATCH,
+    ENTRY_V0,
+    ENTRY_V1,
+    INDEX_ENTRY,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEADER,
+    TIME_INDEX_ENTRY,
+    TXN_INDEX_ENTRY,
+)
+from rawlog.formats.kafka.tables import (
+    BATCHES,
+    CHECKPOINTS,
+    EPOCHS,
+    INDEX,
+    KAFKA_RECORDS,
+    PRODUCERS,
+    TIMEINDEX,
+    TXNINDEX,
+)
 from rawlog.tables import RECORDS
 
-_LOG = "rawlog.formats.kafka.log"
+
+def _from(module: str, **names: str) -> dict[str, Any]:
+    """Abilities by the names of their functions in a module of this family."""
+    return {ability: Deferred(f"rawlog.formats.kafka.{module}", name) for ability, name in names.items()}
+
 
 LOG = Format(
     name="kafka.log",
-    title="log segment of record batches v2",
+    title="log segment: record batches v2, message sets v0 and v1",
     files="<20 digits>.log",
-    layouts=(BATCH,),
+    layouts=(BATCH, ENTRY_V1, ENTRY_V0),
     tables=(RECORDS, BATCHES, KAFKA_RECORDS),
     carries=frozenset(RECORDS.names),
     match=paths.segment_file("log"),
     sniff=paths.sniff_log,
-    scan=Deferred(_LOG, "scan"),
-    decode=Deferred(_LOG, "decode"),
-    spans=Deferred(_LOG, "spans"),
-    resync=Deferred(_LOG, "resync"),
-    fault=Deferred(_LOG, "fault"),
-    context=Deferred("rawlog.formats.kafka.transactions", "context"),
-    floor=Deferred("rawlog.formats.kafka.checkpoints", "log_start"),
-    seek=Deferred("rawlog.formats.kafka.seek", "seek"),
-    cuts=Deferred("rawlog.formats.kafka.seek", "cuts"),
-    explain=Deferred("rawlog.formats.kafka.explanation", "explain_batch"),
-    rules=Deferred("rawlog.formats.kafka.checks", "rules"),
+    **_from("log", scan="scan", decode="decode", spans="spans", resync="resync", fault="fault"),
+    **_from("transactions", context="context"),
+    **_from("checkpoints", floor="log_start"),
+    **_from("seek", seek="seek", cuts="cuts"),
+    **_from("explanation", explain="explain_batch"),
+    **_from("checks", rules="rules"),
+)
+
+INDEX_FILE = Format(
+    name="kafka.index",
+    title="offset index of a segment",
+    files="<20 digits>.index",
+    layouts=(INDEX_ENTRY,),
+    tables=(INDEX,),
+    match=paths.segment_file("index"),
+    **_from("indexes", scan="scan_index", decode="decode_index", fault="fault", explain="explain_index"),
+    **_from("checks_beside", rules="index_rules"),
+)
+
+TIME_INDEX_FILE = Format(
+    name="kafka.timeindex",
+    title="time index of a segment",
+    files="<20 digits>.timeindex",
+    layouts=(TIME_INDEX_ENTRY,),
+    tables=(TIMEINDEX,),
+    match=paths.segment_file("timeindex"),
+    **_from("indexes", begin="begin_timeindex", scan="scan_timeindex", decode="decode_timeindex"),
+    **_from("indexes", fault="fault", explain="explain_timeindex"),
+    **_from("checks_beside", rules="timeindex_rules"),
+)
+
+TXN_INDEX_FILE = Format(
+    name="kafka.txnindex",
+    title="aborted transactions of a segment",
+    files="<20 digits>.txnindex",
+    layouts=(TXN_INDEX_ENTRY,),
+    tables=(TXNINDEX,),
+    match=paths.segment_file("txnindex"),
+    **_from("indexes", scan="scan_txnindex", decode="decode_txnindex", fault="fault", explain="explain_txnindex"),
+    **_from("checks_beside", rules="txnindex_rules"),
+)
+
+SNAPSHOT = Format(
+    name="kafka.snapshot",
+    title="producer state up to an offset",
+    files="<20 digits>.snapshot",
+    layouts=(SNAPSHOT_HEADER, SNAPSHOT_ENTRY),
+    tables=(PRODUCERS,),
+    match=paths.segment_file("snapshot"),
+    whole=True,
+    **_from("indexes", scan="scan_snapshot", decode="decode_snapshot", fault="fault", explain="explain_snapshot"),
+    **_from("indexes", explain_header="explain_snapshot_header"),
+)
+
+EPOCH_FILE = Format(
+    name="kafka.epochs",
+    title="leader epochs of a partition",
+    files="leader-epoch-checkpoint",
+    tables=(EPOCHS,),
+    match=paths.file_named("leader-epoch-checkpoint"),
+    whole=True,
+    **_from("texts", scan="scan_epochs", decode="decode_epochs", fault="fault", explain="explain_line"),
+    **_from("checks_beside", rules="epoch_rules"),
+)
+
+CHECKPOINT = Format(
+    name="kafka.checkpoint",
+    title="offsets of all partitions of a log directory",
+    files=", ".join(paths.OFFSET_CHECKPOINTS),
+    tables=(CHECKPOINTS,),
+    match=paths.file_named(*paths.OFFSET_CHECKPOINTS),
+    whole=True,
+    **_from("texts", scan="scan_offsets", decode="decode_offsets", fault="fault", explain="explain_line"),
 )
 
 
-def _listed(kind: str, title: str, files: str, match: object) -> Format:
-    """A file that is recognised and shown, and not read yet."""
-    return Format(name=f"kafka.{kind}", title=title, files=files, match=match)  # type: ignore[arg-type]
+def _text(kind: str, title: str, name: str) -> Format:
+    """A text file that is checked and explained; it has no rows."""
+    return Format(
+        name=f"kafka.{kind}",
+        title=title,
+        files=name,
+        match=paths.file_named(name),
+        whole=True,
+        **_from("texts", scan=f"scan_{kind}", fault="fault", explain="explain_line"),
+    )
 
 
 FAMILY = Family(
@@ -43,30 +136,20 @@ FAMILY = Family(
     title="Apache Kafka",
     formats=(
         LOG,
-        _listed("index", "offset index", "<20 digits>.index", paths.segment_file("index")),
-        _listed("timeindex", "time index", "<20 digits>.timeindex", paths.segment_file("timeindex")),
-        _listed("txnindex", "aborted transactions", "<20 digits>.txnindex", paths.segment_file("txnindex")),
-        _listed("snapshot", "producer state", "<20 digits>.snapshot", paths.segment_file("snapshot")),
-        _listed(
-            "epochs",
-            "leader epochs of a partition",
-            "leader-epoch-checkpoint",
-            paths.file_named("leader-epoch-checkpoint"),
+        INDEX_FILE,
+        TIME_INDEX_FILE,
+        TXN_INDEX_FILE,
+        SNAPSHOT,
+        EPOCH_FILE,
+        CHECKPOINT,
+        _text("partition", "topic id of a partition", "partition.metadata"),
+        _text("meta", "identity of a log directory", "meta.properties"),
+        _text("cleanshutdown", "mark of a clean stop", ".kafka_cleanshutdown"),
+        Format(
+            name="kafka.lock",
+            title="lock of a running broker, never read",
+            files=".lock",
+            match=paths.file_named(".lock"),
         ),
-        _listed("partition", "topic id of a partition", "partition.metadata", paths.file_named("partition.metadata")),
-        _listed(
-            "checkpoint",
-            "offsets of all partitions of a log directory",
-            ", ".join(paths.OFFSET_CHECKPOINTS),
-            paths.file_named(*paths.OFFSET_CHECKPOINTS),
-        ),
-        _listed("meta", "identity of a log directory", "meta.properties", paths.file_named("meta.properties")),
-        _listed(
-            "cleanshutdown",
-            "mark of a clean stop",
-            ".kafka_cleanshutdown",
-            paths.file_named(".kafka_cleanshutdown"),
-        ),
-        _listed("lock", "lock of a running broker", ".lock", paths.file_named(".lock")),
     ),
 )

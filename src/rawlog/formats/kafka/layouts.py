@@ -109,3 +109,33 @@ TIME_INDEX_ENTRY = Layout(
     Field("timestamp", ">i8", "in ms: the largest in the segment up to here"),
     Field("relative_offset", ">i4", "offset less the segment's base, of the batch that has it"),
 )
+
+# AbortedTxn
+TXN_INDEX_ENTRY = Layout(
+    "aborted transaction",
+    Field("version", ">i2", "0; Kafka looks at the first byte only"),
+    Field("producer_id", ">i8"),
+    Field("first_offset", ">i8", "base offset of the transaction's first batch, perhaps in an earlier segment"),
+    Field("last_offset", ">i8", "offset of the abort marker"),
+    Field("last_stable_offset", ">i8", "when this abort completed"),
+)
+
+# ProducerStateManager
+SNAPSHOT_HEADER = Layout(
+    "producer snapshot",
+    Field("version", ">i2", "1"),
+    Field("crc", ">u4", "CRC-32C of everything from the count on"),
+    Field("count", ">i4", "entries that follow"),
+)
+
+SNAPSHOT_ENTRY = Layout(
+    "producer state",
+    Field("producer_id", ">i8"),
+    Field("epoch", ">i2", "-1 none"),
+    Field("last_sequence", ">i4", "of the newest batch; -1 none"),
+    Field("last_offset", ">i8", "of the newest batch; -1 none"),
+    Field("offset_delta", ">i4", "last offset of that batch less its first"),
+    Field("timestamp", ">i8", "in ms: of the producer's last batch or marker"),
+    Field("coordinator_epoch", ">i4", "of the last marker; -1 none"),
+    Field("current_txn_first_offset", ">i8", "of the open transaction; -1 none"),
+)

@@ -153,9 +153,10 @@ def _payloads(
         data,
         firsts,
         stops,
-        head["record_count"],
-        head["base_offset"],
-        head["base_timestamp"],
+        # A selection of batches has strided rows, for which the kernel would be compiled once more.
+        np.ascontiguousarray(head["record_count"]),
+        np.ascontiguousarray(head["base_offset"]),
+        np.ascontiguousarray(head["base_timestamp"]),
         append_times,
     )
 

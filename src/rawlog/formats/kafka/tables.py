@@ -52,3 +52,77 @@ KAFKA_RECORDS = Table(
     offsets=("offset", "offset"),
     times=("timestamp", "timestamp"),
 )
+
+_PLACE = (Column("topic", "string"), Column("partition", "int"), Column("path", "string"))
+
+INDEX = Table(
+    "kafka.index",
+    *_PLACE,
+    Column("relative_offset", "int", "as stored"),
+    Column("offset", "bigint", "with the segment's base added"),
+    Column("position", "bigint", "of a batch in the log"),
+    about="one row an entry of an offset index",
+    offsets=("offset", "offset"),
+)
+
+TIMEINDEX = Table(
+    "kafka.timeindex",
+    *_PLACE,
+    Column("timestamp", "timestamp", "the largest up to here"),
+    Column("relative_offset", "int", "as stored"),
+    Column("offset", "bigint", "with the segment's base added"),
+    about="one row an entry of a time index",
+    offsets=("offset", "offset"),
+    times=("timestamp", "timestamp"),
+)
+
+TXNINDEX = Table(
+    "kafka.txnindex",
+    *_PLACE,
+    Column("version", "int"),
+    Column("producer_id", "bigint"),
+    Column("first_offset", "bigint"),
+    Column("last_offset", "bigint", "of the abort marker"),
+    Column("last_stable_offset", "bigint"),
+    about="one row an aborted transaction",
+    offsets=("first_offset", "last_offset"),
+)
+
+PRODUCERS = Table(
+    "kafka.producers",
+    *_PLACE,
+    Column("snapshot_offset", "bigint", "the state is that before this offset"),
+    Column("producer_id", "bigint"),
+    Column("epoch", "int"),
+    Column("last_sequence", "int"),
+    Column("last_offset", "bigint"),
+    Column("offset_delta", "int"),
+    Column("timestamp", "timestamp"),
+    Column("coordinator_epoch", "int"),
+    Column("current_txn_first_offset", "bigint", "-1: no transaction is open"),
+    about="one row a producer in a snapshot of producer state",
+    offsets=("last_offset", "last_offset"),
+    times=("timestamp", "timestamp"),
+)
+
+EPOCHS = Table(
+    "kafka.epochs",
+    Column("path", "string"),
+    Column("topic", "string"),
+    Column("partition", "int"),
+    Column("epoch", "int"),
+    Column("start_offset", "bigint"),
+    about="one row a leader epoch of a partition",
+    offsets=("start_offset", "start_offset"),
+)
+
+CHECKPOINTS = Table(
+    "kafka.checkpoints",
+    Column("path", "string"),
+    Column("topic", "string"),
+    Column("partition", "int"),
+    Column("checkpoint", "string", "recovery-point, replication, log-start or cleaner"),
+    Column("offset", "bigint"),
+    about="one row a partition in an offset checkpoint of a log directory",
+    offsets=("offset", "offset"),
+)

@@ -45,6 +45,8 @@ RECONSUME, PREPARED, BODY_LENGTH = (
     TAIL.at("prepared_transaction_offset"),
     TAIL.at("body_length"),
 )
+TAIL_SIZE, HEAD_SIZE, STORED_SIZE, HOST_SIZE = TAIL.size, HEAD.size, STORED.size, HOST_V4.size
+BODY_LENGTH_BACK = TAIL.size - TAIL.at("body_length")
 TOPIC_SIZE_V1, TOPIC_SIZE_V2, PROPERTIES_SIZE = TOPIC_V1.size, TOPIC_V2.size, PROPERTIES.size
 BORN_V6, STORE_V6 = int(SysFlag.BORNHOST_V6), int(SysFlag.STOREHOST_V6)
 BLANK_SIZE, DLEDGER_SIZE, DLEDGER_BLANK_SIZE = BLANK.size, DLEDGER.size, DLEDGER_BLANK.size
@@ -99,7 +101,7 @@ def check_message(data: Any, position: Any, size: Any, magic: Any) -> Any:
     fixed = FIXED_V4 + hosts_more(read_i32(data, position + SYS_FLAG))
     if size < fixed:
         return False
-    body = read_i32(data, position + fixed - (TAIL.size - BODY_LENGTH))
+    body = read_i32(data, position + fixed - BODY_LENGTH_BACK)
     left = size - fixed
     if body < 0 or body > left:
         return False
@@ -220,17 +222,17 @@ def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) 
         out[F_PHYSICAL, row] = read_i64(data, start + PHYSICAL)
         out[F_SYS_FLAG, row] = sys_flag
         out[F_BORN_TIME, row] = read_i64(data, start + BORN_TIME)
-        at = start + HEAD.size
+        at = start + HEAD_SIZE
         out[F_BORN_HOST, row] = at
         at = start + (AFTER_BORN + V6_MORE if sys_flag & BORN_V6 else AFTER_BORN)
         out[F_STORE_TIME, row] = read_i64(data, at)
-        at += STORED.size
+        at += STORED_SIZE
         out[F_STORE_HOST, row] = at
-        at += HOST_V4.size + V6_MORE if sys_flag & STORE_V6 else HOST_V4.size
+        at += HOST_SIZE + V6_MORE if sys_flag & STORE_V6 else HOST_SIZE
         out[F_RECONSUME, row] = read_i32(data, at + RECONSUME)
         out[F_PREPARED, row] = read_i64(data, at + PREPARED)
         body = read_i32(data, at + BODY_LENGTH)
-        at += TAIL.size
+        at += TAIL_SIZE
         out[F_BODY, row] = at
         out[F_BODY_SIZE, row] = body
         if with_crc:
@@ -265,7 +267,7 @@ def find_entry(data: Any, start: Any) -> Any:
             size = read_i32(data, position + TOTAL)
             if size >= SMALLEST_V1 and size <= end - position and check_message(data, position, size, magic):
                 fixed = FIXED_V4 + hosts_more(read_i32(data, position + SYS_FLAG))
-                body = read_i32(data, position + fixed - (TAIL.size - BODY_LENGTH))
+                body = read_i32(data, position + fixed - BODY_LENGTH_BACK)
                 if body_crc(data, position + fixed, body) == read_i32(data, position + CRC):
                     ledger = position - DLEDGER_SIZE
                     if ledger >= start and read_i32(data, ledger) == DLEDGER_MAGIC:

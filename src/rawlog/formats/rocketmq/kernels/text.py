@@ -9,7 +9,7 @@ import numpy as np
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, NAME_VALUE, PAIR_END
 from rawlog.kernels import JIT, inline, kernel
 from rawlog.kernels.gather import copy
-from rawlog.kernels.ints import read_i32, read_i64, read_u16, write_i64
+from rawlog.kernels.ints import read_i32, read_i64, read_u16, write_i16, write_i64
 from rawlog.status import FULL, OK
 
 BLOCK = 32
@@ -21,7 +21,8 @@ UNIQUE_WORD = int.from_bytes(b"UNIQ_KEY", "big")
 SPECIAL = 6
 """Rows of the array for the well-known properties: start and size of KEYS, TAGS, UNIQ_KEY."""
 S_KEYS, S_KEYS_SIZE, S_TAGS, S_TAGS_SIZE, S_UNIQUE, S_UNIQUE_SIZE = range(SPECIAL)
-HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).astype(np.int64)
+HEX = np.array([int.from_bytes(b"%02X" % byte, "big") for byte in range(256)], np.int64)
+"""Two hex digits a byte, as the big-endian number of their characters."""
 LOWER_HEX = np.frombuffer(b"0123456789abcdef", np.uint8).astype(np.int64)
 LARGEST_HOST = 48
 """Bytes that a host takes as text at most."""
@@ -285,21 +286,24 @@ def format_hosts(data: Any, positions: Any, flags: Any, mask: Any, offsets: Any,
 @kernel
 def format_ids(data: Any, positions: Any, flags: Any, mask: Any, physical: Any, scratch: Any, offsets: Any, out: Any) -> Any:
     """Message ids: store host and physical offset in hex. `scratch` has 8 bytes. -> bytes written"""
-    at = np.int64(0)
+    at, before, word = np.int64(0), np.int64(-1), np.int64(0)
     offsets[0] = 0
     for row in range(positions.size):
-        size = HOST_V6_SIZE if (np.int64(flags[row]) & mask) != 0 else HOST_V4_SIZE
+        wide = (np.int64(flags[row]) & mask) != 0
         position = np.int64(positions[row])
-        for index in range(size):
-            byte = np.int64(data[position + index])
-            out[at] = HEX[byte >> 4]
-            out[at + 1] = HEX[byte & 15]
-            at += 2
+        now = read_i64(data, position)
+        if not wide and before >= 0 and now == word:
+            copy(out, at, out, before, 2 * HOST_V4_SIZE)
+            before = at
+            at += 2 * HOST_V4_SIZE
+        else:
+            before, word = (np.int64(-1) if wide else at), now
+            for index in range(HOST_V6_SIZE if wide else HOST_V4_SIZE):
+                write_i16(out, at, HEX[data[position + index]])
+                at += 2
         write_i64(scratch, 0, np.int64(physical[row]))
         for index in range(8):
-            byte = np.int64(scratch[index])
-            out[at] = HEX[byte >> 4]
-            out[at + 1] = HEX[byte & 15]
+            write_i16(out, at, HEX[scratch[index]])
             at += 2
         offsets[row + 1] = at
     return at

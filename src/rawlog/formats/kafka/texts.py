@@ -1,0 +1,187 @@
+"""The text files of a log directory: offset checkpoints, leader epochs, and the two that say who the directory is."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from rawlog import columns
+from rawlog.errors import CorruptError, DataError
+from rawlog.explain import Node
+from rawlog.format import File, Want
+from rawlog.formats.kafka.paths import split
+from rawlog.frames import Bytes, Frames
+from rawlog.status import Status
+
+_SPACE = re.compile(rb"\s+")
+
+
+def lines_of(data: Bytes) -> Frames:
+    """The lines of a text, without their ends."""
+    ends = np.flatnonzero(data == 10).astype(np.int64)
+    starts = np.concatenate(([0], ends + 1)).astype(np.int64)
+    stops = np.concatenate((ends, [data.size])).astype(np.int64)
+    full = starts < data.size
+    return Frames(data, starts[full], stops[full], int(data.size), Status.OK)
+
+
+def line(frames: Frames, index: int) -> bytes:
+    text = bytes(frames.data[int(frames.starts[index]) : int(frames.stops[index])])
+    return text.removesuffix(b"\r")
+
+
+def _scan_checkpoint(data: Bytes, fields: int) -> Frames:
+    """Lines of a checkpoint: `0`, the number of lines that follow, then rows of so many fields. Only the rows are frames."""
+    frames = lines_of(data)
+    if not data.size:
+        return frames
+    try:
+        if len(frames) < 2 or int(line(frames, 0)) != 0:
+            return _stopped(frames, 0, Status.BAD_MAGIC)
+        declared = int(line(frames, 1))
+    except ValueError:
+        return _stopped(frames, 0, Status.BAD_MAGIC)
+    rows = frames.slice(2, len(frames))
+    for index in range(len(rows)):
+        parts = _SPACE.split(line(rows, index).strip())
+        if len(parts) != fields or not all(_is_number(part) for part in parts[-min(fields, 2) :]):
+            return _stopped(rows, index, Status.BAD_VALUE)
+    if declared != len(rows):
+        return Frames(data, rows.starts, rows.stops, int(data.size), Status.BAD_COUNT)
+    return Frames(data, rows.starts, rows.stops, int(data.size), Status.OK)
+
+
+def _is_number(text: bytes) -> bool:
+    return re.fullmatch(rb"-?\d{1,19}", text) is not None and -(1 << 63) <= int(text) < 1 << 63
+
+
+def _stopped(frames: Frames, index: int, status: Status) -> Frames:
+    reached = int(frames.starts[index]) if index < len(frames) else 0
+    return Frames(frames.data, frames.starts[:index], frames.stops[:index], reached, status)
+
+
+def scan_offsets(data: Bytes, kind: int) -> Frames:
+    """The `topic partition offset` rows of an offset checkpoint."""
+    return _scan_checkpoint(data, 3)
+
+
+def scan_epochs(data: Bytes, kind: int) -> Frames:
+    """The `epoch offset` rows of a leader epoch checkpoint."""
+    return _scan_checkpoint(data, 2)
+
+
+_WORDS = {
+    Status.BAD_MAGIC: "not a checkpoint of version 0",
+    Status.BAD_COUNT: "another number of lines than the second line says",
+    Status.BAD_VALUE: "a line that is not one of its kind",
+}
+
+
+def fault(frames: Frames) -> DataError:
+    """What is wrong where the scan of a text stopped."""
+    return CorruptError(_WORDS.get(frames.status, "damage"), position=frames.reached_in_file)
+
+
+def _rows(frames: Frames) -> Iterator[list[str]]:
+    for index in range(len(frames)):
+        yield [part.decode("utf-8", "replace") for part in _SPACE.split(line(frames, index).strip())]
+
+
+def decode_offsets(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """The rows of an offset checkpoint."""
+    rows = list(_rows(frames))
+    name = split(want.file.path)[1].removesuffix("-offset-checkpoint")
+    made = {
+        "path": columns.constant(want.file.path, "string", len(rows)),
+        "topic": pa.array([row[0] for row in rows], pa.string()),
+        "partition": pa.array([int(row[1]) for row in rows], pa.int32()),
+        "checkpoint": columns.constant(name, "string", len(rows)),
+        "offset": pa.array([int(row[2]) for row in rows], pa.int64()),
+    }
+    if rows:
+        yield columns.batch(want.table, made, len(rows))
+
+
+def decode_epochs(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """The rows of a leader epoch checkpoint."""
+    rows = list(_rows(frames))
+    made = {
+        "path": columns.constant(want.file.path, "string", len(rows)),
+        "topic": columns.constant(want.file.place.topic, "string", len(rows)),
+        "partition": columns.constant(want.file.place.partition, "int", len(rows)),
+        "epoch": pa.array([int(row[0]) for row in rows], pa.int32()),
+        "start_offset": pa.array([int(row[1]) for row in rows], pa.int64()),
+    }
+    if rows:
+        yield columns.batch(want.table, made, len(rows))
+
+
+def explain_line(frames: Frames, file: File) -> list[Node]:
+    """One line of a text."""
+    text = line(frames, 0)
+    shown = text.decode("utf-8", "replace")
+    start = int(frames.starts[0])
+    return [Node(frames.base + start, len(text), "line", "text", shown, "", text.hex(" "))]
+
+
+def _scan_text(check: Callable[[bytes], None]) -> Callable[[Bytes, int], Frames]:
+    def scan(data: Bytes, kind: int) -> Frames:
+        try:
+            check(data.tobytes())
+        except (ValueError, KeyError):
+            return Frames(data, np.empty(0, np.int64), np.empty(0, np.int64), 0, Status.BAD_VALUE)
+        return lines_of(data)
+
+    return scan
+
+
+def topic_id(data: bytes) -> bytes:
+    """The 16 bytes of the topic's id in `partition.metadata`. ValueError if the text is not one."""
+    found = re.fullmatch(rb"version: *0\r?\ntopic_id: *([A-Za-z0-9_-]{22})\s*", data)
+    if found is None:
+        raise ValueError("not a partition.metadata")
+    try:
+        raw = base64.urlsafe_b64decode(found.group(1) + b"==")
+    except binascii.Error:
+        raise ValueError("not a topic id") from None
+    if not any(raw):
+        raise ValueError("the topic id is all zeros")
+    return raw
+
+
+def properties(data: bytes) -> dict[str, str]:
+    """The settings of a Java properties file as Kafka writes it. ValueError for bytes that are no text."""
+    found: dict[str, str] = {}
+    for text in data.decode("utf-8").splitlines():
+        if text.strip() and not text.lstrip().startswith(("#", "!")):
+            key, _, value = text.partition("=")
+            found[key.strip()] = value.strip()
+    return found
+
+
+def _check_meta(data: bytes) -> None:
+    found = properties(data)
+    if found.get("version") not in ("0", "1"):
+        raise ValueError("version")
+    if found["version"] == "1" and not {"node.id", "cluster.id"} <= found.keys():
+        raise ValueError("node.id and cluster.id")
+
+
+def _check_cleanshutdown(data: bytes) -> None:
+    if data:
+        json.loads(data)
+
+
+def _check_topic_id(data: bytes) -> None:
+    topic_id(data)
+
+
+scan_partition = _scan_text(_check_topic_id)
+scan_meta = _scan_text(_check_meta)
+scan_cleanshutdown = _scan_text(_check_cleanshutdown)

@@ -1,0 +1,401 @@
+"""Reading commit logs: entries found, taken apart, decompressed and turned into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog import columns, compression
+from rawlog.errors import CorruptError, DataError, RawlogError, UnsupportedError
+from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.formats.rocketmq import text
+from rawlog.formats.rocketmq.kernels import entries as kernels
+from rawlog.formats.rocketmq.kernels import inner
+from rawlog.formats.rocketmq.kernels import text as text_kernels
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_MASK,
+    CHECK_MAX_TOPIC,
+    CODEC_MASK,
+    CODEC_SHIFT,
+    CODECS,
+    HALF_TOPIC,
+    HEAD,
+    OP_TOPIC,
+    SMALLEST_FRAME,
+    SMALLEST_V1,
+    TRANSACTION_MASK,
+    TRANSACTIONS,
+    SysFlag,
+)
+from rawlog.frames import Bytes, Frames
+from rawlog.kernels import byte_view
+from rawlog.status import Status
+
+MOST_MS = ((1 << 63) - 1) // 1000
+"""The latest millisecond that microseconds can hold."""
+GROWN = 64 << 20
+"""Decompressed bytes after which a batch is cut."""
+UNTRANSACTED = (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC)
+
+
+def scan(data: Bytes, kind: int) -> Frames:
+    """The whole entries of a window: messages, blank ones, DLedger's."""
+    room = data.size // SMALLEST_V1 + 1
+    while True:
+        starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+        count, reached, code = kernels.scan_entries(byte_view(data), 0, starts, stops)
+        if code != Status.FULL:
+            break
+        room = data.size // SMALLEST_FRAME + 1  # blank entries can be smaller than messages
+    status = Status(code)
+    if status in (Status.BAD_MAGIC, Status.TRUNCATED) and not data[reached:].any():
+        status = Status.PADDING
+    return Frames(data, starts[:count], stops[:count], int(reached), status, kind=kind)
+
+
+def resync(data: Bytes, position: int, kind: int) -> int:
+    """The next position at which a message begins whose parts add up and whose body has its checksum, or -1."""
+    return int(kernels.find_entry(byte_view(data), position))
+
+
+def fault(frames: Frames) -> DataError:
+    """What is wrong with the entry at which the scan stopped."""
+    head = bytes(frames.data[frames.reached : frames.reached + HEAD.after("magic")])
+    total = int.from_bytes(head[HEAD.at("total_size") : HEAD.after("total_size")], "big", signed=True)
+    magic = head[HEAD.at("magic") : HEAD.after("magic")]
+    if frames.status is Status.BAD_MAGIC:
+        return CorruptError(
+            f"magic {magic.hex(' ')}: no entry begins here; a broker that reads this far takes it for the end of the log",
+            position=frames.reached_in_file,
+            layout=HEAD.name,
+            field="magic",
+            expected="da a3 20 a7, da a3 20 ab or cb d4 31 94",
+            found=magic.hex(" "),
+        )
+    return CorruptError(
+        f"entry size {total:,} does not fit the parts of the entry",
+        position=frames.reached_in_file,
+        layout=HEAD.name,
+        field="total_size",
+        found=total,
+    )
+
+
+def first_address(file: File, kind: int) -> int:
+    """The physical offset of a file's first byte: by its name, else by its first message; -1 if neither tells."""
+    return kind if file.place.start_offset is None else file.place.start_offset
+
+
+@dataclass(slots=True)
+class Messages:
+    """The messages among some frames, a row of `fields` (`kernels.F_…`) a field; positions are in `data`."""
+
+    frames: Frames
+    data: Bytes
+    fields: NDArray[np.int64]
+    start: int
+
+    @classmethod
+    def take(cls, frames: Frames, file: File, *, with_crc: bool = True) -> Messages:
+        count = len(frames)
+        block = pa.allocate_buffer(max(count, 1) * kernels.FIELDS * 8)
+        fields = np.frombuffer(block, np.int64).reshape(kernels.FIELDS, max(count, 1))
+        data = byte_view(frames.data)
+        rows, _, status = kernels.decode_entries(data, frames.starts, frames.stops, with_crc, fields)
+        assert status == Status.OK
+        return cls(frames, data, fields[:, :rows], first_address(file, frames.kind))
+
+    def __len__(self) -> int:
+        return int(self.fields.shape[1])
+
+    def __getitem__(self, field: int) -> NDArray[np.int64]:
+        return self.fields[field]
+
+    def cut(self, start: int, stop: int) -> Messages:
+        return Messages(self.frames, self.data, self.fields[:, start:stop], self.start)
+
+    def where(self, keep: NDArray[np.bool_]) -> Messages:
+        return self if keep.all() else Messages(self.frames, self.data, self.fields[:, keep], self.start)
+
+    @property
+    def crc_ok(self) -> NDArray[np.bool_]:
+        return self[kernels.F_CRC_OK] != 0
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Of the messages (not of DLedger's heads) in the file."""
+        return self[kernels.F_START] + self.frames.base
+
+    @property
+    def stale(self) -> NDArray[np.bool_]:
+        """Which messages say that they stand elsewhere."""
+        if self.start < 0:
+            return np.zeros(len(self), np.bool_)
+        return self[kernels.F_PHYSICAL] != self.positions + self.start
+
+    def frame_position(self, row: int) -> int:
+        return int(self.frames.positions[self[kernels.F_FRAME][row]])
+
+    @property
+    def codecs(self) -> NDArray[np.int64]:
+        """0 for none, else 1 and the compression type."""
+        flags = self[kernels.F_SYS_FLAG]
+        return np.where(flags & SysFlag.COMPRESSED, ((flags & CODEC_MASK) >> CODEC_SHIFT) + 1, 0)
+
+    def crc_error(self, row: int) -> CorruptError:
+        from rawlog.checksums import crc32
+
+        start, size = int(self[kernels.F_BODY][row]), int(self[kernels.F_BODY_SIZE][row])
+        found, stored = crc32(self.data, start, start + size) & 0x7FFF_FFFF, int(self[kernels.F_CRC][row])
+        return CorruptError(
+            f"body crc {found:08x}, stored {stored & 0xFFFF_FFFF:08x}",
+            position=self.frame_position(row),
+            layout=HEAD.name,
+            field="body_crc",
+            expected=f"{stored & 0xFFFF_FFFF:08x}",
+            found=f"{found:08x}",
+        )
+
+
+@dataclass(slots=True)
+class Bodies:
+    """Where bodies stand once decompressed: in the window's own bytes or behind them."""
+
+    data: Bytes
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    fits: int
+    error: DataError | None = None
+
+
+def bodies(rows: Messages, limit: int) -> Bodies:
+    """The bodies of messages, decompressed, as many as fit a batch; `error` tells why the one behind them is not among them."""
+    starts, sizes = rows[kernels.F_BODY], rows[kernels.F_BODY_SIZE]
+    codecs = rows.codecs
+    packed = np.flatnonzero(codecs)
+    if not packed.size:
+        return Bodies(rows.data, starts, sizes, len(rows))
+    starts, sizes = starts.copy(), sizes.copy()
+    pieces: list[Bytes] = [rows.data]
+    end, grown, fits = rows.data.size, 0, len(rows)
+    error: DataError | None = None
+    for row in packed.tolist():
+        if grown > GROWN:
+            fits = row
+            break
+        try:
+            piece = np.frombuffer(_inflate(rows, row, int(codecs[row]) - 1, limit), np.uint8)
+        except DataError as problem:
+            error, fits = problem.at(position=rows.frame_position(row)), row
+            break
+        starts[row], sizes[row] = end, piece.size
+        end, grown = end + piece.size, grown + piece.size
+        pieces.append(piece)
+    return Bodies(byte_view(np.concatenate(pieces)), starts, sizes, fits, error)
+
+
+def _inflate(rows: Messages, row: int, kind: int, limit: int) -> compression.Bytes:
+    if kind >= len(CODECS):
+        raise UnsupportedError(f"compression type {kind}, at most {len(CODECS) - 1} known", layout=HEAD.name, field="sys_flag")
+    start, size = int(rows[kernels.F_BODY][row]), int(rows[kernels.F_BODY_SIZE][row])
+    try:
+        return compression.decompress(CODECS[kind], rows.data[start : start + size], limit=limit)
+    except DataError as error:
+        raise type(error)(f"body: {error.message}", layout=HEAD.name, field="body") from None
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `records`, or of `rocketmq.messages` and its like.
+
+    In `records` a wrong checksum is an error and stale entries are no rows; the other tables show both. Before an error is raised, all
+    that lies in front has been yielded.
+    """
+    names = set(want.table.names)
+    is_records = want.table.name == "records"
+    rows = Messages.take(frames, want.file, with_crc=is_records or "crc_ok" in names)
+    error: DataError | None = None
+    if is_records:
+        rows, error = _for_records(rows, want)
+    needs_body = bool(names & {"body", "value"}) or is_records
+    while len(rows):
+        found = bodies(rows, want.limit) if needs_body else Bodies(rows.data, rows[0], rows[0], len(rows))
+        part = rows.cut(0, found.fits)
+        if found.fits:
+            yield from _record_batches(part, found, want) if is_records else _message_batch(part, found, want, names)
+        if found.error is not None:
+            raise found.error
+        rows = rows.cut(found.fits, len(rows))
+    if error is not None:
+        raise error
+
+
+def _for_records(rows: Messages, want: Want) -> tuple[Messages, DataError | None]:
+    """The messages that are rows of `records`, and what is wrong behind them."""
+    error: DataError | None = None
+    good = rows.crc_ok
+    if not good.all():
+        bad = int(np.argmin(good))
+        # A stale entry is no row anyway.
+        stale = rows.stale
+        wrong = np.flatnonzero(~good & ~stale)
+        if wrong.size:
+            bad = int(wrong[0])
+            error, rows = rows.crc_error(bad), rows.cut(0, bad)
+    keep = ~rows.stale
+    if want.options.get("isolation") == "read_committed" or want.context == "read_committed":
+        transaction = rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK
+        keep &= (transaction == 0) | (transaction == SysFlag.COMMIT)
+        topic = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
+        for name in UNTRANSACTED:
+            keep &= np.asarray([value != name.encode() for value in topic.to_pylist()], np.bool_)
+    return rows.where(keep), error
+
+
+def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
+    """A timestamp column; null for a number beyond what it can hold."""
+    valid = (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
+    return columns.timestamps(np.where(valid, milliseconds, 0) * 1000, None if valid.all() else valid)
+
+
+def _record_batches(rows: Messages, found: Bodies, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `records`: a message each, inner batches taken apart."""
+    names = set(want.table.names)
+    count = len(rows)
+    body, sizes = found.starts[:count], found.sizes[:count]
+    properties, properties_sizes = rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE]
+    offsets, parent = rows[kernels.F_QUEUE_OFFSET], None
+    error: DataError | None = None
+    packed = (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK
+    if packed.any():
+        room = int(sizes[packed].sum()) // inner.SMALLEST + count + 1
+        out = np.empty((inner.INNER_FIELDS, room), np.int64)
+        made, bad, status = inner.unpack_inner(found.data, body, sizes, packed, properties, properties_sizes, out)
+        if status != Status.OK:
+            made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
+            error = CorruptError(
+                "inner batch: a length that does not fit", position=rows.frame_position(int(bad)), layout="inner message"
+            )
+        out = out[:, :made]
+        parent, count = out[inner.I_PARENT], int(made)
+        body, sizes = out[inner.I_BODY], out[inner.I_BODY_SIZE]
+        properties, properties_sizes = out[inner.I_PROPERTIES], out[inner.I_PROPERTIES_SIZE]
+        offsets = offsets[parent] + out[inner.I_NUMBER]
+
+    def of_parent(field: int) -> NDArray[np.int64]:
+        return rows[field] if parent is None else rows[field][parent]
+
+    made_columns: dict[str, pa.Array] = {}
+    if names & {"key", "headers"}:
+        pairs = text.Pairs.find(found.data, properties, properties_sizes, every=True)
+        if "key" in names:
+            made_columns["key"] = pairs.special_bytes(text_kernels.S_KEYS)
+        if "headers" in names:
+            made_columns["headers"] = pairs.headers()
+    if "value" in names:
+        made_columns["value"] = columns.spans(found.data, body, sizes)
+    if "topic" in names:
+        made_columns["topic"] = text.texts(rows.data, of_parent(kernels.F_TOPIC), of_parent(kernels.F_TOPIC_SIZE))
+    if "partition" in names:
+        made_columns["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
+    if "offset" in names:
+        made_columns["offset"] = columns.integers(offsets, "bigint")
+    if "timestamp" in names:
+        made_columns["timestamp"] = micros(of_parent(kernels.F_BORN_TIME))
+    if "timestampType" in names:
+        made_columns["timestampType"] = columns.constant(0, "int", count)
+    if count:
+        yield columns.batch(want.table, made_columns, count)
+    if error is not None:
+        raise error
+
+
+_TRANSACTION_NAMES = pa.array(TRANSACTIONS)
+_CODEC_NAMES = pa.array(["none", *CODECS, *(f"unknown {kind}" for kind in range(len(CODECS), 8))])
+
+
+def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of `rocketmq.messages`: an entry each."""
+    flags, count = rows[kernels.F_SYS_FLAG], len(rows)
+    made: dict[str, pa.Array] = {}
+    numbers = {
+        "position": (rows.positions, "bigint"),
+        "physical_offset": (rows[kernels.F_PHYSICAL], "bigint"),
+        "size": (rows[kernels.F_SIZE], "int"),
+        "version": (rows[kernels.F_VERSION], "int"),
+        "body_crc": (rows[kernels.F_CRC], "bigint"),
+        "queue_id": (rows[kernels.F_QUEUE_ID], "int"),
+        "flag": (rows[kernels.F_FLAG], "int"),
+        "queue_offset": (rows[kernels.F_QUEUE_OFFSET], "bigint"),
+        "sys_flag": (flags, "int"),
+        "reconsume_times": (rows[kernels.F_RECONSUME], "int"),
+        "prepared_transaction_offset": (rows[kernels.F_PREPARED], "bigint"),
+    }
+    for name in names & numbers.keys():
+        made[name] = columns.integers(*numbers[name])
+    for name, field in (("born_timestamp", kernels.F_BORN_TIME), ("store_timestamp", kernels.F_STORE_TIME)):
+        if name in names:
+            made[name] = micros(rows[field])
+    if "crc_ok" in names:
+        made["crc_ok"] = columns.booleans(rows.crc_ok)
+    if "stale" in names:
+        made["stale"] = columns.booleans(rows.stale)
+    if "born_host" in names:
+        made["born_host"] = text.hosts(rows.data, rows[kernels.F_BORN_HOST], flags, SysFlag.BORNHOST_V6)
+    if "store_host" in names:
+        made["store_host"] = text.hosts(rows.data, rows[kernels.F_STORE_HOST], flags, SysFlag.STOREHOST_V6)
+    if "message_id" in names:
+        made["message_id"] = text.message_ids(rows.data, rows[kernels.F_STORE_HOST], flags, rows[kernels.F_PHYSICAL])
+    if "codec" in names:
+        made["codec"] = _CODEC_NAMES.take(pa.array(rows.codecs))
+    if "transaction" in names:
+        made["transaction"] = _TRANSACTION_NAMES.take(pa.array((flags & TRANSACTION_MASK) >> 2))
+    if "body" in names:
+        made["body"] = columns.spans(found.data, found.starts[:count], found.sizes[:count])
+    if "topic" in names:
+        made["topic"] = text.texts(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
+    if names & {"properties", "keys", "tags", "unique_key"}:
+        pairs = text.Pairs.find(rows.data, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], every=False)
+        if "properties" in names:
+            made["properties"] = pairs.map()
+        for name, special in (("keys", text_kernels.S_KEYS), ("tags", text_kernels.S_TAGS), ("unique_key", text_kernels.S_UNIQUE)):
+            if name in names:
+                made[name] = pairs.special_text(special)
+    if "path" in names:
+        made["path"] = columns.constant(want.file.path, "string", count)
+    yield columns.batch(want.table, made, count)
+
+
+def spans(frames: Frames, file: File) -> Spans:
+    """Times and number of records of each frame. Raises as decode does for a wrong checksum.
+
+    A row's time is that of birth in `records`, that of storing in `rocketmq.messages`: the frame covers both. Queue offsets are no
+    offsets of the file, so none are given.
+    """
+    rows = Messages.take(frames, file)
+    stale = rows.stale
+    wrong = np.flatnonzero(~rows.crc_ok & ~stale)
+    if wrong.size:
+        raise rows.crc_error(int(wrong[0]))
+    count = len(frames)
+    low, high = np.full(count, NO_TIME), np.full(count, NO_TIME)
+    born, stored = rows[kernels.F_BORN_TIME], rows[kernels.F_STORE_TIME]
+    at = rows[kernels.F_FRAME]
+    fits = (np.abs(born) <= MOST_MS) & (np.abs(stored) <= MOST_MS) & (born != NO_TIME) & (stored != NO_TIME)
+    low[at[fits]] = np.minimum(born, stored)[fits] * 1000
+    high[at[fits]] = np.maximum(born, stored)[fits] * 1000
+    records = np.zeros(count, np.int64)
+    packed = (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK
+    records[at] = np.where(stale, 0, np.where(packed, -1, 1))
+    return Spans(min_time=low, max_time=high, records=records)
+
+
+def context(file: File, group: object, options: dict[str, str]) -> str | None:
+    """The isolation asked for: decoding needs no other fact of the store."""
+    return options.get("isolation")
+
+
+__all__ = ["Bodies", "Messages", "RawlogError", "bodies", "context", "decode", "fault", "first_address", "micros", "resync", "scan", "spans"]

@@ -1,0 +1,82 @@
+"""The Spark engine does the same as the local one; Spark only places, retries and collects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rawlog.engines import local
+from rawlog.errors import AccessError, OptionError
+from rawlog.jobs import Progress, Split, Stage
+from rawlog.jobs import verify as verifying
+from rawlog.jobs.ingest import Ingest
+from rawlog.jobs.ingest import plan as planning
+from rawlog.jobs.verify import Verify
+from rawlog.tree import open_tree
+from tests.engines.test_local import NOTHING, Count
+from tests.jobs.recordings import expected, held, ingest, record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_results_come_in_order(spark: SparkSession) -> None:
+    from rawlog.engines import spark as engine
+
+    told: list[Progress] = []
+    done = engine.run(Count(9), NOTHING, spark, progress=told.append).done
+    assert [one.number for one in done] == list(range(9))
+    assert len({one.stage.name for one in done}) == 9
+    assert told[-1].splits == 9
+
+
+def test_the_error_of_a_split_is_raised_as_it_was(spark: SparkSession) -> None:
+    from rawlog.engines import spark as engine
+
+    with pytest.raises(OptionError, match=r"^split 3$"):
+        engine.run(Count(5, failing=[4, 3]), NOTHING, spark)
+
+
+def test_findings_are_the_same_on_both_engines(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rawlog.engines import spark as engine
+
+    monkeypatch.setattr(verifying, "SMALLEST", 1)
+    for number in range(6):
+        path = record(tmp_path / f"{number}.log", 40)
+        path.write_bytes(path.read_bytes()[: 300 + 7 * number])
+    tree = open_tree(str(tmp_path))
+    assert engine.run(Verify(), tree, spark) == local.run(Verify(), tree)
+
+
+def test_a_lake_made_on_spark_is_that_made_here(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rawlog.engines import spark as engine
+
+    monkeypatch.setattr(planning, "SMALLEST", 1000)
+    monkeypatch.setattr(planning, "LARGEST", 4000)
+    log = record(tmp_path / "a.log", 500)
+    with Ingest(str(tmp_path / "there")) as job:
+        outcome = engine.run(job, open_tree(str(log)), spark)
+    assert outcome.tables == ingest(tmp_path / "here", log).tables
+    for name in ("rawlog.records", "replay.entries", "rawlog.files"):
+        assert held(tmp_path / "there", name) == held(tmp_path / "here", name)
+    assert held(tmp_path / "there") == expected(log)
+
+
+def test_only_a_path_out_of_reach_is_tried_again() -> None:
+    from rawlog.engines.spark import _work
+
+    class Unreachable(Count):
+        def work(self, split: Split, stage: Stage):  # type: ignore[no-untyped-def]
+            raise AccessError("no route")
+
+    split = Split(1, 1, None)
+    with pytest.raises(AccessError):
+        _work(Unreachable(1), split, 0, last=False)
+    assert str(_work(Unreachable(1), split, 1, last=True)) == "no route"
+    assert isinstance(_work(Count(2, failing=[1]), split, 0, last=False), OptionError)

@@ -1,0 +1,54 @@
+"""Recordings to ingest, made by rawlog itself, and what a lake must then hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import rawlog
+from rawlog.engines import local
+from rawlog.jobs.ingest import Ingest, Ingested
+from rawlog.jobs.lake import Lake
+from rawlog.tables import RECORDS
+from rawlog.tree import open_tree
+
+
+def record(path: Path, count: int, *, first: int = 0, size: int = 40) -> Path:
+    """Write a recording of so many messages."""
+    rows = [
+        {
+            "key": None if number % 3 == 0 else b"key %d" % number,
+            "value": (b"value %d " % number) * (size // 10),
+            "timestamp": 1_700_000_000_000_000 + number * 1_000_000,
+        }
+        for number in range(first, first + count)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows, schema=pa.schema([RECORDS.schema.field(name) for name in rows[0]]))
+    rawlog.write(path, table, format="replay", overwrite=True, accept_loss=["key"])
+    return path
+
+
+def ingest(lake: Path, *paths: Path, **given: Any) -> Ingested:
+    """Take paths into a lake with the local engine."""
+    tree = open_tree([str(path) for path in paths])
+    with Ingest(str(lake), **given) as job:
+        return job.complete(lambda: local.run(job, tree, threads=2))
+
+
+def held(lake: Path, name: str = "rawlog.records") -> list[dict[str, Any]]:
+    """The rows of a table, in an order of their own."""
+    table = Lake(str(lake)).load(name)
+    assert table is not None, f"no table {name}"
+    return ordered(table.scan().to_arrow().to_pylist())
+
+
+def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=repr)
+
+
+def expected(*paths: Path, table: str = "records") -> list[dict[str, Any]]:
+    """What rawlog reads from the files themselves."""
+    return ordered(rawlog.read([str(path) for path in paths], table=table, errors="skip").to_pylist())

@@ -1,0 +1,305 @@
+"""Ingest on the local engine: nothing lost, nothing twice, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import polars
+import pytest
+
+import rawlog
+from rawlog import rows
+from rawlog.engines import local
+from rawlog.errors import AccessError, OptionError
+from rawlog.jobs import lake as lakes
+from rawlog.jobs.ingest import Ingest, plan
+from rawlog.jobs.lake import Lake
+from rawlog.select import Selection
+from rawlog.tree import open_tree
+from tests.jobs.recordings import expected, held, ingest, record
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    record(tmp_path / "logs" / "a.log", 50)
+    record(tmp_path / "logs" / "b.log", 30, first=1000)
+    return tmp_path / "logs"
+
+
+def test_every_record_is_in_the_lake_as_it_is_in_the_files(lake: Path, logs: Path) -> None:
+    outcome = ingest(lake, logs)
+    assert outcome.tables == {"rawlog.records": 80, "replay.entries": 80, "rawlog.files": 2, "rawlog.findings": 0}
+    assert (outcome.verdict, outcome.files, outcome.unchanged) == ("clean", 2, 0)
+    assert held(lake) == expected(logs)
+    assert held(lake, "replay.entries") == expected(logs, table="replay.entries")
+    assert held(lake, "rawlog.files") == expected(logs, table="files")
+    assert held(lake, "rawlog.findings") == []
+    (job,) = held(lake, "rawlog.jobs")
+    assert (job["run"], job["files"], dict(job["tables"])["rawlog.records"]) == (outcome.run, 2, 80)
+
+
+def test_a_second_run_adds_nothing(lake: Path, logs: Path) -> None:
+    ingest(lake, logs)
+    before = {name: len(Lake(str(lake)).load(name).snapshots()) for name in Lake(str(lake)).tables()}
+    outcome = ingest(lake, logs)
+    assert (outcome.files, outcome.unchanged) == (0, 2)
+    assert held(lake) == expected(logs)
+    assert {name: len(Lake(str(lake)).load(name).snapshots()) for name in Lake(str(lake)).tables()} == before
+
+
+def test_a_new_file_is_added_to_the_others(lake: Path, logs: Path) -> None:
+    ingest(lake, logs)
+    record(logs / "c.log", 5, first=9000)
+    assert ingest(lake, logs).tables["rawlog.records"] == 5
+    assert held(lake) == expected(logs)
+    assert held(lake, "rawlog.files") == expected(logs, table="files")
+
+
+@pytest.mark.parametrize("cut", [0, 7, 300, 301, 640, 2000])
+def test_a_file_that_grew_is_taken_up_where_it_ended(lake: Path, tmp_path: Path, cut: int) -> None:
+    whole = record(tmp_path / "whole.log", 40).read_bytes()
+    log = tmp_path / "logs" / "a.log"
+    log.parent.mkdir()
+    log.write_bytes(whole[:cut])
+    ingest(lake, log)
+    log.write_bytes(whole)
+    ingest(lake, log)
+    assert held(lake) == expected(log)
+    assert held(lake, "replay.entries") == expected(log, table="replay.entries")
+    assert held(lake, "rawlog.files") == expected(log, table="files")
+    assert held(lake, "rawlog.findings") == expected(log, table="findings")
+
+
+def test_a_file_that_was_replaced_is_refused_and_the_lake_stays_as_it_is(lake: Path, logs: Path) -> None:
+    ingest(lake, logs)
+    before = held(lake)
+    record(logs / "a.log", 60, first=500)
+    outcome = ingest(lake, logs)
+    ((path, why),) = outcome.refused
+    assert path.endswith("a.log")
+    assert "other bytes" in why
+    (logs / "a.log").write_bytes(b"")
+    ((_, why),) = ingest(lake, logs).refused
+    assert "cut or replaced" in why
+    assert held(lake) == before
+
+
+def test_damage_does_not_stop_it(lake: Path, logs: Path) -> None:
+    data = bytearray((logs / "a.log").read_bytes())
+    data[400:404] = b"\xff\xff\xff\xff"
+    (logs / "a.log").write_bytes(data)
+    (logs / "noise.bin").write_bytes(bytes(range(256)))
+    (logs / "gone").symlink_to(logs / "nowhere")
+    outcome = ingest(lake, logs)
+    assert outcome.verdict == "damaged"
+    assert held(lake) == expected(logs / "a.log", logs / "b.log")
+    findings = held(lake, "rawlog.findings")
+    assert findings == expected(logs, table="findings")
+    assert {"rawlog.file.unreadable", "rawlog.file.unknown"} < {row["code"] for row in findings}
+    again = ingest(lake, logs)
+    assert held(lake, "rawlog.findings") == findings
+    assert again.errors == 1, "a file that could not be read is tried again"
+
+
+def test_an_empty_directory_makes_an_empty_lake(lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    assert ingest(lake, tmp_path / "logs").files == 0
+    assert held(lake) == []
+
+
+def test_small_pieces_make_the_same_rows(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = record(tmp_path / "a.log", 500)
+    monkeypatch.setattr(plan, "LARGEST", 2000)
+    monkeypatch.setattr(plan, "SMALLEST", 1000)
+    with Ingest(str(lake)) as job:
+        assert len(job.plan(open_tree(str(log)))) > 5
+    ingest(lake, log)
+    assert held(lake) == expected(log)
+    assert held(lake, "replay.entries") == expected(log, table="replay.entries")
+
+
+def test_boundaries_that_no_frame_has_are_noticed(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = record(tmp_path / "a.log", 500)
+    monkeypatch.setattr(plan, "LARGEST", 2000)
+    monkeypatch.setattr(rows, "_walked_cuts", lambda *given: [(4001, 30), (9003, 60)])
+    ingest(lake, log)
+    assert held(lake) == expected(log)
+
+
+def test_only_the_tables_that_are_asked_for(lake: Path, logs: Path) -> None:
+    assert set(ingest(lake, logs, tables=["records"]).tables) == {"rawlog.records", "rawlog.files", "rawlog.findings"}
+    assert ingest(lake, logs).tables["replay.entries"] == 80
+    assert held(lake) == expected(logs)
+    assert held(lake, "replay.entries") == expected(logs, table="replay.entries")
+    with pytest.raises(OptionError, match=r"did you mean replay\.entries"):
+        Ingest(str(lake), tables=["replay.entry"])
+
+
+def test_rows_left_out_by_a_selection_stay_out_with_a_word(lake: Path, logs: Path) -> None:
+    since = 1_700_000_000_000_000 + 20 * 1_000_000
+    assert ingest(lake, logs, selection=Selection(since=since)).tables["rawlog.records"] == 60
+    outcome = ingest(lake, logs)
+    assert len(held(lake)) == 60
+    assert "rows left out then stay out" in outcome.notes[0]
+
+
+def test_the_lake_itself_is_not_ingested(logs: Path) -> None:
+    ingest(logs / "lake", logs)
+    ingest(logs / "lake", logs)
+    assert len(held(logs / "lake", "rawlog.files")) == 2
+
+
+def test_a_file_that_vanishes_meanwhile_is_left_out(lake: Path, logs: Path) -> None:
+    tree = open_tree(str(logs))
+    os.unlink(logs / "b.log")
+    with Ingest(str(lake)) as job:
+        outcome = local.run(job, tree)
+    assert outcome.errors == 1
+    assert held(lake) == expected(logs / "a.log")
+
+
+# Dying ----------------------------------------------------------------------------------------------------------------
+
+DYING = """
+import os, sys
+from rawlog.jobs.lake import Lake
+from tests.jobs.recordings import ingest
+from pathlib import Path
+left = [int(sys.argv[1])]
+commit = Lake.commit
+def dying(self, *given, **more):
+    if left[0] == 0:
+        os._exit(9)
+    left[0] -= 1
+    return commit(self, *given, **more)
+Lake.commit = dying
+ingest(Path(sys.argv[2]), Path(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("commits", [0, 1, 3])
+def test_killed_before_any_commit_a_rerun_is_right(lake: Path, logs: Path, commits: int) -> None:
+    """The process ends between the Parquet files and their commit, for each of the tables in turn."""
+    died = subprocess.run(
+        [sys.executable, "-c", DYING, str(commits), str(lake), str(logs)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        check=False,
+    )
+    assert died.returncode == 9
+    assert ingest(lake, logs).files == 2
+    for name, table in (("rawlog.records", "records"), ("replay.entries", "replay.entries"), ("rawlog.files", "files")):
+        assert held(lake, name) == expected(logs, table=table)
+    there = {str(path) for path in lake.glob("*/*/data/*/*.parquet")}
+    opened = Lake(str(lake))
+    named = {url.removeprefix("file://") for name in opened.tables() for url in opened.data_files(name)}
+    assert there == named, "no orphan is left"
+
+
+def test_a_failing_run_leaves_no_file_behind(lake: Path, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object, **more: object) -> None:
+        raise AccessError("disk full")
+
+    monkeypatch.setattr(Lake, "commit", broken)
+    with pytest.raises(AccessError, match="disk full"):
+        ingest(lake, logs)
+    assert not list(lake.glob("**/*.parquet"))
+
+
+def test_a_commit_can_be_run_again(lake: Path, logs: Path) -> None:
+    with Ingest(str(lake)) as job:
+        splits = job.plan(open_tree(str(logs)))
+        sent = pickle.loads(pickle.dumps(job))
+        from rawlog.jobs import Stage
+
+        done = [sent.work(split, Stage(str(job.stage), f"{split.number}-x")) for split in splits]
+        job.commit(done)
+        job.commit(done)
+    assert held(lake) == expected(logs)
+    assert len(held(lake, "rawlog.jobs")) == 1
+
+
+def test_a_run_that_lost_a_race_says_so(lake: Path, logs: Path) -> None:
+    with Ingest(str(lake)) as job:
+        splits = job.plan(open_tree(str(logs)))
+        from rawlog.jobs import Stage
+
+        done = [job.work(split, Stage(str(job.stage), f"{split.number}-x")) for split in splits]
+        assert job.lake is not None
+        job.lake.__exit__()
+        ingest(lake, logs)
+        job.lake.__enter__()
+        with pytest.raises(AccessError, match="meanwhile; run again"):
+            job.commit(done)
+    assert held(lake) == expected(logs)
+
+
+# Places ---------------------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_at_once_are_refused(lake: Path) -> None:
+    with Ingest(str(lake)), pytest.raises(AccessError, match="another run is writing"), Ingest(str(lake)):
+        pass
+
+
+def test_what_cannot_be_a_lake_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(AccessError, match="is a file; a lake is a directory"):
+        Ingest(str(tmp_path / "file"))
+    with pytest.raises(AccessError, match="holds other files"):
+        Ingest(str(tmp_path))
+    with pytest.raises(AccessError, match="[Nn]ot a directory"):
+        Ingest(str(tmp_path / "file" / "lake"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "catalog.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(AccessError, match="not a database"):
+        Ingest(str(tmp_path / "broken"))
+    with pytest.raises(AccessError, match=r"no catalog\.db"):
+        Lake(str(tmp_path / "new"))
+    with pytest.raises(OptionError, match="--catalog"):
+        Ingest("s3://bucket/lake")
+    with pytest.raises(OptionError, match="catalog 'fnord'"):
+        Ingest(str(tmp_path / "new"), catalog="fnord")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_target_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(AccessError, match="[Pp]ermission denied"):
+        Ingest(str(tmp_path / "closed" / "lake"))
+
+
+def test_a_lake_of_a_newer_version_is_refused(lake: Path, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(lakes, "VERSION", 2)
+        ingest(lake, logs)
+    with pytest.raises(AccessError, match="use a newer rawlog"):
+        ingest(lake, logs)
+
+
+# Without rawlog -------------------------------------------------------------------------------------------------------
+
+
+def test_the_lake_opens_in_pyiceberg_polars_and_duckdb(lake: Path, logs: Path) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    ingest(lake, logs)
+    catalog = load_catalog("rawlog", type="sql", uri=f"sqlite:///{lake}/catalog.db")
+    table = catalog.load_table("rawlog.records")
+    assert table.scan(row_filter="offset >= 45").to_arrow().num_rows == 5
+    assert table.current_snapshot().summary["rawlog.run"]
+    files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+    assert polars.read_parquet(files).height == 80
+    assert duckdb.sql(f"SELECT count(*), sum(octet_length(value)) FROM read_parquet({files})").fetchone() == (
+        80,
+        sum(len(row["value"]) for row in rawlog.read(logs).to_pylist()),
+    )

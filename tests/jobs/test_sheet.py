@@ -1,0 +1,111 @@
+"""Sheets and the lake's tables: every type of column comes back as it went in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rawlog.errors import AccessError
+from rawlog.jobs import sheet
+from rawlog.jobs.lake import Lake, Taken
+from rawlog.jobs.sheet import Sheet
+from rawlog.tables import RECORDS, Column, Table
+
+WIDE = Table(
+    "test.wide",
+    *RECORDS.columns,
+    Column("flag", "boolean"),
+    Column("ratio", "double"),
+    Column("properties", "map<string,string>"),
+    Column("names", "array<string>"),
+    Column("inner", "struct<a:int,b:binary>"),
+)
+ROWS = [
+    {
+        "key": b"",
+        "value": None,
+        "topic": "t",
+        "partition": 1,
+        "offset": 2**62,
+        "timestamp": 1_700_000_000_123_456,
+        "timestampType": 0,
+        "headers": [{"key": "a", "value": b"\xff"}, {"key": "a", "value": None}],
+        "flag": True,
+        "ratio": 0.5,
+        "properties": [("k", "v"), ("n", None)],
+        "names": ["x", None],
+        "inner": {"a": 1, "b": None},
+    },
+    dict.fromkeys(WIDE.names),
+    {**dict.fromkeys(WIDE.names), "key": None, "value": b"\x00", "headers": [], "properties": [], "names": [], "offset": -1},
+]
+
+
+def wide() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(ROWS, schema=WIDE.schema)
+
+
+def test_every_type_comes_back_from_the_lake(tmp_path: Path) -> None:
+    written = Sheet(str(tmp_path / "lake/test/wide/data/r/x.parquet"), WIDE)
+    written.add(wide())
+    file = written.close()
+    assert file is not None
+    lake = Lake(str(tmp_path / "empty"), create=True)
+    taken = {"path": Taken(3, 1.5, 2, 1, 7)}
+    assert lake.commit(WIDE, "r", [file.path], taken, selection="{}")
+    assert not lake.commit(WIDE, "r", [file.path], taken), "the same run again changes nothing"
+    table = lake.load("test.wide")
+    assert table is not None
+    back = table.scan().to_arrow()
+    assert back.to_pylist() == pa.Table.from_batches([wide()]).to_pylist()
+    assert back.cast(WIDE.schema).schema == WIDE.schema
+    history = lake.history("test.wide")
+    assert (history.runs, history.sources, history.selections) == ({"r"}, taken, {"path": "{}"})
+
+
+def test_a_commit_without_rows_records_its_sources(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"), create=True)
+    lake.commit(WIDE, "r", [], {"path": Taken(3, None, 3, 0, 0)})
+    assert lake.history("test.wide").sources["path"].stop == 3
+    assert lake.data_files("test.wide") == []
+
+
+def test_many_sources_are_packed(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"), create=True)
+    taken = {f"/some/long/path/{number}": Taken(number, 0.1, number, number, number) for number in range(2000)}
+    lake.commit(WIDE, "r", [], taken)
+    assert lake.history("test.wide").sources == taken
+
+
+def test_another_run_in_between_is_noticed(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "lake"), create=True)
+    lake.commit(WIDE, "r", [], {"path": Taken(3, None, 3, 0, 0)})
+    with pytest.raises(AccessError, match="meanwhile"):
+        lake.commit(WIDE, "s", [], {"path": Taken(5, None, 5, 0, 0)}, before={"path": None})
+
+
+def test_row_groups_are_bounded_and_bodies_have_no_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sheet, "ROW_GROUP", 1000)
+    written = Sheet(str(tmp_path / "x.parquet"), WIDE)
+    for _ in range(50):
+        written.add(wide())
+    assert written.close() is not None
+    about = pq.ParquetFile(tmp_path / "x.parquet").metadata
+    assert about.num_rows == 150
+    assert about.num_row_groups > 3
+    columns = [about.row_group(0).column(index) for index in range(about.num_columns)]
+    by_name = {column.path_in_schema: column for column in columns}
+    assert by_name["offset"].statistics.max == 2**62
+    assert by_name["value"].statistics is None
+    assert {column.compression for column in columns} == {"ZSTD"}
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    written = Sheet(str(tmp_path / "file" / "x.parquet"), WIDE)
+    written.add(wide())
+    with pytest.raises(AccessError, match="ot a directory"):
+        written.close()
