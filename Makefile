@@ -44,8 +44,8 @@ lint: $(STAMP) ## style, types and the floors between modules; changes nothing
 fuzz: $(STAMP) ## the property tests with the deep profile, for as long as it takes
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
 
-bench: $(STAMP) ## measure; results are printed and kept in out/bench
-	$(BIN)/python bench/run.py $(ARGS)
+bench: $(STAMP) ## measure: every script of benchmarks/ in turn
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
 
 docs: $(STAMP) ## print the byte tables and rule pages of docs/ from their declarations
 	$(BIN)/python docs/build.py $(ARGS)

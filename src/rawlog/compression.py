@@ -176,24 +176,24 @@ def _skip_xerial_header(view: memoryview, position: int) -> int:
 
 
 def _join_snappy(blocks: list[memoryview], limit: int) -> Bytes:
+    pieces: list[bytearray] = []
+    made = 0
     try:
-        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
-        for block, size in zip(blocks, sizes, strict=True):
+        for block in blocks:
+            size = cramjam.snappy.decompress_raw_len(block)
             if size > len(block) * _SNAPPY_RATIO:
                 raise _corrupt("snappy", f"block of {len(block):,} bytes declares {size:,}")
-        if sum(sizes) > limit:
-            raise _too_large("snappy", limit)
-        out = bytearray(sum(sizes))
-        window = memoryview(out)
-        position = 0
-        for block, size in zip(blocks, sizes, strict=True):
-            written = cramjam.snappy.decompress_raw_into(block, window[position : position + size])
+            made += size
+            if made > limit:
+                raise _too_large("snappy", limit)
+            piece = bytearray(size)
+            written = cramjam.snappy.decompress_raw_into(block, piece)
             if written != size:
                 raise _corrupt("snappy", f"block of {written:,} bytes, {size:,} declared")
-            position += size
+            pieces.append(piece)
     except (cramjam.DecompressionError, ValueError, OverflowError) as error:
         raise _corrupt("snappy", error) from None
-    return out
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _compress_snappy(view: memoryview) -> Bytes:

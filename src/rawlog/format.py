@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rawlog.errors import DataError
     from rawlog.explain import Node
     from rawlog.frames import Bytes, Frames
+    from rawlog.storage import Source
 
 T = TypeVar("T")
 
@@ -139,6 +140,8 @@ class Format:
     begin: Callable[[bytes, int], Origin] | None = None
     #: Read in one piece, from the first byte on: files that one checksum covers, or that are text.
     whole: bool = False
+    #: The same from the whole opened file, for formats whose head alone does not tell; `begin` is not asked then.
+    survey: Callable[[Source], Origin] | None = None
     #: (bytes, kind) -> Frames, from the first byte on.
     scan: Callable[[Bytes, int], Frames] | None = None
     #: (frames, want) -> batches of exactly want.table.schema; before raising a DataError whose position is that of a
@@ -160,6 +163,8 @@ class Format:
     floor: Callable[[File, Sequence[File]], int | None] | None = None
     #: (file, its group's files, offset or None, time in µs or None) -> a frame's position not behind the first wanted row.
     seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
+    #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which the file holds no wanted row; None: unknown.
+    pick: Callable[[File, Sequence[File], Table, Any], list[tuple[int, int | None]] | None] | None = None
     #: (file, its group's files, bytes a piece) -> positions of frames, known without reading the file, at which to cut it.
     cuts: Callable[[File, Sequence[File], int], list[int]] | None = None
     #: (batches of `records`, options) -> the bytes of a file, in pieces.
@@ -202,6 +207,9 @@ class Family:
     fold_tables: tuple[Table, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+    #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
+    #: would not load now (`state`), and where a file begins in a log of several (`start_offset`).
+    settle: Callable[[Sequence[File]], Sequence[File]] | None = None
     #: Checks over a whole tree; each takes the family's files in it.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 

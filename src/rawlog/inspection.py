@@ -184,6 +184,27 @@ def _sized(mark: Mark, size: int) -> Mark:
     return Mark(mark.message, mark.position, size, mark.offset, mark.expected, mark.found)
 
 
+def inspect_group(files: Sequence[File], chosen: Chosen | None = None) -> Findings:
+    """What the rules over one group of files find; the files alone are not looked at."""
+    chosen = chosen or Chosen()
+    result = Findings()
+    for family in registry.families():
+        mine = [file for file in files if file.system == family.name]
+        for one in family.all_group_rules if mine else ():
+            if chosen.takes(one.code):
+                result.items += _guarded(one, mine)
+    return result
+
+
+def _guarded(one: Rule[Any], files: Sequence[File]) -> list[Finding]:
+    """The findings of a rule over several files; a file that cannot be read any more is one of them."""
+    try:
+        return list(one.run(files, path=None, format=None))
+    except RawlogError as error:
+        where = getattr(error, "path", None) or files[0].path
+        return [Finding(UNREADABLE.code, Severity.ERROR, where, None, None, None, None, str(error).splitlines()[0])]
+
+
 def inspect_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
     """What the rules over several files find in a tree; the files alone are not looked at."""
     chosen = chosen or Chosen()
@@ -192,7 +213,7 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
         files = [file for file in tree if file.system == family.name]
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):
-                result.items += one.run(files, path=None, format=None)
+                result.items += _guarded(one, files)
     return result
 
 
@@ -204,6 +225,8 @@ def verify_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
         result.items += one.items
         result.files += one.files
         result.frames += one.frames
+    for group in tree.groups:
+        result.items += inspect_group(group, chosen).items
     result.items += inspect_tree(tree, chosen).items
     return result
 
@@ -216,7 +239,7 @@ def all_rules() -> Sequence[Rule[Any]]:
             if format.scan is not None:
                 rules += framing_rules(format)
             rules += format.all_rules
-        rules += family.all_rules
+        rules += [*family.all_group_rules, *family.all_rules]
     return sorted(rules, key=lambda one: one.code)
 
 

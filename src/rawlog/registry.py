@@ -9,7 +9,7 @@ from rawlog.errors import UnknownFormatError, unknown
 from rawlog.format import Family, Format
 from rawlog.tables import COMMON, RECORDS, Table
 
-FAMILIES = ("kafka", "kraft", "replay", "rocketmq")
+FAMILIES = ("kafka", "kraft", "replay", "rocketmq", "ambry")
 
 
 @lru_cache(maxsize=1)

@@ -90,6 +90,10 @@ def _cut(
         return []
     if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
         part = replace(part, start=format.seek(file, group, selection.from_offset, selection.since))
+    if format.pick is not None and not selection.takes_every_row:
+        picked = format.pick(file, group, table, selection)
+        if picked is not None:
+            return [replace(part, start=first, stop=stop) for first, stop in picked]
     return [part] if split_size is None else cut(part, group, split_size)
 
 

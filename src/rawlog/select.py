@@ -160,6 +160,8 @@ class Selection:
         return batch if tuple(batch.schema.names) == names else batch.select(list(names))
 
     def _mask(self, batch: pa.RecordBatch, table: Table) -> pa.Array | None:
+        if self.takes_every_row and not (self.topics or self.topic_pattern or self.partitions):
+            return None  # the usual case, without the import of Arrow's functions
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -54,12 +54,13 @@ def _remote(path: str) -> tuple[fs.FileSystem, str, str, str]:
     """The file system, the path in it, and what to put before and behind such a path to make it a URL again."""
     scheme, rest = path.split("://", 1)
     rest, mark, query = rest.partition("?")
-    bucket = rest.split("/", 1)[0]
+    host = rest.split("/", 1)[0]
+    user = host[: host.rfind("@") + 1]  # who asks is no part of the path: s3://key:secret@bucket/path
     try:
-        system = _file_system(f"{scheme}://{bucket}", mark + query)
+        system = _file_system(f"{scheme}://{host}", mark + query)
     except Exception as error:
         raise AccessError(f"{path}: {_why(error)}") from None
-    return system, rest.rstrip("/"), f"{scheme}://", mark + query
+    return system, rest[len(user) :].rstrip("/"), f"{scheme}://{user}", mark + query
 
 
 def _why(error: BaseException) -> str:
@@ -86,7 +87,7 @@ class Source:
                 if stat.S_ISDIR(status.st_mode):
                     raise IsADirectoryError(21, "is a directory")
                 self.size = status.st_size
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
             self.close()
             raise AccessError(f"{path}: {_why(error)}") from None
 
@@ -200,7 +201,7 @@ def _remote_listing(path: str) -> Iterator[Entry]:
             infos = system.get_file_info(fs.FileSelector(inner, recursive=True))
     except AccessError:
         raise
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise AccessError(f"{path}: {_why(error)}") from None
     import fnmatch
 
@@ -220,7 +221,10 @@ def exists(path: str) -> bool:
         from pyarrow import fs
 
         system, inner, _, _ = _remote(path)
-        return bool(system.get_file_info(inner).type != fs.FileType.NotFound)
+        try:
+            return bool(system.get_file_info(inner).type != fs.FileType.NotFound)
+        except (OSError, ValueError) as error:
+            raise AccessError(f"{path}: {_why(error)}") from None
     return os.path.lexists(local_path(path))
 
 

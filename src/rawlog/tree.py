@@ -42,6 +42,11 @@ class Tree:
             return (file,)
         return self._groups[file.place.group]
 
+    @property
+    def groups(self) -> list[Sequence[File]]:
+        """The groups of files, in the order of their first files."""
+        return list(self._groups.values())
+
     @cached_property
     def _groups(self) -> dict[str, list[File]]:
         groups: dict[str, list[File]] = {}
@@ -68,12 +73,25 @@ def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], 
         for entry in listing(root):
             if entry.path in files:
                 continue
-            file = recognise(entry) if forced is None else _as(entry, forced.name)
-            if entry.path.rstrip("/") == root.rstrip("/") and file.place.state is not None:
-                # Asked for by name: read it although the system itself would not.
-                file = replace(file, place=replace(file.place, state=None))
-            files[entry.path] = file
+            files[entry.path] = recognise(entry) if forced is None else _as(entry, forced.name)
+    named = {root.rstrip("/") for root in roots}
+    for file in _settled(files.values()):
+        if file.path.rstrip("/") in named and file.place.state is not None:
+            # Asked for by name: read it although the system itself would not.
+            file = replace(file, place=replace(file.place, state=None))
+        files[file.path] = file
     return Tree(roots, tuple(sorted(files.values(), key=_order)))
+
+
+def _settled(files: Iterable[File]) -> list[File]:
+    """The files with what those of one system say of one another."""
+    by_system: dict[str | None, list[File]] = {}
+    for file in files:
+        by_system.setdefault(file.system, []).append(file)
+    for family in registry.families():
+        if family.settle is not None and family.name in by_system:
+            by_system[family.name] = list(family.settle(by_system[family.name]))
+    return [file for group in by_system.values() for file in group]
 
 
 def _as(entry: Entry, name: str) -> File:

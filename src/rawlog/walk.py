@@ -24,9 +24,12 @@ ERRORS = ("raise", "stop", "skip")
 
 def origin_of(format: Format, source: Source) -> Origin:
     """Where the frames of a file begin; DataError if its header cannot be."""
-    if format.begin is None:
+    if format.begin is None and format.survey is None:
         return Origin()
     try:
+        if format.survey is not None:
+            return format.survey(source)
+        assert format.begin is not None
         return format.begin(source.read(0, HEAD), source.size)
     except DataError as error:
         raise error.at(path=source.path, format=format.name) from None

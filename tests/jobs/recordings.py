@@ -31,6 +31,15 @@ def record(path: Path, count: int, *, first: int = 0, size: int = 40) -> Path:
     return path
 
 
+def damage(path: Path, number: int) -> None:
+    """Give one entry of a recording a key of an impossible size."""
+    entry = rawlog.read(path, table="replay.entries").to_pylist()[number]
+    data = bytearray(path.read_bytes())
+    at = entry["position"] + 8
+    data[at : at + 8] = b"\xff" * 8
+    path.write_bytes(data)
+
+
 def ingest(lake: Path, *paths: Path, **given: Any) -> Ingested:
     """Take paths into a lake with the local engine."""
     tree = open_tree([str(path) for path in paths])

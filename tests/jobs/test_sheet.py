@@ -39,7 +39,8 @@ ROWS = [
         "names": ["x", None],
         "inner": {"a": 1, "b": None},
     },
-    dict.fromkeys(WIDE.names),
+    # PyIceberg reads a null list of structs as an empty one, so `headers` is never null; the Parquet file could hold it.
+    {**dict.fromkeys(WIDE.names), "headers": []},
     {**dict.fromkeys(WIDE.names), "key": None, "value": b"\x00", "headers": [], "properties": [], "names": [], "offset": -1},
 ]
 
@@ -107,5 +108,5 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     written = Sheet(str(tmp_path / "file" / "x.parquet"), WIDE)
     written.add(wide())
-    with pytest.raises(AccessError, match="ot a directory"):
+    with pytest.raises(AccessError, match="File exists|ot a directory"):
         written.close()

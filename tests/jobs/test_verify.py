@@ -13,7 +13,7 @@ from rawlog.inspection import Chosen, verify_tree
 from rawlog.jobs import verify
 from rawlog.jobs.verify import Verify
 from rawlog.tree import open_tree
-from tests.jobs.recordings import record
+from tests.jobs.recordings import damage, record
 
 
 @pytest.fixture
@@ -21,9 +21,8 @@ def logs(tmp_path: Path) -> Path:
     for number in range(12):
         path = record(tmp_path / f"{number:02d}.log", 40)
         if number % 2:
-            data = bytearray(path.read_bytes())
-            data[300:304] = b"\xff\xff\xff\xff"
-            path.write_bytes(data[: -number or None])
+            damage(path, 3 + number)
+            path.write_bytes(path.read_bytes()[:-number])
     return tmp_path
 
 

@@ -70,7 +70,7 @@ def test_code_and_data_reach_real_executors(tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=500,
             check=False,
         )
     finally:

@@ -6,6 +6,7 @@ To add a verb: a module below `commands` with a click command named `command`, a
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import importlib.util
 import sys
 from typing import Any
@@ -107,4 +108,10 @@ def _spare_pandas(arguments: list[str]) -> None:
     """Keep pyarrow from importing pandas where it is installed: half a second that verbs without Spark have no use for."""
     verb = next((argument for argument in arguments if not argument.startswith("-")), "")
     if VERBS.get(verb, ("", "", ""))[0] in ("look", "check and mend"):
-        sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not used here", name=fullname)

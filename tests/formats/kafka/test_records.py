@@ -131,7 +131,7 @@ def test_damaged_records_fail_exactly_where_the_reference_fails(log: Sample, dra
     except DataError as error:
         assert rows_told is None
         if position >= 0 and not str(error).count("microseconds"):
-            assert error.position == position, error
+            assert error.position == position, error  # noqa: PT017
     else:
         if position >= 0 or rows_told is not None:
             assert found == rows_told
@@ -299,4 +299,4 @@ def test_same_rows_and_errors_with_the_compiler_off() -> None:
             columns = decode_columns(data, starts, stops, COLUMNS)
             assert answer == {name: array.to_pylist() for name, array in columns.arrays.items()}
         except DataError as error:
-            assert answer == (type(error).__name__, str(error))
+            assert answer == (type(error).__name__, str(error))  # noqa: PT017

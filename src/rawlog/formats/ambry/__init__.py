@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from rawlog.format import Deferred, Family, Format
 from rawlog.formats.ambry import layouts, paths
-from rawlog.formats.ambry.tables import MESSAGES
+from rawlog.formats.ambry.tables import BLOBS, CHUNKS, INDEX, MESSAGES
 from rawlog.tables import RECORDS
 
-_READER = "rawlog.formats.ambry.reader"
+_AMBRY = "rawlog.formats.ambry"
+_READER, _INDEX = f"{_AMBRY}.reader", f"{_AMBRY}.index"
 
 LOG = Format(
     name="ambry.log",
     title="log segment of a blob store, message header V1 to V3",
     files="<position>_<generation>_log, log_current",
-    layouts=(layouts.SEGMENT_HEADER, layouts.HEADER_V3, layouts.HEADER_V2, layouts.HEADER_V1),
+    layouts=(
+        layouts.SEGMENT_HEADER,
+        layouts.HEADER_V3,
+        layouts.HEADER_V2,
+        layouts.HEADER_V1,
+        layouts.KEY_V6,
+        layouts.KEY_V2,
+        layouts.KEY_V1,
+        layouts.ENCRYPTION_KEY,
+        layouts.PROPERTIES,
+        layouts.USER_METADATA,
+        layouts.BLOB_V3,
+        layouts.BLOB_V2,
+        layouts.BLOB_V1,
+        layouts.UPDATE_V3,
+        layouts.UPDATE_V2,
+        layouts.UPDATE_V1,
+        layouts.METADATA_V3,
+        layouts.METADATA_V2,
+        layouts.ENVELOPE,
+    ),
     tables=(RECORDS, MESSAGES),
     match=paths.is_log,
     sniff=paths.sniff_log,
@@ -23,6 +44,80 @@ LOG = Format(
     spans=Deferred(_READER, "spans"),
     resync=Deferred(_READER, "resync"),
     fault=Deferred(_READER, "fault"),
+    context=Deferred(f"{_AMBRY}.store", "context"),
 )
 
-FAMILY = Family(name="ambry", title="LinkedIn Ambry", formats=(LOG,))
+INDEX_SEGMENT = Format(
+    name="ambry.index",
+    title="index segment, version 0 to 4",
+    files="<position>_<generation>_<start>_index, <start>_index",
+    layouts=(layouts.INDEX_V2, layouts.INDEX_V1, layouts.INDEX_V0, layouts.VALUE_V3, layouts.VALUE_V1, layouts.VALUE_V0),
+    tables=(INDEX,),
+    match=paths.indexed("index"),
+    begin=Deferred(_INDEX, "begin"),
+    scan=Deferred(_INDEX, "scan"),
+    decode=Deferred(_INDEX, "decode"),
+    explain=Deferred(_INDEX, "explain_entry"),
+    explain_header=Deferred(_INDEX, "explain_header"),
+)
+
+
+class _Whole(Deferred):
+    """A method of one of the whole-file formats in `small`, imported when it is first called."""
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        import importlib
+
+        which, method = self.name.split(".")
+        return getattr(getattr(importlib.import_module(self.module), which), method)(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_Whole, (self.module, self.name))
+
+
+def _whole(kind: str, title: str, files: str, match: object, which: str, *parts: layouts.Layout) -> Format:
+    """A file that is one structure."""
+    small = f"{_AMBRY}.small"
+    return Format(
+        name=f"ambry.{kind}",
+        title=title,
+        files=files,
+        layouts=parts,
+        match=match,  # type: ignore[arg-type]
+        scan=_Whole(small, f"{which}.scan"),
+        fault=_Whole(small, f"{which}.fault"),
+        explain=_Whole(small, f"{which}.explain"),
+    )
+
+
+FAMILY = Family(
+    name="ambry",
+    title="LinkedIn Ambry",
+    formats=(
+        LOG,
+        INDEX_SEGMENT,
+        _whole(
+            "bloom", "bloom filter of an index segment", "<segment>_<start>_bloom", paths.indexed("bloom"), "BLOOM", layouts.BLOOM
+        ),
+        _whole("descriptor", "identity of a store", "StoreDescriptor", paths.file_named("StoreDescriptor"), "DESCRIPTOR"),
+        _whole("cleanup", "progress of hard delete", "cleanuptoken", paths.file_named("cleanuptoken"), "CLEANUP"),
+        _whole("compaction", "log of a compaction", "<store>_compactionLog*", paths.is_compaction_log, "COMPACTION"),
+        _whole("tracker", "tokens of peers", "remoteTokenTracker", paths.file_named("remoteTokenTracker"), "TRACKER"),
+        _whole("tokens", "tokens of a disk's replicas", "replicaTokens", paths.file_named("replicaTokens"), "REPLICA_TOKENS"),
+        Format(
+            name="ambry.policy",
+            title="when to compact all",
+            files="compactionPolicyInfoV2.json, compactionPolicyInfo.json",
+            match=paths.file_named("compactionPolicyInfoV2.json", "compactionPolicyInfo.json"),
+        ),
+        Format(
+            name="ambry.marker",
+            title="marks of a clean stop and of moves",
+            files=", ".join(paths.MARKERS),
+            match=paths.file_named(*paths.MARKERS),
+        ),
+    ),
+    folds={"ambry.blobs": Deferred(f"{_AMBRY}.fold", "blobs"), "ambry.chunks": Deferred(f"{_AMBRY}.fold", "chunks")},
+    fold_tables=(BLOBS, CHUNKS),
+    settle=Deferred(f"{_AMBRY}.store", "settle"),
+)

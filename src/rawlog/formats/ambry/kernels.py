@@ -462,12 +462,25 @@ def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any) -> 
             if position >= 0:
                 compare(read_i32(data, at + BLOB_AFTER_PROPS), start, position, IN_BLOB, out, index)
                 position = read_blob(data, position, stop, check, out, index)
-            if position >= 0 and all_zero(data, out[UM_START, index], out[UM_SIZE, index]):
-                if all_zero(data, out[CONTENT_START, index], out[CONTENT_SIZE, index]):
-                    out[ZEROS, index] = 1
+            if position >= 0 and out[UM_SIZE, index] + out[CONTENT_SIZE, index] > 0:
+                if all_zero(data, out[UM_START, index], out[UM_SIZE, index]):
+                    if all_zero(data, out[CONTENT_START, index], out[CONTENT_SIZE, index]):
+                        out[ZEROS, index] = 1
         else:
             compare(update, start, position, IN_UPDATE, out, index)
             position = read_update(data, position, stop, check, out, index)
         if position >= 0 and position != stop:
             out[MISMATCH, index] |= IN_PAYLOAD
+    return starts.size, np.int64(data.size), OK
+
+
+@kernel
+def key_sizes(data: Any, starts: Any, room: Any, sizes: Any) -> Any:
+    """The size of the key at each of `starts`, at most `room`. -> (count, position, status); BAD_VALUE where there is none"""
+    for index in range(starts.size):
+        start = np.int64(starts[index])
+        size = key_size(data, start, min(np.int64(data.size), start + room))
+        if size < 0:
+            return index, start, BAD_VALUE
+        sizes[index] = size
     return starts.size, np.int64(data.size), OK

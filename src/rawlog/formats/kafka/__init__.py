@@ -134,6 +134,8 @@ def _text(kind: str, title: str, name: str) -> Format:
 FAMILY = Family(
     name="kafka",
     title="Apache Kafka",
+    group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),
+    rules=Deferred("rawlog.formats.kafka.checks_directory", "rules"),
     formats=(
         LOG,
         INDEX_FILE,

@@ -30,7 +30,7 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.formats.kafka.legacy import decode_legacy, unwrap
 from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
-from rawlog.formats.kafka.transactions import control_type
+from rawlog.formats.kafka.producers import control_type
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status

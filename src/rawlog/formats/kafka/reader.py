@@ -6,7 +6,7 @@ to repeat by `Columns.counts`. Control batches are decoded like any other.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ _WORDS = {
 }
 
 
-class TooMuch(Exception):
+class TooMuch(Exception):  # noqa: N818 (no error: the caller asks again for less)
     """The batches decompress to more than was asked for at a time; the first `fits` of them do not."""
 
     def __init__(self, fits: int) -> None:
@@ -84,7 +84,7 @@ def decode_columns(
     data: Bytes,
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
-    columns: Set[str],
+    columns: AbstractSet[str],
     *,
     head: Heads | None = None,
     limit: int = compression.DEFAULT_LIMIT,
@@ -185,7 +185,7 @@ def _decompress(
             if codec:
                 piece = compression.decompress(CODECS[codec], piece, limit=limit)
         except DataError as error:
-            raise error.at(position=first - BATCH.size, layout=BATCH.name)
+            raise error.at(position=first - BATCH.size, layout=BATCH.name) from None
         made += len(piece)
         if made > total and index > 0:
             raise TooMuch(index)
@@ -197,7 +197,9 @@ def _decompress(
     return byte_view(whole), ends - sizes, ends
 
 
-def _decode(payloads: _Payloads, positions: NDArray[np.int64], columns: Set[str]) -> tuple[dict[str, pa.Array], int]:
+def _decode(
+    payloads: _Payloads, positions: NDArray[np.int64], columns: AbstractSet[str]
+) -> tuple[dict[str, pa.Array], int]:
     """Bound, fill, trim. `positions` are the batches' own, for errors."""
     sizes = payloads.stops - payloads.starts
     room = int(np.minimum(payloads.counts, sizes // SMALLEST_RECORD).sum())
@@ -271,7 +273,7 @@ class BinaryBuffers:
     def array(self, count: int, nulls: int, type: pa.DataType | None = None) -> pa.Array:
         """The column of what was filled; memory beyond it goes back to the pool."""
         size = int(self.offsets[count])
-        self.offsets = self.values = _NOTHING  # views must not outlive a resize
+        self.offsets, self.values = _NO_OFFSETS, _NOTHING  # views must not outlive a resize
         self.value_buffer.resize(size, shrink_to_fit=True)
         self.offset_buffer.resize((count + 1) * 4, shrink_to_fit=True)
         valid = pa.py_buffer(self.valid) if nulls else None
@@ -332,9 +334,7 @@ def _record_error(
             what = f"record count {declared:,}, but only {size:,} bytes of records"
             return _fault(what, int(positions[index]), "record_count", found=declared)
     if status == Status.BAD_VARINT and position >= int(payloads.stops[index]):
-        return _fault(
-            f"{number} records, {declared} declared", int(positions[index]), "record_count", declared, number
-        )
+        return _fault(f"{number} records, {declared} declared", int(positions[index]), "record_count", declared, number)
     words = _WORDS.get(status, "an impossible header count")
     at = position - int(payloads.starts[index])
     return _fault(f"record {number} of {declared}, byte {at} of the records: {words}", int(positions[index]), "records")

@@ -68,6 +68,8 @@ def time_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
         [raw["timestamp"].astype(np.int64), raw["relative_offset"].astype(np.int64) + (file.place.start_offset or 0)], 1
     )
     rising = np.ones(len(rows), np.bool_)
+    # Zeros are padding, unless they are all there is.
+    rising[:1] = data.size == TIME_INDEX_ENTRY.size or data[: TIME_INDEX_ENTRY.size].any()
     rising[1:] = rows[1:, 0] > rows[:-1, 0]
     stop = int(np.argmin(rising)) if not rising.all() else len(rows)
     return rows[:stop]

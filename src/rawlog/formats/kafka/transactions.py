@@ -1,26 +1,18 @@
-"""Transactions as the log alone tells them: which ranges were aborted, and up to where everything is decided.
-
-Batches are walked in offset order; a producer's transactional batches since its last marker are one transaction, and the
-marker says how it ended. Epochs are not compared, as Kafka does not.
-"""
+"""Transactions as the log alone tells them: which ranges were aborted, and up to where everything is decided."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.errors import DataError
 from rawlog.format import File
-from rawlog.formats.kafka.layouts import Attributes, ControlType
-
-if TYPE_CHECKING:
-    from rawlog.formats.kafka.heads import Heads
-    from rawlog.frames import Frames
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.layouts import Attributes
+from rawlog.formats.kafka.producers import Producers
 
 NO_OFFSET = (1 << 63) - 1
 
@@ -60,49 +52,6 @@ class Transactions:
         return result
 
 
-@dataclass(slots=True)
-class _Open:
-    """The walk so far: open transactions by producer, and aborted ranges."""
-
-    firsts: dict[int, int] = field(default_factory=dict)
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def add(self, frames: Frames, head: Heads) -> None:
-        """The batches of a window; those whose checksum is wrong say nothing."""
-        transactional = np.flatnonzero(head.has(Attributes.TRANSACTIONAL) & head.sound)
-        if not transactional.size:
-            return
-        control = head.has(Attributes.CONTROL)
-        base, producer, count = head["base_offset"], head["producer_id"], head["record_count"]
-        for index in transactional.tolist():
-            number = int(producer[index])
-            if not control[index]:
-                self.firsts.setdefault(number, int(base[index]))
-            elif count[index]:
-                first = self.firsts.pop(number, None)
-                if first is not None and _marker(frames, index) == ControlType.ABORT:
-                    self.aborted.append((number, first, int(base[index])))
-
-
-def _marker(frames: Frames, index: int) -> int | None:
-    """The type of the first control record of a batch."""
-    from rawlog.formats.kafka.reader import decode_columns
-
-    one = frames.slice(index, index + 1)
-    try:
-        decoded = decode_columns(one.data, one.starts, one.stops, {"key"}, limit=1 << 16)
-    except DataError:
-        return None
-    return control_type(decoded.arrays["key"][0].as_py()) if decoded.count else None
-
-
-def control_type(key: bytes | None) -> int | None:
-    """The type that a control record's key names: int16 version, int16 type."""
-    if key is None or len(key) < 4:
-        return None
-    return int.from_bytes(key[2:4], "big", signed=True)
-
-
 def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Transactions | None:
     """The partition's transactions, where what is asked for depends on them."""
     committed_only = options.get("isolation") == "read_committed"
@@ -116,14 +65,14 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Tr
 @lru_cache(maxsize=4)
 def _walk(segments: tuple[File, ...]) -> Transactions:
     from rawlog.formats.kafka import LOG
-    from rawlog.formats.kafka.heads import heads
     from rawlog.walk import walk
 
-    state = _Open()
+    state = Producers()
     for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
         for frames in walk(segment, LOG, errors="skip"):
-            state.add(frames, heads(frames))
-    state.aborted.sort(key=lambda one: one[2])
-    ranges = np.array(state.aborted, np.int64).reshape(-1, 3)
-    stable = min(state.firsts.values(), default=NO_OFFSET)
-    return Transactions(ranges[:, 0].copy(), ranges[:, 1].copy(), ranges[:, 2].copy(), stable)
+            for _ in state.add(frames, heads(frames), transactional_only=True):
+                pass  # what is odd about a producer is for verification to say
+    ranges = sorted(((one.producer_id, one.first_offset, one.last_offset) for one in state.aborted), key=lambda r: r[2])
+    table = np.array(ranges, np.int64).reshape(-1, 3)
+    stable = min(state.open_transactions().values(), default=NO_OFFSET)
+    return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable)

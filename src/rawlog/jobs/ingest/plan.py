@@ -71,19 +71,19 @@ class Plan:
         sources = self.histories[table.name].sources
         pending: dict[str, Taken | None] = {}
         for file in self.tree:
-            if file.format not in able or file.place.state is not None or file.problem is not None:
-                continue
             taken = sources.get(file.path)
             if taken is not None:
                 if not self._is_unlike(file, table):
                     continue
+                # Asked of any file that was taken, also of one that no format recognises any more.
                 why = _replaced(file, taken)
                 if why is not None:
                     self.refused[file.path] = why
                     continue
                 if file.size == taken.stop:
                     continue
-            pending[file.path] = taken
+            if file.format in able and file.place.state is None and file.problem is None:
+                pending[file.path] = taken
         return {path: taken for path, taken in pending.items() if path not in self.refused}
 
     def _cut(self) -> list[Piece]:

@@ -1,0 +1,278 @@
+"""Index segments: the entries of a run of consecutive messages of one log segment, sorted by key.
+
+Authority: IndexSegment and PersistentIndex, versions 0 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog import columns
+from rawlog.checksums import crc32
+from rawlog.errors import CorruptError, DataError, TruncatedError, UnsupportedError
+from rawlog.explain import Node
+from rawlog.format import File, Origin, Want
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.kernels import key_sizes
+from rawlog.formats.ambry.layouts import (
+    CRC_SIZE,
+    INDEXES,
+    NONE,
+    RESET_KIND_SIZE,
+    RESET_LIFE_SIZE,
+    VALUES,
+    Flag,
+    Kind,
+)
+from rawlog.formats.ambry.paths import Segment, segment_of, start_of
+from rawlog.formats.ambry.structures import Cursor, kind_name
+from rawlog.frames import Bytes, Frames
+from rawlog.kernels import byte_view
+from rawlog.status import Status
+from rawlog.storage import Source
+
+KINDS = pa.array([kind.name for kind in sorted(Kind)])
+VERSION_BITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands in front of the entries."""
+
+    version: int
+    entry_size: int
+    value_size: int
+    log_end: int
+    last_modified: int | None
+    reset_key: bytes | None
+    reset_kind: int | None
+    reset_life: int | None
+    size: int
+
+
+def read_header(cursor: Cursor) -> Header:
+    """The header of an index file. DataError if it is cut, of no known version, or contradicts itself."""
+    version = cursor.version(tuple(INDEXES))
+    layout = INDEXES[version]
+    number = {
+        item.name: cursor.number(item.name, f"i{item.size * 8}", item.note) for item in layout.fields if item.name != "version"
+    }
+    value_size = VALUES[version].size
+    if number["value_size"] != value_size:
+        raise CorruptError(
+            f"value size {number['value_size']}, {value_size} expected in version {version}",
+            position=layout.at("value_size"),
+            layout=layout.name,
+            field="value_size",
+            expected=value_size,
+            found=number["value_size"],
+        )
+    entry_size = number["entry_size"] if version >= 2 else number["key_size"] + value_size
+    if not value_size < entry_size < 1 << 24:
+        raise CorruptError(f"entry size {entry_size}", position=2, layout=layout.name, field="entry_size", found=entry_size)
+    key = kind = life = None
+    if version >= 1:
+        key = cursor.key("reset key")
+        kind = cursor.number("reset key type", "i16", kind_name)
+        if version >= 4:
+            life = cursor.number("reset key life version", "i16")
+    assert RESET_KIND_SIZE == RESET_LIFE_SIZE == 2
+    return Header(
+        version,
+        entry_size,
+        value_size,
+        number["log_end_offset"],
+        number.get("last_modified"),
+        key,
+        kind,
+        life,
+        cursor.position,
+    )
+
+
+def begin(head: bytes, size: int) -> Origin:
+    """Where the entries begin; the kind holds their version and size."""
+    if size == 0:
+        return Origin(0, 0)
+    header = read_header(Cursor(head))
+    return Origin(header.size, header.version | header.entry_size << VERSION_BITS)
+
+
+def scan(data: Bytes, kind: int) -> Frames:
+    """The whole entries of a window; the checksum behind the last is none."""
+    size = kind >> VERSION_BITS
+    if not size:
+        none = np.empty(0, np.int64)
+        return Frames(data, none, none, 0, Status.OK, kind)
+    count = int(data.size) // size
+    starts = np.arange(count, dtype=np.int64) * size
+    left = data.size - count * size
+    return Frames(data, starts, starts + size, count * size, Status.OK if left == CRC_SIZE else Status.TRUNCATED, kind)
+
+
+@dataclass(slots=True)
+class Entries:
+    """The entries of an index file, a column a field."""
+
+    keys: list[bytes]
+    size: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    flags: NDArray[np.int64]
+    expires: NDArray[np.int64]
+    original_offset: NDArray[np.int64]
+    operation_time: NDArray[np.int64]
+    account_id: NDArray[np.int64]
+    container_id: NDArray[np.int64]
+    life_version: NDArray[np.int64]
+
+    @property
+    def kind(self) -> NDArray[np.int64]:
+        """DELETE if it has that flag, else UNDELETE, else TTL_UPDATE; PUT without any."""
+        flags = self.flags
+        return np.where(
+            flags & Flag.DELETE,
+            int(Kind.DELETE),
+            np.where(flags & Flag.UNDELETE, int(Kind.UNDELETE), np.where(flags & Flag.TTL_UPDATE, int(Kind.TTL_UPDATE), int(Kind.PUT))),
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+def read_entries(frames: Frames) -> Entries:
+    """The entries of frames. CorruptError at the first without a key."""
+    version, entry_size = frames.kind & (1 << VERSION_BITS) - 1, frames.kind >> VERSION_BITS
+    data = byte_view(frames.data)
+    sizes = np.empty(len(frames), np.int64)
+    bad, _, _ = key_sizes(data, frames.starts, entry_size - VALUES[version].size, sizes)
+    if bad < len(frames):
+        at = int(frames.positions[bad])
+        raise CorruptError("an entry without a key", position=at, field="key", expected="a blob id")
+    raw = VALUES[version].take(frames.data, frames.starts + sizes)
+    names = raw.dtype.names or ()
+
+    def column(name: str, missing: int) -> NDArray[np.int64]:
+        return raw[name].astype(np.int64) if name in names else np.full(len(frames), missing, np.int64)
+
+    expires = column("expires_at", NONE)
+    if version == 0:
+        expires = np.where(expires >= 0, expires // 1000, NONE)
+    starts = frames.starts.tolist()
+    return Entries(
+        [data[at : at + size].tobytes() for at, size in zip(starts, sizes.tolist(), strict=True)],
+        column("size", 0),
+        column("offset", 0),
+        column("flags", 0),
+        np.where(expires < 0, NONE, expires),
+        column("original_message_offset", NONE),
+        column("operation_time", NONE),
+        column("account_id", NONE),
+        column("container_id", NONE),
+        column("life_version", 0),
+    )
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Entries as rows of `ambry.index`."""
+    error: DataError | None = None
+    try:
+        entries = read_entries(frames)
+    except CorruptError as found:
+        error = found
+        frames = frames.slice(0, int(np.searchsorted(frames.positions, found.position or 0)))
+        entries = read_entries(frames)
+    if len(frames):
+        made: dict[str, pa.Array] = {}
+        for column in want.table.columns:
+            if column.name == "path":
+                made["path"] = columns.constant(want.file.path, "string", len(frames))
+            elif column.name == "key":
+                made["key"] = pa.array(entries.keys, pa.binary())
+            elif column.name == "kind":
+                made["kind"] = KINDS.take(pa.array(entries.kind))
+            else:
+                made[column.name] = columns.integers(getattr(entries, _FIELD.get(column.name, column.name)), column.type)
+        yield columns.batch(want.table, made, len(frames))
+    if error is not None:
+        raise error
+
+
+_FIELD = {"position": "offset"}
+
+
+@dataclass(slots=True)
+class IndexFile:
+    """An index file read whole."""
+
+    path: str
+    segment: Segment
+    start: int
+    header: Header
+    entries: Entries
+    crc_ok: bool
+    order: list[bytes] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.header.log_end
+
+
+def read_index(path: str) -> IndexFile:
+    """A whole index file. DataError if it cannot be read; a wrong checksum is only noted."""
+    with Source(path) as source:
+        raw = source.read(0, source.size)
+    try:
+        return parse_index(path, raw)
+    except DataError as error:
+        raise error.at(path=path, format="ambry.index") from None
+
+
+def parse_index(path: str, raw: bytes) -> IndexFile:
+    """The index file that `raw` holds; the path tells its segment."""
+    header = read_header(Cursor(raw))
+    body = len(raw) - header.size - CRC_SIZE
+    if body < 0 or body % header.entry_size:
+        raise TruncatedError(f"{body:,} bytes of entries of {header.entry_size} each", position=header.size)
+    data = np.frombuffer(raw, np.uint8)[header.size : header.size + body]
+    entries = read_entries(scan(data, header.version | header.entry_size << VERSION_BITS))
+    stored = int.from_bytes(raw[-CRC_SIZE:], "big")
+    segment = segment_of(path)
+    if segment is None:
+        raise UnsupportedError("not the name of an index segment", path=path)
+    order = [keys.order(key) for key in entries.keys]
+    return IndexFile(path, segment, start_of(path), header, entries, stored == crc32(raw[:-CRC_SIZE]), order)
+
+
+def explain_header(head: bytes, file: File) -> list[Node]:
+    """The header of an index file."""
+    if not head:
+        return []
+    cursor = Cursor(head)
+    header = read_header(cursor)
+    return [Node(0, header.size, INDEXES[header.version].name, children=cursor.nodes)]
+
+
+def explain_entry(frames: Frames, file: File) -> list[Node]:
+    """One entry: key, value and padding."""
+    version = frames.kind & (1 << VERSION_BITS) - 1
+    start, stop = int(frames.starts[0]), int(frames.stops[0])
+    cursor = Cursor(frames.data[start:stop].tobytes(), base=frames.base + start)
+    cursor.key()
+    layout = VALUES[version]
+    with cursor.group("value"):
+        for item in layout.fields:
+            if item.type == "u1":
+                cursor.raw(item.name, 1, "uint8", item.note)
+            else:
+                cursor.number(item.name, f"i{item.size * 8}", item.note)
+    if cursor.left:
+        cursor.raw("padding", cursor.left, meaning="up to the size of the longest entry")
+    return [Node(frames.base + start, stop - start, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
+
+
+__all__ = ["Entries", "Header", "IndexFile", "begin", "decode", "read_entries", "read_header", "read_index", "scan"]

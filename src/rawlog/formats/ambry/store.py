@@ -1,0 +1,317 @@
+"""A store: the files of one partition directory together, in the order and with the exceptions that Ambry itself applies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+
+from rawlog.errors import DataError, RawlogError
+from rawlog.format import File
+from rawlog.formats.ambry import LOG, keys
+from rawlog.formats.ambry.index import IndexFile, read_index
+from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.paths import Segment, is_current_compaction, is_log, segment_of, split, start_of
+from rawlog.formats.ambry.reader import Messages
+from rawlog.formats.ambry.state import Entry, Ledger, Operation
+from rawlog.formats.ambry.structures import Compaction, Cursor, read_compaction
+from rawlog.storage import Entry as Listed
+from rawlog.storage import Source, is_remote, listing, local_path
+from rawlog.walk import walk
+
+LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = "ambry.log", "ambry.index", "ambry.bloom", "ambry.compaction"
+
+
+# ---------------------------------------------------------------- which files count
+
+
+def settle(files: Sequence[File]) -> list[File]:
+    """Say of a store's files which ones Ambry would read now, and where each log segment begins in the whole log.
+
+    In the middle of a compaction the same messages stand in two segments; its log tells which one counts (§16.3).
+    """
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        groups.setdefault(file.place.group or "", []).append(file)
+    return [settled for folder, group in groups.items() for settled in _settle(folder, group)]
+
+
+def _settle(folder: str, group: list[File]) -> list[File]:
+    around = {file.path: file.size for file in group} | _siblings(folder, group)
+    compaction = _compaction(around)
+    live: dict[Segment, str] = {}
+    for path in around:
+        if is_log(path) is not None and _log_state(path, compaction) is None:
+            segment = segment_of(path)
+            assert segment is not None
+            if segment not in live or not path.endswith("_temp"):
+                live[segment] = path
+    bases, position = {}, 0
+    for segment in sorted(live, key=lambda one: one.order):
+        bases[segment] = position
+        position += around[live[segment]]
+    return [_placed(file, live, bases, compaction) for file in group]
+
+
+def _placed(file: File, live: dict[Segment, str], bases: dict[Segment, int], compaction: Compaction | None) -> File:
+    segment = segment_of(file.path)
+    if segment is None:
+        return file
+    start: int | None = bases.get(segment)
+    if file.format == LOG_FORMAT:
+        state = _log_state(file.path, compaction)
+        if state is None and live.get(segment) != file.path:
+            state = "temp"
+    else:
+        state = None if segment in live else "orphan"
+        start = None if start is None else start + start_of(file.path)
+    return replace(file, place=replace(file.place, start_offset=None if state else start, state=state))
+
+
+def _siblings(folder: str, group: Sequence[File]) -> dict[str, int]:
+    """Log segments and compaction logs beside those that were asked for by name."""
+    entries: Iterable[Listed]
+    try:
+        if is_remote(folder):
+            if sum(file.format == LOG_FORMAT for file in group) > 1:
+                return {}
+            entries = listing(folder)
+        else:
+            with os.scandir(local_path(folder) or ".") as found:
+                entries = [
+                    Listed(f"{folder}/{entry.name}" if folder else entry.name, entry.stat().st_size, None)
+                    for entry in found
+                    if entry.is_file()
+                ]
+        return {
+            entry.path: entry.size
+            for entry in entries
+            if split(entry.path)[0] == folder and (is_log(entry.path) is not None or is_current_compaction(entry.path))
+        }
+    except (OSError, RawlogError):
+        return {}
+
+
+def _compaction(paths: Iterable[str]) -> Compaction | None:
+    """The compaction under way, if its log can be read."""
+    for path in paths:
+        if is_current_compaction(path):
+            try:
+                with Source(path) as source:
+                    found = read_compaction(Cursor(source.read(0, source.size)))
+            except RawlogError:
+                continue
+            if found.crc_ok:
+                return found
+    return None
+
+
+def _log_state(path: str, compaction: Compaction | None) -> str | None:
+    segment = segment_of(path)
+    assert segment is not None
+    phase = "DONE" if compaction is None else compaction.phase
+    if path.endswith("_temp"):
+        return None if phase == "COMMIT" else "temp"
+    if compaction is not None and phase in ("COMMIT", "CLEANUP") and segment.name in compaction.segments:
+        return "compacted"
+    return None
+
+
+# ---------------------------------------------------------------- a store as a whole
+
+
+@dataclass
+class Store:
+    """The live log segments of one directory in order, with their index and bloom files."""
+
+    folder: str
+    logs: list[File] = field(default_factory=list)
+    index_files: list[File] = field(default_factory=list)
+    bloom_files: list[File] = field(default_factory=list)
+    others: list[File] = field(default_factory=list)
+    #: What could not be read on the way: path, error.
+    problems: list[tuple[str, RawlogError]] = field(default_factory=list)
+
+    @property
+    def partition(self) -> int | None:
+        return self.logs[0].place.partition if self.logs else None
+
+    def segments(self) -> list[Segment]:
+        return [_segment(file) for file in self.logs]
+
+    def indexes(self) -> list[IndexFile]:
+        """The index files that can be read, in log order. What cannot is noted among the problems."""
+        numbers = {segment: number for number, segment in enumerate(self.segments())}
+        found = []
+        for file in sorted(self.index_files, key=lambda one: (numbers.get(_segment(one), -1), start_of(one.path))):
+            try:
+                found.append(read_index(file.path))
+            except RawlogError as error:
+                self.problems.append((file.path, error))
+        return found
+
+
+def _segment(file: File) -> Segment:
+    segment = segment_of(file.path)
+    assert segment is not None
+    return segment
+
+
+def stores(files: Sequence[File]) -> list[Store]:
+    """The stores among settled files, by directory."""
+    found: dict[str, Store] = {}
+    for file in files:
+        store = found.setdefault(file.place.group or "", Store(file.place.group or ""))
+        if file.place.state is not None or file.problem is not None:
+            store.others.append(file)
+        elif file.format == LOG_FORMAT:
+            store.logs.append(file)
+        elif file.format == INDEX_FORMAT:
+            store.index_files.append(file)
+        elif file.format == BLOOM_FORMAT:
+            store.bloom_files.append(file)
+        else:
+            store.others.append(file)
+    for store in found.values():
+        store.logs.sort(key=lambda file: _segment(file).order)
+    return list(found.values())
+
+
+def open_store(path: str) -> Store:
+    """The store in a directory, its files recognised and settled. RawlogError if there is none."""
+    from rawlog.errors import UnknownFormatError
+    from rawlog.formats.ambry import FAMILY
+
+    files = []
+    for entry in listing(path):
+        for format in FAMILY.formats:
+            place = format.match(entry.path) if format.match is not None else None
+            if place is not None:
+                files.append(File(entry.path, entry.size, entry.modified, format.name, place, entry.problem))
+                break
+    found = [store for store in stores(settle(files)) if store.logs]
+    if len(found) != 1:
+        raise UnknownFormatError(f"{path}: {len(found)} Ambry stores with a log, one expected")
+    return found[0]
+
+
+def read_messages(file: File, *, check: bool = False, errors: str = "stop") -> Iterator[Messages]:
+    """The messages of a log segment, a window at a time; a window's arrays are valid until the next one."""
+    for frames in walk(file, LOG, errors=errors):
+        if len(frames):
+            yield Messages(frames, check=check)
+
+
+def operations(messages: Messages, segment: int) -> Iterator[Operation]:
+    """Messages as the index sees them; those that cannot be read are left out."""
+    keys_at, key_sizes = messages["key_start"].tolist(), messages["key_size"].tolist()
+    data = messages.data
+    rows = zip(
+        (messages["fault"] == 0).tolist(),
+        messages["kind"].tolist(),
+        keys_at,
+        key_sizes,
+        messages.frames.positions.tolist(),
+        messages.frames.sizes.tolist(),
+        messages["life_version"].tolist(),
+        messages.times.tolist(),
+        messages["account_id"].tolist(),
+        messages["container_id"].tolist(),
+        messages.expires.tolist(),
+        messages["content_size"].tolist(),
+        strict=True,
+    )
+    for good, kind, at, key_size, position, size, life, time, account, container, expires, content in rows:
+        if good:
+            key = data[at : at + key_size].tobytes()
+            yield Operation(Kind(kind), key, segment, position, size, life, time, account, container, expires, content)
+
+
+def entry_of(index: IndexFile, number: int, segment: int) -> Entry:
+    """One entry of an index file."""
+    entries = index.entries
+    return Entry(
+        entries.keys[number],
+        segment,
+        int(entries.offset[number]),
+        int(entries.size[number]),
+        int(entries.flags[number]),
+        int(entries.expires[number]),
+        int(entries.original_offset[number]),
+        int(entries.operation_time[number]),
+        int(entries.account_id[number]),
+        int(entries.container_id[number]),
+        int(entries.life_version[number]),
+    )
+
+
+def known_entries(store: Store) -> dict[tuple[int, int], Entry]:
+    """The entries of all sound index files by segment and offset."""
+    numbers = {segment: number for number, segment in enumerate(store.segments())}
+    found: dict[tuple[int, int], Entry] = {}
+    for index in store.indexes():
+        if index.crc_ok and index.segment in numbers:
+            for number in range(len(index.entries)):
+                entry = entry_of(index, number, numbers[index.segment])
+                if entry.offset + entry.size <= index.end:
+                    found[entry.place] = entry
+    return found
+
+
+def build_ledger(store: Store, *, use_index: bool = True) -> Ledger:
+    """What the store knows: its index where that has an entry for a message, the message itself elsewhere.
+
+    The index remembers what compaction took from the log: the expiry of a blob of which only the DELETE is left.
+    """
+    ledger = Ledger()
+    known = known_entries(store) if use_index else {}
+    for number, file in enumerate(store.logs):
+        try:
+            for messages in read_messages(file, errors="skip"):
+                for operation in operations(messages, number):
+                    identity = keys.order(operation.key)
+                    entry = known.get((number, operation.offset))
+                    if entry is not None and entry.kind is operation.kind and keys.order(entry.key) == identity:
+                        entry.key, entry.content_size = operation.key, operation.content_size
+                        ledger.add(entry, identity)
+                    else:
+                        ledger.apply(operation, identity)
+        except DataError as error:
+            store.problems.append((file.path, error))
+    return ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What decoding a log segment needs of its store: the blobs that a hard delete may have zeroed; None: not known."""
+
+    deleted: frozenset[bytes] | None
+
+    def is_hard_deleted(self, key: bytes) -> bool:
+        return self.deleted is None or keys.order(key) in self.deleted
+
+
+def context(file: File, group: Sequence[File], options: dict[str, str]) -> Context | None:
+    """For the column `hard_deleted`: content of zeros was zeroed only if its blob is deleted, and hard delete ever ran here."""
+    if "hard_deleted" not in options.get("columns", "hard_deleted").split(","):
+        return None
+    store = next((one for one in stores(group) if file in one.logs), None)
+    if store is None:
+        return Context(None)
+    ran = any(other.format == "ambry.cleanup" for other in store.others)
+    if not ran and store.index_files:
+        return Context(frozenset())
+    ledger = build_ledger(store)
+    deleted = set()
+    for identity in ledger:
+        found = ledger.find(identity)
+        if found is not None and found.kind is Kind.DELETE:
+            deleted.add(identity)
+    return Context(frozenset(deleted))
+
+
+__all__ = [
+    "Context", "Store", "build_ledger", "context", "entry_of", "known_entries", "open_store", "operations",
+    "read_messages", "settle", "stores",
+]  # fmt: skip

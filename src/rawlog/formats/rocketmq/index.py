@@ -1,0 +1,230 @@
+"""The key index: its geometry, its entries as rows of `rocketmq.keys`, and looking a key up as a broker does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog import columns
+from rawlog.errors import CorruptError, DataError, TruncatedError
+from rawlog.format import File, Origin, Want
+from rawlog.formats.rocketmq.layouts import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY, INDEX_HEADER, SLOT
+from rawlog.formats.rocketmq.queues import fixed_frames
+from rawlog.formats.rocketmq.reader import micros
+from rawlog.frames import Bytes, Frames
+from rawlog.storage import Source
+
+SEARCH = 1 << 20
+RATIO = DEFAULT_ENTRIES // DEFAULT_SLOTS
+MOST_STEPS = 1 << 20
+"""Links that a look-up follows in one slot: a chain that bites its tail must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The forty bytes in front of an index file, and how many slots and entries the rest holds."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    begin: int
+    end: int
+    used_slots: int
+    count: int
+    slots: int
+    entries: int
+
+    @property
+    def entries_at(self) -> int:
+        return INDEX_HEADER.size + self.slots * SLOT.size
+
+
+def read_header(source: Source) -> Header:
+    """The header with the numbers of slots and entries, which the file does not state. CorruptError if none fit what it holds."""
+    head = source.read(0, INDEX_HEADER.size)
+    if len(head) < INDEX_HEADER.size:
+        raise TruncatedError(f"header of {len(head)} bytes, {INDEX_HEADER.size} expected", position=0, layout=INDEX_HEADER.name)
+    row = np.frombuffer(head, INDEX_HEADER.dtype)[0]
+    fields = [int(row[field.name]) for field in INDEX_HEADER.fields]
+    count = max(1, fields[5])
+    slots = _slots(source, fields[2], fields[3], count)
+    room = source.size - INDEX_HEADER.size - slots * SLOT.size
+    return Header(fields[0], fields[1], fields[2], fields[3], fields[4], count, slots, room // INDEX_ENTRY.size)
+
+
+def _slots(source: Source, begin: int, end: int, count: int) -> int:
+    """The number of slots: the one for which first and last entry are where the header says."""
+    body = source.size - INDEX_HEADER.size
+    unit = SLOT.size + RATIO * INDEX_ENTRY.size
+    usual = body // unit
+    if count <= 1:
+        return max(0, usual)
+    if body % unit == 0 and _fits(source, usual, begin, end, count):
+        return usual
+    if body % SLOT.size:
+        raise _geometry(source.size)
+    step = INDEX_ENTRY.size // SLOT.size
+    data = np.frombuffer(source.read(0, source.size), np.uint8)
+    words = data[: data.size // 4 * 4].view(">i4")
+    first = (body // SLOT.size) % step
+    most = (body - count * INDEX_ENTRY.size) // SLOT.size
+    at = INDEX_ENTRY.at("physical_offset")
+    for low in range(first, most + 1, step * SEARCH):
+        slots = np.arange(low, min(low + step * SEARCH, most + 1), step, dtype=np.int64)
+        keep = np.ones(slots.size, np.bool_)
+        for number, address in ((1, begin), (count - 1, end)):
+            where = (INDEX_HEADER.size + slots * SLOT.size + number * INDEX_ENTRY.size + at) // 4
+            keep &= (words[where].astype(np.int64) << 32) + (words[where + 1].astype(np.int64) & 0xFFFF_FFFF) == address
+        for candidate in slots[keep].tolist():
+            if _fits(source, candidate, begin, end, count):
+                return int(candidate)
+    raise _geometry(source.size)
+
+
+def _geometry(size: int) -> CorruptError:
+    return CorruptError(
+        f"no number of slots makes the entries of this file of {size:,} bytes begin and end where its header says",
+        position=0,
+        layout=INDEX_HEADER.name,
+    )
+
+
+def _fits(source: Source, slots: int, begin: int, end: int, count: int) -> bool:
+    if slots <= 0:
+        return False
+    at = INDEX_HEADER.size + slots * SLOT.size
+    if source.size - at < count * INDEX_ENTRY.size:
+        return False
+    first, last = (_entry(source, at, number) for number in (1, count - 1))
+    if int(first["physical_offset"]) != begin or int(last["physical_offset"]) != end or int(last["key_hash"]) < 0:
+        return False
+    slot = INDEX_HEADER.size + int(last["key_hash"]) % slots * SLOT.size
+    return int.from_bytes(source.read(slot, SLOT.size), "big", signed=True) == count - 1
+
+
+def _entry(source: Source, at: int, number: int) -> Any:
+    raw = source.read(at + number * INDEX_ENTRY.size, INDEX_ENTRY.size)
+    return np.frombuffer(raw.ljust(INDEX_ENTRY.size, b"\0"), INDEX_ENTRY.dtype)[0]
+
+
+def survey(source: Source) -> Origin:
+    """Entries begin behind the header, the slots and the entry that is never used; the kind is the number of slots."""
+    header = read_header(source)
+    return Origin(header.entries_at + INDEX_ENTRY.size, header.slots)
+
+
+def scan(data: Bytes, kind: int) -> Frames:
+    """Entries up to the zeros that were never written."""
+    rows = INDEX_ENTRY.view(np.ascontiguousarray(data))
+    written = np.zeros(len(rows), np.bool_)
+    for name in INDEX_ENTRY.dtype.names or ():
+        written |= rows[name] != 0
+    # An entry of zeros is one if another follows: the key whose hash is 0, of the very first message.
+    last = int(np.flatnonzero(written)[-1]) + 1 if written.any() else 0
+    valid = (np.arange(len(rows)) < last) & (rows["key_hash"] >= 0) & (rows["previous"] >= 0)
+    return fixed_frames(data, INDEX_ENTRY, valid, kind)
+
+
+def fault(frames: Frames) -> DataError:
+    return CorruptError(
+        "an entry whose hash or link is negative", position=frames.reached_in_file, layout=INDEX_ENTRY.name, field="key_hash"
+    )
+
+
+def resync(data: Bytes, position: int, kind: int) -> int:
+    first = -(-position // INDEX_ENTRY.size)
+    rows = INDEX_ENTRY.view(np.ascontiguousarray(data[first * INDEX_ENTRY.size :]))
+    found = np.flatnonzero((rows["key_hash"] > 0) & (rows["previous"] >= 0))
+    return int(first + found[0]) * INDEX_ENTRY.size if found.size else -1
+
+
+def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> int:
+    """The time that the entries of the file count from."""
+    with Source(file.path) as source:
+        head = source.read(0, INDEX_HEADER.size)
+    at = INDEX_HEADER.at("begin_timestamp")
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    rows = INDEX_ENTRY.take(frames.data, frames.starts)
+    count = len(frames)
+    begin = int(want.context or 0)
+    times = rows["seconds"].astype(np.int64) * 1000 + begin
+    numbers = (frames.positions - INDEX_HEADER.size - frames.kind * SLOT.size) // INDEX_ENTRY.size
+    made = {
+        "path": columns.constant(want.file.path, "string", count),
+        "key_hash": columns.integers(rows["key_hash"].astype(np.int64), "int"),
+        "physical_offset": columns.integers(rows["physical_offset"].astype(np.int64), "bigint"),
+        "timestamp": micros(times),
+        "previous": columns.integers(rows["previous"].astype(np.int64), "int"),
+        "number": columns.integers(numbers, "int"),
+    }
+    yield columns.batch(want.table, made, count)
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 code units, wrapped to 32 bits."""
+    value = 0
+    raw = text.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(raw), 2):
+        value = (value * 31 + (raw[index] << 8 | raw[index + 1])) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def key_hash(topic: str, key: str) -> int:
+    """What the index stores for a key: the sign dropped, 0 for the one number that has no positive."""
+    value = java_hash(f"{topic}#{key}")
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+class Index:
+    """An index file opened for look-ups; use as a context manager. DataError if its header cannot be."""
+
+    def __init__(self, path: str) -> None:
+        self.source = Source(path)
+        try:
+            self.header = read_header(self.source)
+        except BaseException:
+            self.source.close()
+            raise
+
+    def look_up(self, hash: int) -> list[int]:
+        """The physical offsets of a hash, the newest first. CorruptError if the chain leaves the file or does not descend."""
+        header, found = self.header, []
+        if not header.slots:
+            return found
+        slot = INDEX_HEADER.size + hash % header.slots * SLOT.size
+        number = int.from_bytes(self.source.read(slot, SLOT.size), "big", signed=True)
+        for _ in range(MOST_STEPS):
+            if number <= 0:
+                return found
+            if number >= header.count:
+                break
+            row = _entry(self.source, header.entries_at, number)
+            if int(row["key_hash"]) == hash:
+                found.append(int(row["physical_offset"]))
+            previous = int(row["previous"])
+            if previous >= number:
+                break
+            number = previous
+        raise CorruptError(f"slot {hash % header.slots}: a chain that does not end", path=self.source.path, position=slot)
+
+    def table(self) -> NDArray[Any]:
+        """All entries, number 0 included."""
+        size = self.header.count * INDEX_ENTRY.size
+        raw = self.source.read(self.header.entries_at, size)
+        return np.frombuffer(raw[: len(raw) // INDEX_ENTRY.size * INDEX_ENTRY.size], INDEX_ENTRY.dtype)
+
+    def slots(self) -> NDArray[Any]:
+        return np.frombuffer(self.source.read(INDEX_HEADER.size, self.header.slots * SLOT.size), ">i4")
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.source.close()
