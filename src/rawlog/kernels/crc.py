@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli) and CRC-32 (IEEE) inside kernels, for spans too short to be worth a call each.
 
-CRC-32C uses the processor's instruction where the host has it, three streams at a time; else, and as the plain
-twin, 16 tables. Long single spans are the business of `rawlog.checksums`.
+CRC-32C uses the processor's instruction where the host has it, three streams at a time, CRC-32 its carry-less multiplication; else,
+and as the plain twin, 16 tables. Long single spans are the business of `rawlog.checksums`.
 """
 
 from __future__ import annotations
@@ -97,6 +97,29 @@ def _step_intrinsic(bits: int, width: int) -> Any:
 
 
 @inline
+def of_words(tables: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The sum over 16 bytes, given as four numbers of 32 bits into whose first the running sum was mixed."""
+    return (
+        tables[15, a & 0xFF]
+        ^ tables[14, (a >> 8) & 0xFF]
+        ^ tables[13, (a >> 16) & 0xFF]
+        ^ tables[12, a >> 24]
+        ^ tables[11, b & 0xFF]
+        ^ tables[10, (b >> 8) & 0xFF]
+        ^ tables[9, (b >> 16) & 0xFF]
+        ^ tables[8, b >> 24]
+        ^ tables[7, c & 0xFF]
+        ^ tables[6, (c >> 8) & 0xFF]
+        ^ tables[5, (c >> 16) & 0xFF]
+        ^ tables[4, c >> 24]
+        ^ tables[3, d & 0xFF]
+        ^ tables[2, (d >> 8) & 0xFF]
+        ^ tables[1, (d >> 16) & 0xFF]
+        ^ tables[0, d >> 24]
+    )
+
+
+@inline
 def update_by_tables(tables: Any, crc: Any, data: Any, start: Any, stop: Any) -> Any:
     """A running sum (already inverted) over `data[start:stop]`, 16 bytes a step."""
     position = np.int64(start)
@@ -105,24 +128,7 @@ def update_by_tables(tables: Any, crc: Any, data: Any, start: Any, stop: Any) ->
         b = read_u32_le(data, position + 4)
         c = read_u32_le(data, position + 8)
         d = read_u32_le(data, position + 12)
-        crc = (
-            tables[15, a & 0xFF]
-            ^ tables[14, (a >> 8) & 0xFF]
-            ^ tables[13, (a >> 16) & 0xFF]
-            ^ tables[12, a >> 24]
-            ^ tables[11, b & 0xFF]
-            ^ tables[10, (b >> 8) & 0xFF]
-            ^ tables[9, (b >> 16) & 0xFF]
-            ^ tables[8, b >> 24]
-            ^ tables[7, c & 0xFF]
-            ^ tables[6, (c >> 8) & 0xFF]
-            ^ tables[5, (c >> 16) & 0xFF]
-            ^ tables[4, c >> 24]
-            ^ tables[3, d & 0xFF]
-            ^ tables[2, (d >> 8) & 0xFF]
-            ^ tables[1, (d >> 16) & 0xFF]
-            ^ tables[0, d >> 24]
-        )
+        crc = of_words(tables, a, b, c, d)
         position += 16
     while stop - position >= 4:
         a = crc ^ read_u32_le(data, position)

@@ -184,6 +184,8 @@ class _Survey:
         for index, (time, offset) in enumerate(rows.tolist()):
             at = int(np.searchsorted(last, offset))
             inside = at < last.size and base[at] <= offset
+            if inside and magic[at] == 0:
+                continue  # the broker took the time from the producer and stored none
             # Old brokers named the last offset of what they appended, not that of the record with the time.
             if inside and int(largest[at] if magic[at] != MAGIC_V2 else times[at]) == time:
                 continue

@@ -4,27 +4,240 @@ from __future__ import annotations
 
 from rawlog.format import Deferred, Family, Format
 from rawlog.formats.rocketmq import layouts, paths
-from rawlog.formats.rocketmq.tables import MESSAGES
+from rawlog.formats.rocketmq.tables import (
+    CHECKPOINTS,
+    COMPACTED,
+    FOLDS,
+    KEYS,
+    MESSAGES,
+    QUEUES,
+    TIMERS,
+    WHEEL,
+)
 from rawlog.tables import RECORDS
 
-_READER = "rawlog.formats.rocketmq.reader"
+_HERE = "rawlog.formats.rocketmq"
+
+
+def _in(module: str, name: str) -> Deferred:
+    return Deferred(f"{_HERE}.{module}", name)
+
+
+_ENTRY = (
+    layouts.HEAD,
+    layouts.HOST_V4,
+    layouts.HOST_V6,
+    layouts.STORED,
+    layouts.TAIL,
+    layouts.TOPIC_V1,
+    layouts.TOPIC_V2,
+    layouts.PROPERTIES,
+    layouts.INNER,
+    layouts.BLANK,
+)
 
 COMMIT_LOG = Format(
     name="rocketmq.commitlog",
     title="commit log: all messages of all topics, in order of arrival",
-    files="commitlog/<20 digits>",
-    layouts=(layouts.HEAD, layouts.HOST_V4, layouts.HOST_V6, layouts.STORED, layouts.TAIL, layouts.BLANK, layouts.DLEDGER),
+    files="commitlog/<20 digits>, dledger-<id>/data/<20 digits>",
+    layouts=(*_ENTRY, layouts.DLEDGER, layouts.DLEDGER_BLANK),
     tables=(RECORDS, MESSAGES),
-    carries=frozenset({"value", "topic", "partition"}),
+    carries=frozenset({"value", "topic", "partition"}),  # offsets start at 0, times are whole milliseconds, names are not escaped
     match=paths.is_commit_log,
     sniff=paths.sniff_commit_log,
     begin=paths.begin_commit_log,
-    scan=Deferred(_READER, "scan"),
-    decode=Deferred(_READER, "decode"),
-    spans=Deferred(_READER, "spans"),
-    resync=Deferred(_READER, "resync"),
-    fault=Deferred(_READER, "fault"),
-    context=Deferred(_READER, "context"),
+    scan=_in("reader", "scan"),
+    decode=_in("reader", "decode"),
+    spans=_in("reader", "spans"),
+    resync=_in("reader", "resync"),
+    fault=_in("reader", "fault"),
+    context=_in("reader", "context"),
+    pick=_in("seek", "pick"),
+    explain=_in("explanation", "explain_entry"),
+    rules=_in("checks", "commit_log"),
+)
+COMPACTION_LOG = Format(
+    name="rocketmq.compactionlog",
+    title="log of a compaction topic: copies of its messages",
+    files="compaction/compactionLog/<topic>/<queue>/<20 digits>",
+    layouts=_ENTRY,
+    tables=(COMPACTED,),
+    match=paths.queue_file("compactionLog", 5, "compaction"),
+    begin=paths.begin_commit_log,
+    scan=_in("reader", "scan"),
+    decode=_in("reader", "decode"),
+    spans=_in("reader", "spans"),
+    resync=_in("reader", "resync"),
+    fault=_in("reader", "fault"),
+    context=_in("reader", "context"),
+    explain=_in("explanation", "explain_entry"),
+    rules=_in("checks", "compaction_log"),
+)
+CONSUME_QUEUE = Format(
+    name="rocketmq.consumequeue",
+    title="consume queue: where the messages of one queue stand",
+    files="consumequeue/<topic>/<queue>/<20 digits>",
+    layouts=(layouts.UNIT,),
+    tables=(QUEUES,),
+    match=paths.queue_file("consumequeue"),
+    scan=_in("queues", "scan_plain"),
+    decode=_in("queues", "decode_plain"),
+    spans=_in("queues", "spans_plain"),
+    resync=_in("queues", "resync_plain"),
+    fault=_in("queues", "fault"),
+    explain=_in("explanation", "explain_unit"),
+    rules=_in("checks", "consume_queue"),
+)
+BATCH_QUEUE = Format(
+    name="rocketmq.batchconsumequeue",
+    title="consume queue of batches",
+    files="batchconsumequeue/<topic>/<queue>/<20 digits>",
+    layouts=(layouts.BATCH_UNIT,),
+    tables=(QUEUES,),
+    match=paths.queue_file("batchconsumequeue"),
+    scan=_in("queues", "scan_batch"),
+    decode=_in("queues", "decode_batch"),
+    spans=_in("queues", "spans_batch"),
+    resync=_in("queues", "resync_batch"),
+    fault=_in("queues", "fault"),
+    explain=_in("explanation", "explain_batch_unit"),
+    rules=_in("checks", "batch_queue"),
+)
+COMPACTION_QUEUE = Format(
+    name="rocketmq.compactioncq",
+    title="consume queue of a compaction topic",
+    files="compaction/compactionCq/<topic>/<queue>/<20 digits>",
+    layouts=(layouts.BATCH_UNIT,),
+    match=paths.queue_file("compactionCq", 5, "compaction"),
+    scan=_in("queues", "scan_batch"),
+    fault=_in("queues", "fault"),
+    explain=_in("explanation", "explain_batch_unit"),
+)
+EXT_QUEUE = Format(
+    name="rocketmq.consumequeueext",
+    title="additions to consume queue units",
+    files="consumequeue_ext/<topic>/<queue>/<20 digits>",
+    layouts=(layouts.EXT_UNIT,),
+    tables=(QUEUES,),
+    match=paths.queue_file("consumequeue_ext"),
+    scan=_in("queues", "scan_ext"),
+    decode=_in("queues", "decode_ext"),
+    fault=_in("queues", "fault"),
+    explain=_in("explanation", "explain_ext_unit"),
+)
+INDEX = Format(
+    name="rocketmq.index",
+    title="key index: messages by the hash of their keys",
+    files="index/<17 digits>",
+    layouts=(layouts.INDEX_HEADER, layouts.SLOT, layouts.INDEX_ENTRY),
+    tables=(KEYS,),
+    match=paths.is_index,
+    survey=_in("index", "survey"),
+    scan=_in("index", "scan"),
+    decode=_in("index", "decode"),
+    resync=_in("index", "resync"),
+    fault=_in("index", "fault"),
+    context=_in("index", "context"),
+    explain=_in("explanation", "explain_index_entry"),
+    explain_header=_in("explanation", "explain_index_header"),
+    rules=_in("checks", "key_index"),
+)
+CHECKPOINT = Format(
+    name="rocketmq.checkpoint",
+    title="up to where a store is on disk",
+    files="checkpoint",
+    layouts=(layouts.CHECKPOINT,),
+    tables=(CHECKPOINTS,),
+    match=paths.file_named("checkpoint"),
+    scan=_in("timers", "scan_checkpoint"),
+    decode=_in("timers", "decode_checkpoint"),
+    fault=_in("timers", "fault"),
+    explain=_in("explanation", "explain_checkpoint"),
+)
+CONFIG = Format(
+    name="rocketmq.config",
+    title="topics, groups, offsets and other settings, as lenient JSON",
+    files=", ".join(f"config/{name}" for name in paths.CONFIGS),
+    match=paths.is_config,
+    scan=_in("config", "scan"),
+    fault=_in("config", "fault"),
+    explain=_in("explanation", "explain_config"),
+)
+TIMER_LOG = Format(
+    name="rocketmq.timerlog",
+    title="timer messages as they were scheduled",
+    files="timerlog/<20 digits>",
+    layouts=(layouts.TIMER_UNIT, layouts.TIMER_BLANK),
+    tables=(TIMERS,),
+    match=paths.is_timer_log,
+    scan=_in("timers", "scan_timer_log"),
+    decode=_in("timers", "decode_timer_log"),
+    fault=_in("timers", "fault"),
+    explain=_in("explanation", "explain_timer_unit"),
+)
+TIMER_WHEEL = Format(
+    name="rocketmq.timerwheel",
+    title="timer messages by the second in which they are due",
+    files="timerwheel",
+    layouts=(layouts.WHEEL_SLOT,),
+    tables=(WHEEL,),
+    match=paths.file_named("timerwheel"),
+    scan=_in("timers", "scan_wheel"),
+    decode=_in("timers", "decode_wheel"),
+    explain=_in("explanation", "explain_wheel_slot"),
+)
+TIMER_CHECK = Format(
+    name="rocketmq.timercheck",
+    title="up to where the timer has come",
+    files="config/timercheck",
+    layouts=(layouts.TIMER_CHECK,),
+    match=paths.file_named("timercheck", folder="config"),
+    scan=_in("timers", "scan_timer_check"),
+    fault=_in("timers", "fault"),
+    explain=_in("explanation", "explain_timer_check"),
+)
+DLEDGER_INDEX = Format(
+    name="rocketmq.dledgerindex",
+    title="index of a DLedger commit log",
+    files="dledger-<id>/index/<20 digits>",
+    layouts=(layouts.DLEDGER_INDEX,),
+    match=paths.is_dledger_index,
+    scan=_in("timers", "scan_dledger_index"),
+    fault=_in("timers", "fault"),
+    explain=_in("explanation", "explain_dledger_index"),
 )
 
-FAMILY = Family(name="rocketmq", title="Apache RocketMQ", formats=(COMMIT_LOG,))
+
+def _listed(kind: str, title: str, files: str, match: object) -> Format:
+    """A file whose presence says all."""
+    return Format(name=f"rocketmq.{kind}", title=title, files=files, match=match)  # type: ignore[arg-type]
+
+
+FAMILY = Family(
+    name="rocketmq",
+    title="Apache RocketMQ",
+    formats=(
+        COMMIT_LOG,
+        CONSUME_QUEUE,
+        BATCH_QUEUE,
+        EXT_QUEUE,
+        INDEX,
+        CHECKPOINT,
+        CONFIG,
+        COMPACTION_LOG,
+        COMPACTION_QUEUE,
+        TIMER_LOG,
+        TIMER_WHEEL,
+        TIMER_CHECK,
+        DLEDGER_INDEX,
+        _listed("position", "up to where compaction has come", "compaction/position-checkpoint", paths.is_position),
+        _listed("abort", "mark of a broker that runs or died", "abort", paths.file_named("abort")),
+        _listed("lock", "lock of a running broker", "lock", paths.file_named("lock")),
+        _listed("epochs", "epochs of a controller", "epochFileCheckpoint", paths.file_named("epochFileCheckpoint")),
+        _listed("identity", "identity of a broker", "brokerIdentity", paths.file_named("brokerIdentity")),
+        _listed("stray", "a file that keeps a broker from starting", "anything else beside a log's files", paths.is_stray),
+    ),
+    folds={table.name: _in("folds", table.name.split(".")[1]) for table in FOLDS},
+    fold_tables=FOLDS,
+    rules=_in("store_checks", "rules"),
+)

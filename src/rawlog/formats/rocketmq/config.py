@@ -41,8 +41,10 @@ def scan(data: Bytes, kind: int) -> Frames:
         return Frames(data, none, none, 0, Status.OK, kind=kind)
     try:
         parse(bytes(data))
-    except DataError:
-        return Frames(data, none, none, 0, Status.BAD_VALUE if data.any() else Status.PADDING, kind=kind)
+    except DataError as error:
+        cut = "Unterminated" in error.message or (error.position or 0) >= data.size - 4
+        status = Status.PADDING if not data.any() else Status.TRUNCATED if cut else Status.BAD_VALUE
+        return Frames(data, none, none, 0, status, kind=kind)
     return Frames(data, np.zeros(1, np.int64), np.full(1, data.size, np.int64), int(data.size), Status.OK, kind=kind)
 
 

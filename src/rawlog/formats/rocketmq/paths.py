@@ -143,3 +143,11 @@ def begin_commit_log(head: bytes, size: int) -> Origin:
         at = HEAD.at("physical_offset")
         return Origin(0, max(-1, int.from_bytes(head[at : at + 8], "big", signed=True)))
     return Origin(0, -1)
+
+
+def is_config(path: str) -> Place | None:
+    return file_named(*CONFIGS, folder="config")(path)
+
+
+def is_position(path: str) -> Place | None:
+    return file_named("position-checkpoint", folder="compaction")(path)

@@ -53,7 +53,11 @@ class Plan:
             table.name: lake.history(lake_name(table)) for table in (*tables, FILES, FINDINGS)
         }
         self.refused: dict[str, str] = {}
-        self.starts: dict[str, dict[str, Taken | None]] = {table.name: self._pending(table) for table in tables}
+        pending = {table.name: self._pending(table) for table in tables}
+        self.starts: dict[str, dict[str, Taken | None]] = {
+            name: {path: taken for path, taken in found.items() if path not in self.refused}
+            for name, found in pending.items()
+        }
         self.to_inspect = [file for file in tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)]
         self.pieces = self._cut()
 
@@ -71,6 +75,8 @@ class Plan:
         sources = self.histories[table.name].sources
         pending: dict[str, Taken | None] = {}
         for file in self.tree:
+            if file.problem is not None:
+                continue
             taken = sources.get(file.path)
             if taken is not None:
                 if not self._is_unlike(file, table):
@@ -82,9 +88,9 @@ class Plan:
                     continue
                 if file.size == taken.stop:
                     continue
-            if file.format in able and file.place.state is None and file.problem is None:
+            if file.format in able and file.place.state is None:
                 pending[file.path] = taken
-        return {path: taken for path, taken in pending.items() if path not in self.refused}
+        return pending
 
     def _cut(self) -> list[Piece]:
         """The pieces of all pending files, each once for all the tables that want it."""

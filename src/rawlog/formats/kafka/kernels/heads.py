@@ -9,7 +9,7 @@ import numpy as np
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, ENTRY_V0, ENTRY_V1, MAGIC_V2, NONE, OUTLINE
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32, sum_crc32c
-from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64, read_u32
+from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64, read_u32, wrap_i64
 from rawlog.status import BAD_CRC, BAD_LENGTH, BAD_MAGIC, OK
 
 NAMES = (
@@ -62,7 +62,7 @@ SMALLEST_V0, SMALLEST_V1 = ENTRY_V0.size + 4, ENTRY_V1.size + 4
 def take_v2(data: Any, start: Any, stop: Any, with_crc: Any, out: Any, index: Any) -> Any:
     if stop - start < _SIZE_V2:
         return BAD_LENGTH
-    out[LAST_OFFSET, index] = out[BASE_OFFSET, index] + read_i32(data, start + _DELTA)
+    out[LAST_OFFSET, index] = wrap_i64(read_i64(data, start) + read_i32(data, start + _DELTA))
     out[LEADER_EPOCH, index] = read_i32(data, start + _EPOCH)
     out[CRC, index] = read_u32(data, start + _CRC_V2)
     out[ATTRIBUTES, index] = read_i16(data, start + _ATTRIBUTES)

@@ -16,7 +16,7 @@ from rawlog.formats.kafka.layouts import CODEC_MASK, ENTRY_V0, ENTRY_V1, NONE, O
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
-from rawlog.kernels.ints import read_i8, read_i32, read_i64, read_u32
+from rawlog.kernels.ints import read_i8, read_i32, read_i64, read_u32, wrap_i64
 from rawlog.status import BAD_CODEC, BAD_COUNT, BAD_CRC, BAD_LENGTH, BAD_MAGIC, BAD_VALUE, FULL, OK
 
 LENGTH, OVERHEAD, MAGIC, OUTLINE_SIZE = OUTLINE.at("length"), OUTLINE.after("length"), OUTLINE.at("magic"), OUTLINE.size
@@ -63,7 +63,7 @@ def measure_spans(data: Any, starts: Any, stops: Any, kinds: Any, offsets: Any, 
         if kinds[span] == RELATIVE and offsets[span] != 0:
             if offsets[span] < last:
                 return span, np.int64(starts[span]), BAD_VALUE
-            bases[span] = offsets[span] - last
+            bases[span] = wrap_i64(offsets[span] - last)
     return starts.size, np.int64(data.size), OK
 
 
@@ -156,7 +156,7 @@ def decode_entries(
             if time == NONE:
                 clear_bit(times_valid, row)
                 nulls[0] += 1
-            offsets[row] = bases[span] + read_i64(data, start)
+            offsets[row] = wrap_i64(bases[span] + read_i64(data, start))
             row += 1
             if with_key:
                 key_offsets[row] = key_end

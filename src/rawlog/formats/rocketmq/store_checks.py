@@ -1,0 +1,2 @@
+"""stub"""
+def rules(): return ()

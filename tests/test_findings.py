@@ -1,0 +1,125 @@
+"""Findings and rules: codes, severities, verdicts, and which rules run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import rawlog
+from rawlog.errors import OptionError
+from rawlog.findings import Finding, Findings, Mark, Severity, rule
+from rawlog.inspection import Chosen, all_rules
+from rawlog.tables import FINDINGS
+from tests.golden_data import golden_path
+
+
+def finding(severity: Severity, code: str = "a.b.c") -> Finding:
+    return Finding(code, severity, "path", "a.b", 1, 2, 3, "message", "expected", "found")
+
+
+@pytest.mark.parametrize(
+    ("severities", "verdict", "errors", "warnings"),
+    [
+        ([], "clean", 0, 0),
+        ([Severity.INFO], "clean", 0, 0),
+        ([Severity.INFO, Severity.WARNING], "suspect", 0, 1),
+        ([Severity.WARNING, Severity.ERROR, Severity.ERROR], "damaged", 2, 1),
+    ],
+)
+def test_the_worst_finding_gives_the_verdict(severities: list[Severity], verdict: str, errors: int, warnings: int) -> None:
+    findings = Findings([finding(severity) for severity in severities], files=3, frames=5)
+    assert findings.summary() == {"verdict": verdict, "files": 3, "frames": 5, "errors": errors, "warnings": warnings}
+    assert len(findings) == len(list(findings)) == len(severities)
+
+
+def test_findings_are_rows_of_their_table() -> None:
+    table = Findings([finding(Severity.ERROR)]).to_arrow()
+    assert table.schema.equals(FINDINGS.schema)
+    table.validate(full=True)
+    assert table.to_pylist() == [
+        {"code": "a.b.c", "severity": "error", "path": "path", "format": "a.b", "position": 1, "size": 2, "offset": 3,
+         "message": "message", "expected": "expected", "found": "found"}
+    ]  # fmt: skip
+    assert Findings().to_arrow().schema.equals(FINDINGS.schema)
+
+
+def test_a_rule_adds_what_a_mark_leaves_out() -> None:
+    @rule("x.y.z", Severity.WARNING)
+    def check(subject: int) -> list[Mark]:
+        """What it means.
+
+        What to do.
+        """
+        return [Mark("one", position=subject, found=b"x"), Mark("two", path="other", severity=Severity.INFO, expected=0)]
+
+    one, two = check.run(7, path="p", format="f")
+    assert (one.code, one.severity, one.path, one.position, one.found) == ("x.y.z", Severity.WARNING, "p", 7, "b'x'")
+    assert (two.severity, two.path, two.expected) == (Severity.INFO, "other", "0")
+    assert check.about == "What it means.\n\nWhat to do."
+
+
+def test_a_rule_without_words_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError, match="needs a docstring"):
+        rule("x.y.z", Severity.INFO)(lambda subject: [])
+
+
+def test_every_rule_has_a_stable_code_and_a_page() -> None:
+    rules = all_rules()
+    codes = [one.code for one in rules]
+    assert codes == sorted(set(codes))
+    for one in rules:
+        assert re.fullmatch(r"[a-z]+\.[a-z_]+\.[a-z][a-z0-9-]*", one.code), one.code
+        first, _, rest = one.about.partition("\n\n")
+        assert first.endswith((".", ":")) or "." in first, one.code
+        assert len(first) > 30, one.code
+
+
+@pytest.mark.parametrize(
+    ("only", "skip", "code", "taken"),
+    [
+        ((), (), "a.b.c", True),
+        (("a.b.c",), (), "a.b.c", True),
+        (("a.b",), (), "a.b.c", True),
+        (("a",), (), "a.b.c", True),
+        (("a.b.c",), (), "a.b.cd", False),
+        (("a.b",), (), "a.bc.d", False),
+        ((), ("a.b.c",), "a.b.c", False),
+        ((), ("a",), "a.b.c", False),
+        (("a",), ("a.b.c",), "a.b.c", False),
+        (("a",), ("a.b.c",), "a.b.d", True),
+    ],
+)
+def test_rules_are_chosen_by_code_or_its_first_words(only: tuple[str, ...], skip: tuple[str, ...], code: str, taken: bool) -> None:
+    assert Chosen(only, skip).takes(code) is taken
+
+
+def test_a_rule_that_there_is_not_is_answered_with_the_nearest() -> None:
+    with pytest.raises(OptionError, match=r"did you mean .*replay\.recording\.framing"):
+        Chosen(("replay.recording.faming",)).check()
+    with pytest.raises(OptionError):
+        rawlog.verify(golden_path("replay", "v2", "find.log"), skip=["nonsense"])
+    assert Chosen(("replay", "rawlog.file")).check()
+
+
+def test_a_file_of_no_known_format_is_worth_knowing(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"what is this")
+    [found] = rawlog.verify(tmp_path)
+    assert (found.code, found.severity, found.size) == ("rawlog.file.unknown", Severity.INFO, 12)
+
+
+def test_damage_in_several_places_is_found_in_each(tmp_path: Path) -> None:
+    whole = golden_path("replay", "damaged", "v2-whole.log").read_bytes()
+    from tests.reference import replay
+
+    entries = replay.decode(whole)[0]
+    data = bytearray(whole)
+    for number in (1, 4, 7):
+        data[entries[number].position + 8] = 0x80
+    (tmp_path / "x.log").write_bytes(data)
+    findings = rawlog.verify(tmp_path)
+    assert [(f.code, f.position, f.size) for f in findings] == [
+        ("replay.recording.framing", entries[number].position, entries[number].size) for number in (1, 4, 7)
+    ]
+    assert findings.frames == 7
