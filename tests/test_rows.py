@@ -34,7 +34,7 @@ def test_rows_are_iterable_more_than_once() -> None:
 
 
 def test_no_batch_is_empty() -> None:
-    rows = rawlog.open(BASIC).table("records", where="offset % 1 = 0 or true" if False else "offset > 60")
+    rows = rawlog.open(BASIC).table("records", where="offset > 60")
     assert [batch.num_rows for batch in rows] == [9]
     assert list(rawlog.open(BASIC).table("records", where="offset > 600")) == []
 
@@ -155,7 +155,8 @@ def test_polars_takes_rows_as_they_are() -> None:
     import polars
 
     rows = rawlog.open(BASIC).table("records")
-    for frame in (polars.from_arrow(rows), polars.DataFrame(rows)):
+    # Of a stream that is not pyarrow's own, Polars' from_arrow makes a series of structures.
+    for frame in (polars.DataFrame(rows), polars.from_arrow(rows).struct.unnest(), polars.from_arrow(rows.reader())):
         assert isinstance(frame, polars.DataFrame)
         assert frame.height == 70
         assert frame.columns == list(rows.schema.names)

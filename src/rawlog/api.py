@@ -131,7 +131,12 @@ def batches_of(records: Any) -> Iterable[pa.RecordBatch]:
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
     if not isinstance(records, (pa.Table, pa.RecordBatchReader)):
-        records = pa.RecordBatchReader.from_stream(records)
+        try:
+            records = pa.RecordBatchReader.from_stream(records)
+        except TypeError:
+            raise EncodeError(f"rows expected (a pyarrow Table, or any Arrow stream), not {type(records).__name__}") from None
+    if twice := {name for name in records.schema.names if records.schema.names.count(name) > 1}:
+        raise EncodeError(f"columns that are there twice: {', '.join(sorted(twice))}")
     extra = set(records.schema.names) - set(RECORDS.names)
     if extra:
         raise EncodeError(f"no column of records: {', '.join(sorted(extra))}; these are: {', '.join(RECORDS.names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unknown": No
 @options.paths
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
 @click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
+@click.option("-a", "--all", "every", is_flag=True, help="Every file a line, indexes and the like too.")
 @options.json_flag
 @click.pass_context
 def command(
@@ -32,6 +34,7 @@ def command(
     as_format: str | None,
     topic: tuple[str, ...],
     partition: tuple[tuple[int, ...], ...],
+    every: bool,
     as_json: bool,
 ) -> None:
     """List the files at the PATHs by system, topic and partition: offsets, times, counts and state.
@@ -70,7 +73,7 @@ def command(
                 (file, {name: values[0] for name, values in _plain(row).items()})
                 for file, row in zip(files, rows(), strict=True)
             ]
-            _show(measured)
+            _show(measured, every)
     output.flush()
     ctx.exit(code)
 
@@ -87,7 +90,7 @@ def _plain(row: Any) -> dict[str, list[Any]]:
     }
 
 
-def _show(measured: list[tuple[File, dict[str, Any]]]) -> None:
+def _show(measured: list[tuple[File, dict[str, Any]]], every: bool) -> None:
     for system, of_system in groupby(measured, key=lambda item: item[0].system):
         output.line(output.style(system or "unknown", bold=True))
         for (topic, partition, group), items in groupby(of_system, key=_group):
@@ -95,13 +98,28 @@ def _show(measured: list[tuple[File, dict[str, Any]]]) -> None:
             if group is not None or topic is not None:
                 name = topic if partition is None else f"{topic}-{partition}"
                 output.line(f"  {output.style(printable(str(name or group)), bold=True)}  {_facts(members)}")
-            rows = [_cells(file, row) for file, row in members]
+            beside = [item for item in members if not every and _is_beside(*item)]
+            rows = [_cells(file, row) for file, row in members if (file, row) not in beside]
             indent = "    " if group is not None or topic is not None else "  "
             for line in aligned(rows, (False, False, True, True), indent):
                 output.line(line)
+            if beside:
+                counts = Counter(str(file.format) for file, _ in beside)
+                output.line(f"{indent}and " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     total = sum(file.size for file, _ in measured)
     records = sum(row["records"] or 0 for _, row in measured)
     output.line(f"{len(measured):,} files, {size_text(total)}, {records:,} records")
+
+
+def _is_beside(file: File, row: dict[str, Any]) -> bool:
+    """Whether a file holds no records of its own and nothing is wrong with it."""
+    return file.format is not None and file.problem is None and not _has_records(file) and row["state"] in ("ok", "empty", None)
+
+
+def _has_records(file: File) -> bool:
+    from rawlog import registry
+
+    return file.format is not None and any(table.name == "records" for table in registry.formats()[file.format].tables)
 
 
 def _group(item: tuple[File, dict[str, Any]]) -> tuple[str | None, int | None, str | None]:
@@ -112,7 +130,7 @@ def _group(item: tuple[File, dict[str, Any]]) -> tuple[str | None, int | None, s
 def _facts(members: list[tuple[File, dict[str, Any]]]) -> str:
     """The sum of a partition's files."""
     rows = [row for _, row in members]
-    read = [row for row in rows if row["frames"] is not None]
+    read = [row for file, row in members if row["frames"] is not None and _has_records(file)]
     starts = [row["start_offset"] for row in read if row["start_offset"] is not None]
     ends = [row["end_offset"] for row in read if row["end_offset"] is not None]
     facts = [f"{len(rows):,} files", size_text(sum(row["size"] for row in rows))]
@@ -135,7 +153,7 @@ def _cells(file: File, row: dict[str, Any]) -> list[str]:
     name = file.path.rsplit("/", 1)[-1] if file.place.group is not None else file.path
     offsets = f"{number('start_offset')} to {number('end_offset')}" if row["end_offset"] is not None else ""
     times = f"{row['min_timestamp']} to {row['max_timestamp']}" if row["min_timestamp"] else ""
-    records = f"{number('records')} records" if row["records"] is not None else ""
+    records = f"{number('records')} records" if row["records"] is not None and _has_records(file) else ""
     state = row["state"] or "not read"
     if file.problem is not None:
         state = f"unreadable: {file.problem}"

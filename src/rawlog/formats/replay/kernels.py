@@ -17,7 +17,8 @@ AFTER_KEY_SIZE_V2 = ENTRY_V2.after("key_size")
 TIME_V2, TIME_V1 = ENTRY_V2.at("timestamp"), ENTRY_V1.at("timestamp")
 VALUE_SIZE_V1, SIZE_V1 = ENTRY_V1.at("value_size"), ENTRY_V1.size
 VALUE_SIZE_V0, SIZE_V0 = ENTRY_V0.at("value_size"), ENTRY_V0.size
-LATEST_PLAUSIBLE = 4_102_444_800  # the year 2100, for a search among bytes that may be anything
+# For a search among bytes that may be anything: the years 2000 to 2100. Lengths and zeros would pass for times of 1970.
+EARLIEST_PLAUSIBLE, LATEST_PLAUSIBLE = 946_684_800, 4_102_444_800
 CHAIN = 3
 
 
@@ -131,7 +132,7 @@ def read_times_v0(data: Any, starts: Any, out: Any, valid: Any) -> None:
 
 @inline
 def credible(data: Any, position: Any, kind: Any) -> Any:
-    """The size of the entry at `position` if it is whole, its time can be and it is not all zeros; else as entry_size."""
+    """The size of the entry at `position` if it is whole and its time is a likely one; else as entry_size."""
     size = entry_size(data, position, kind)
     if kind == 0:
         if data.size - position >= TIME_V0_SIZE and not time_v0(data, position)[1]:
@@ -139,9 +140,7 @@ def credible(data: Any, position: Any, kind: Any) -> Any:
         return size
     if data.size - position >= 8:
         seconds = read_i64(data, position)
-        if (seconds < 0 or seconds > LATEST_PLAUSIBLE) and seconds != NO_TIME_SECONDS:
-            return np.int64(-2)
-        if seconds == 0 and size <= (SIZE_V2 if kind == 2 else SIZE_V1):
+        if (seconds < EARLIEST_PLAUSIBLE or seconds > LATEST_PLAUSIBLE) and seconds != NO_TIME_SECONDS:
             return np.int64(-2)
     return size
 
@@ -149,17 +148,20 @@ def credible(data: Any, position: Any, kind: Any) -> Any:
 @kernel
 def find_entry(data: Any, start: Any, kind: Any) -> Any:
     """The first position from `start` on where entries credibly begin: several in a row, or up to the end. -1: none"""
+    empty = SIZE_V2 if kind == 2 else (SIZE_V1 if kind == 1 else 0)
     for candidate in range(np.int64(start), np.int64(data.size)):
-        position, links = np.int64(candidate), 0
+        position, links, proven = np.int64(candidate), 0, False
         while links <= CHAIN and position < data.size:
             size = credible(data, position, kind)
             if size < 0:
                 break
             position += size
             links += 1
-        if links > CHAIN or (links > 0 and position == data.size):
+            # A length and the zeros behind it pass for an entry with neither key nor value: alone it proves nothing.
+            proven = proven or size > empty
+        if links > CHAIN or (proven and position == data.size):
             return np.int64(candidate)
-        if links > 0 and credible(data, position, kind) == -1:
+        if proven and credible(data, position, kind) == -1:
             return np.int64(candidate)
     return np.int64(-1)
 
