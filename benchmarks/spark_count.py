@@ -60,7 +60,9 @@ def main() -> None:
         size = sum(log.stat().st_size for log in folder.rglob("*.log"))
         spark = session("local[2]")
         register(spark)
-        print(f"{size >> 20} MB, values of {options.value} bytes, codec {options.codec}, load {psutil.getloadavg()[0]:.1f}")
+        print(
+            f"{size >> 20} MB, values of {options.value} bytes, codec {options.codec}, load {psutil.getloadavg()[0]:.1f}"
+        )
         for columns in (None, *(options.columns or ())):
             given = {"splitSize": options.split} | ({} if columns is None else {"columns": columns})
             frame = spark.read.format("rawlog").options(**given).load(str(folder))

@@ -52,7 +52,14 @@ def tables(family: Family) -> str:
 
 
 def _table(table: Table) -> str:
-    rows = [f"### `{table.name}`", "", f"{table.about[:1].upper()}{table.about[1:]}.", "", "| column | type | |", "|---|---|---|"]
+    rows = [
+        f"### `{table.name}`",
+        "",
+        f"{table.about[:1].upper()}{table.about[1:]}.",
+        "",
+        "| column | type | |",
+        "|---|---|---|",
+    ]
     rows += [f"| {column.name} | `{column.type}` | {column.note} |" for column in table.columns]
     return "\n".join(rows)
 
@@ -71,7 +78,12 @@ def _framing(format: Format) -> list[object]:
     return list(framing_rules(format)) if format.scan is not None else []
 
 
-SECTIONS: dict[str, Callable[[Family], str]] = {"formats": formats, "layouts": layouts, "tables": tables, "rules": rules}
+SECTIONS: dict[str, Callable[[Family], str]] = {
+    "formats": formats,
+    "layouts": layouts,
+    "tables": tables,
+    "rules": rules,
+}
 
 
 def rendered(page: str, family: Family) -> str:

@@ -26,7 +26,9 @@ from rawlog.rows import Rows
 from tests.golden_data import golden_path
 
 BASIC = golden_path("replay", "v2", "basic.log")
-RECORDS = pa.table({"key": [b"k", None], "value": [b"a", b""], "timestamp": pa.array([0, 10**6], pa.timestamp("us", "UTC"))})
+RECORDS = pa.table(
+    {"key": [b"k", None], "value": [b"a", b""], "timestamp": pa.array([0, 10**6], pa.timestamp("us", "UTC"))}
+)
 
 
 def test_the_public_face_is_this() -> None:
@@ -88,7 +90,14 @@ def test_write_takes_anything_that_arrow_takes(tmp_path: Path) -> None:
     frame = polars.from_arrow(RECORDS)
     relation = duckdb.connect().from_arrow(RECORDS)
     for number, records in enumerate(
-        [RECORDS, RECORDS.to_batches()[0], RECORDS.to_reader(), frame, relation, rawlog.open(_written(tmp_path)).table("records")]
+        [
+            RECORDS,
+            RECORDS.to_batches()[0],
+            RECORDS.to_reader(),
+            frame,
+            relation,
+            rawlog.open(_written(tmp_path)).table("records"),
+        ]
     ):
         path = tmp_path / str(number)
         assert rawlog.write(path, records, format="replay.recording") == 2
@@ -161,7 +170,9 @@ def test_columns_of_kindred_types_are_taken(tmp_path: Path) -> None:
             "timestamp": pa.array([1000], pa.timestamp("ms", "UTC")),
             "offset": pa.array([0], pa.int32()),
             "topic": pa.array([None], pa.null()),
-            "headers": pa.array([[]], pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))),
+            "headers": pa.array(
+                [[]], pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+            ),
         }
     )
     rawlog.write(tmp_path / "x", records, format="replay")

@@ -28,7 +28,9 @@ def finding(severity: Severity, code: str = "a.b.c") -> Finding:
         ([Severity.WARNING, Severity.ERROR, Severity.ERROR], "damaged", 2, 1),
     ],
 )
-def test_the_worst_finding_gives_the_verdict(severities: list[Severity], verdict: str, errors: int, warnings: int) -> None:
+def test_the_worst_finding_gives_the_verdict(
+    severities: list[Severity], verdict: str, errors: int, warnings: int
+) -> None:
     findings = Findings([finding(severity) for severity in severities], files=3, frames=5)
     assert findings.summary() == {"verdict": verdict, "files": 3, "frames": 5, "errors": errors, "warnings": warnings}
     assert len(findings) == len(list(findings)) == len(severities)
@@ -52,7 +54,10 @@ def test_a_rule_adds_what_a_mark_leaves_out() -> None:
 
         What to do.
         """
-        return [Mark("one", position=subject, found=b"x"), Mark("two", path="other", severity=Severity.INFO, expected=0)]
+        return [
+            Mark("one", position=subject, found=b"x"),
+            Mark("two", path="other", severity=Severity.INFO, expected=0),
+        ]
 
     one, two = check.run(7, path="p", format="f")
     assert (one.code, one.severity, one.path, one.position, one.found) == ("x.y.z", Severity.WARNING, "p", 7, "b'x'")
@@ -91,7 +96,9 @@ def test_every_rule_has_a_stable_code_and_a_page() -> None:
         (("a",), ("a.b.c",), "a.b.d", True),
     ],
 )
-def test_rules_are_chosen_by_code_or_its_first_words(only: tuple[str, ...], skip: tuple[str, ...], code: str, taken: bool) -> None:
+def test_rules_are_chosen_by_code_or_its_first_words(
+    only: tuple[str, ...], skip: tuple[str, ...], code: str, taken: bool
+) -> None:
     assert Chosen(only, skip).takes(code) is taken
 
 

@@ -59,9 +59,13 @@ def test_parts_give_the_rows_of_the_whole_for_any_selection(
 ) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(recording.data)
-    stream = rawlog.open(path).table("replay.entries", from_offset=low, to_offset=high, columns=["number", "position", "value"])
+    stream = rawlog.open(path).table(
+        "replay.entries", from_offset=low, to_offset=high, columns=["number", "position", "value"]
+    )
     parts = stream.parts(split_size)
-    pieces = [row for part in parts for batch in read(part, stream.table, stream.selection) for row in batch.to_pylist()]
+    pieces = [
+        row for part in parts for batch in read(part, stream.table, stream.selection) for row in batch.to_pylist()
+    ]
     assert pieces == stream.to_arrow().to_pylist()
     assert [row["number"] for row in pieces] == [n for n in range(len(recording.entries)) if low <= n < high]
 
@@ -171,11 +175,13 @@ def test_duckdb_takes_rows_as_they_are() -> None:
     whole = rows.to_arrow()
     connection = duckdb.connect()
     for _ in range(2):  # a stream that is read again
-        found = connection.sql("select count(*), sum(octet_length(value)), max(\"offset\"), count(key) from rows").fetchall()
+        found = connection.sql(
+            'select count(*), sum(octet_length(value)), max("offset"), count(key) from rows'
+        ).fetchall()
         assert found == [
             (70, sum(len(v) for v in whole["value"].to_pylist()), 69, 70 - whole["key"].null_count),
         ]
-    assert connection.from_arrow(rows.reader()).filter("\"offset\" >= 68").fetchall()[0][0] == 68
+    assert connection.from_arrow(rows.reader()).filter('"offset" >= 68').fetchall()[0][0] == 68
 
 
 def test_pyarrow_takes_rows_as_they_are() -> None:

@@ -60,7 +60,21 @@ def test_an_age_is_counted_back_from_now(text: str, before: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "yesterday", "-2y", "2h", "2024-13-01", "2024-02-30", "24:00", "1e9", "-h", "--2h", "2024-02-02T25:00", "٣", "1_000"],
+    [
+        "",
+        "yesterday",
+        "-2y",
+        "2h",
+        "2024-13-01",
+        "2024-02-30",
+        "24:00",
+        "1e9",
+        "-h",
+        "--2h",
+        "2024-02-02T25:00",
+        "٣",
+        "1_000",
+    ],
 )
 def test_what_is_no_time_is_an_option_error(text: str) -> None:
     with pytest.raises(OptionError, match="ISO 8601"):
@@ -228,7 +242,9 @@ def test_keys_are_compared_as_bytes(tmp_path: Path) -> None:
 
 def test_choices_are_joined() -> None:
     whole = plain(rawlog.read(BASIC))
-    keyed = [row["offset"] for row in whole if row["key"] is not None and row["offset"] >= 10 and len(row["value"]) > 20]
+    keyed = [
+        row["offset"] for row in whole if row["key"] is not None and row["offset"] >= 10 and len(row["value"]) > 20
+    ]
     assert offsets(from_offset=10, where="key is not null and length(value) > 20") == keyed
     assert keyed
     assert offsets(from_offset=10, where="key is not null and length(value) > 20", limit=1) == keyed[:1]
@@ -267,7 +283,9 @@ def file(topic: str | None, partition: int | None) -> File:
         ({"partitions": (1,)}, None, None, True),
     ],
 )
-def test_files_are_left_out_by_topic_and_partition(how: Any, topic: str | None, partition: int | None, taken: bool) -> None:
+def test_files_are_left_out_by_topic_and_partition(
+    how: Any, topic: str | None, partition: int | None, taken: bool
+) -> None:
     assert Selection(**how).takes_file(file(topic, partition)) is taken
 
 

@@ -24,9 +24,7 @@ DATA = bytes(range(256)) * 3
 
 
 @pytest.fixture(params=["local", "file URL", "s3", "s3 by environment"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], str]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Paths below an empty directory, local or in a bucket."""
     if request.param == "local":
         return lambda name: str(tmp_path / name)
@@ -202,13 +200,17 @@ def test_a_directory_that_links_to_itself_is_walked_once(tmp_path: Path) -> None
     assert len([entry for entry in listing(str(tmp_path)) if entry.path.endswith("/x")]) == 1
 
 
-def test_files_that_may_not_be_read_are_listed_with_their_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_may_not_be_read_are_listed_with_their_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "x").write_bytes(b"x")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert problems(tmp_path) == {"x": "permission denied"}
 
 
-def test_a_directory_that_may_not_be_read_is_listed_with_its_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_read_is_listed_with_its_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "closed").mkdir()
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "x").write_bytes(b"x")
@@ -252,7 +254,11 @@ def test_urls_of_unknown_kinds_are_refused(tmp_path: Path) -> None:
 
 def test_names_that_cannot_be_are_access_errors() -> None:
     for name in ("a\0b", "x" * 5000, ""):
-        for act in (lambda name=name: Source(name), lambda name=name: list(listing(name)), lambda name=name: rawlog.read(name)):
+        for act in (
+            lambda name=name: Source(name),
+            lambda name=name: list(listing(name)),
+            lambda name=name: rawlog.read(name),
+        ):
             with pytest.raises(AccessError):
                 act()
 

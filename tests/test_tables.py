@@ -41,7 +41,10 @@ def test_common_tables_are_as_the_interface_page_says() -> None:
         ("binary", pa.binary()),
         ("map<string,bigint>", pa.map_(pa.string(), pa.int64())),
         ("array<array<tinyint>>", pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int8()))))),
-        ("struct<a:smallint,b:map<int,double>>", pa.struct([("a", pa.int16()), ("b", pa.map_(pa.int32(), pa.float64()))])),
+        (
+            "struct<a:smallint,b:map<int,double>>",
+            pa.struct([("a", pa.int16()), ("b", pa.map_(pa.int32(), pa.float64()))]),
+        ),
         ("timestamp", pa.timestamp("us", "UTC")),
         ("boolean", pa.bool_()),
     ],

@@ -24,9 +24,7 @@ ROWS: list[dict[str, Any]] = [
     {"key": b"\xff\x00", "value": "größe".encode(), "topic": None, "partition": 2, "offset": 3, "timestamp": T + 10**6},
     {"key": b"A", "value": b"100%_sure", "topic": "Orders", "partition": 3, "offset": 1 << 40, "timestamp": -1},
 ]
-BATCH = pa.RecordBatch.from_pylist(
-    [{**row, "timestampType": 0, "headers": []} for row in ROWS], schema=RECORDS.schema
-)
+BATCH = pa.RecordBatch.from_pylist([{**row, "timestampType": 0, "headers": []} for row in ROWS], schema=RECORDS.schema)
 
 Row = dict[str, Any]
 HOLDS: list[tuple[str, Callable[[Row], bool]]] = [

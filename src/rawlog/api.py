@@ -115,7 +115,9 @@ class _Counted:
                 lost = self.target.losses(batch, self.rows, self.options)
                 refused = {name: count for name, count in lost.items() if count and name not in self.accepted}
                 if refused:
-                    what = ", ".join(f"{name} ({count:,} of {batch.num_rows:,} rows)" for name, count in refused.items())
+                    what = ", ".join(
+                        f"{name} ({count:,} of {batch.num_rows:,} rows)" for name, count in refused.items()
+                    )
                     names = ",".join(sorted({*refused, *self.accepted}))
                     raise EncodeError(
                         f"{self.target.name} would lose or change: {what}; accept it with accept_loss={names}"
@@ -134,7 +136,9 @@ def batches_of(records: Any) -> Iterable[pa.RecordBatch]:
         try:
             records = pa.RecordBatchReader.from_stream(records)
         except TypeError:
-            raise EncodeError(f"rows expected (a pyarrow Table, or any Arrow stream), not {type(records).__name__}") from None
+            raise EncodeError(
+                f"rows expected (a pyarrow Table, or any Arrow stream), not {type(records).__name__}"
+            ) from None
     if twice := {name for name in records.schema.names if records.schema.names.count(name) > 1}:
         raise EncodeError(f"columns that are there twice: {', '.join(sorted(twice))}")
     extra = set(records.schema.names) - set(RECORDS.names)

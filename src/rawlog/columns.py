@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rawlog.frames import Bytes
 from rawlog.tables import Table, arrow_type
+from rawlog.text import valid_text
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -25,6 +26,8 @@ def constant(value: Any, type: str, count: int) -> pa.Array:
 def _constant(value: Any, type: str, count: int) -> pa.Array:
     """Kept, since every batch of a file asks for the same topic, partition and path."""
     arrow = arrow_type(type)
+    if isinstance(value, str):
+        value = valid_text(value)
     return pa.nulls(count, arrow) if value is None else pa.repeat(pa.scalar(value, arrow), count)
 
 
@@ -41,6 +44,7 @@ def timestamps(microseconds: NDArray[np.int64], valid: NDArray[np.bool_] | None 
 
 
 def booleans(values: NDArray[Any]) -> pa.Array:
+    """A boolean column."""
     return pa.array(np.asarray(values, np.bool_))
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rawlog.tables import FINDINGS
+from rawlog.text import valid_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,7 +130,11 @@ class Findings:
     def to_arrow(self) -> pa.Table:
         import pyarrow as pa
 
-        return pa.Table.from_pylist([item.as_row() for item in self.items], schema=FINDINGS.schema)
+        rows = [
+            {name: valid_text(value) if isinstance(value, str) else value for name, value in item.as_row().items()}
+            for item in self.items
+        ]
+        return pa.Table.from_pylist(rows, schema=FINDINGS.schema)
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.items)

@@ -161,7 +161,7 @@ class Format:
     context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
     #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
     floor: Callable[[File, Sequence[File]], int | None] | None = None
-    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position not behind the first wanted row.
+    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, not behind the first wanted row.
     seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
     #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which the file holds no wanted row; None: unknown.
     pick: Callable[[File, Sequence[File], Table, Any], list[tuple[int, int | None]] | None] | None = None

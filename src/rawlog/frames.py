@@ -52,5 +52,9 @@ class Frames:
         stop = min(stop, len(self))
         reached = int(self.stops[stop - 1]) if stop > start else self.reached
         return replace(
-            self, starts=self.starts[start:stop], stops=self.stops[start:stop], reached=reached, first=self.first + start
+            self,
+            starts=self.starts[start:stop],
+            stops=self.stops[start:stop],
+            reached=reached,
+            first=self.first + start,
         )

@@ -6,7 +6,7 @@ Damage never raises here: it becomes a finding with a place.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,15 @@ from rawlog.format import NO_TIME, File, Format, Inspection, Spans
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.tables import FILES
+from rawlog.text import valid_text
 from rawlog.tree import Tree
 from rawlog.walk import describe, walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-def inspect_file(
-    file: File, chosen: Chosen | None = None, seen: Callable[[Frames], None] | None = None
-) -> Findings:
+
+def inspect_file(file: File, chosen: Chosen | None = None, seen: Callable[[Frames], None] | None = None) -> Findings:
     """All findings on one file alone. `seen` is shown every window of frames once the rules have looked at it."""
     result = Findings(files=1)
     for finding, frames in _inspect(file, chosen or Chosen(), seen):
@@ -59,12 +59,10 @@ class Chosen:
         return self
 
 
-def _inspect(
-    file: File, chosen: Chosen, seen: Callable[[Frames], None] | None
-) -> Iterator[tuple[Finding | None, int]]:
-    for one in FILE_RULES:
-        if chosen.takes(one.code):
-            for finding in one.run(file, path=file.path, format=file.format):
+def _inspect(file: File, chosen: Chosen, seen: Callable[[Frames], None] | None) -> Iterator[tuple[Finding | None, int]]:
+    for plain in FILE_RULES:
+        if chosen.takes(plain.code):
+            for finding in plain.run(file, path=file.path, format=file.format):
                 yield finding, 0
     if file.problem is not None or file.format is None:
         return
@@ -87,7 +85,7 @@ def _inspect(
         yield _header_finding(format, error, file), 0
     except AccessError as error:
         why = str(error).removeprefix(f"{file.path}: ")
-        yield Finding(UNREADABLE.code, Severity.ERROR, file.path, format.name, None, None, None, why), 0
+        yield Finding(unreadable.code, Severity.ERROR, file.path, format.name, None, None, None, why), 0
 
 
 def _header_finding(format: Format, error: DataError, file: File) -> Finding:
@@ -106,7 +104,7 @@ def _header_finding(format: Format, error: DataError, file: File) -> Finding:
 
 
 @rule("rawlog.file.unreadable", Severity.ERROR)
-def UNREADABLE(file: File) -> Iterator[Mark]:
+def unreadable(file: File) -> Iterator[Mark]:
     """The file is there and cannot be read: permissions, a dangling link, a device.
 
     Nothing in it was looked at. Copy it with sufficient rights, or mend the link, and verify again.
@@ -116,7 +114,7 @@ def UNREADABLE(file: File) -> Iterator[Mark]:
 
 
 @rule("rawlog.file.unknown", Severity.INFO)
-def UNKNOWN(file: File) -> Iterator[Mark]:
+def unknown_format(file: File) -> Iterator[Mark]:
     """No format recognises the file, by name, place or first bytes, so nothing in it was checked.
 
     If it should be one of the files rawlog reads, name its format with `--as`.
@@ -125,7 +123,7 @@ def UNKNOWN(file: File) -> Iterator[Mark]:
         yield Mark("not a file of any known format", size=file.size)
 
 
-FILE_RULES: tuple[Rule[File], ...] = (UNREADABLE, UNKNOWN)
+FILE_RULES: tuple[Rule[File], ...] = (unreadable, unknown_format)
 
 
 def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
@@ -202,7 +200,7 @@ def _guarded(one: Rule[Any], files: Sequence[File]) -> list[Finding]:
         return list(one.run(files, path=None, format=None))
     except RawlogError as error:
         where = getattr(error, "path", None) or files[0].path
-        return [Finding(UNREADABLE.code, Severity.ERROR, where, None, None, None, None, str(error).splitlines()[0])]
+        return [Finding(unreadable.code, Severity.ERROR, where, None, None, None, None, str(error).splitlines()[0])]
 
 
 def inspect_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
@@ -248,12 +246,12 @@ def file_row(file: File) -> pa.RecordBatch:
     import pyarrow as pa
 
     row: dict[str, Any] = {
-        "path": file.path,
+        "path": valid_text(file.path),
         "system": file.system,
         "format": file.format,
         "size": file.size,
         "modified": None if file.modified is None else int(file.modified * 1_000_000),
-        "topic": file.place.topic,
+        "topic": None if file.place.topic is None else valid_text(file.place.topic),
         "partition": file.place.partition,
         "start_offset": file.place.start_offset,
     }

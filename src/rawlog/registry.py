@@ -75,4 +75,14 @@ def formats_with(table: Table) -> set[str]:
     }
 
 
-__all__ = ["FAMILIES", "RECORDS", "families", "family", "format_named", "formats", "formats_with", "table_named", "tables"]
+__all__ = [
+    "FAMILIES",
+    "RECORDS",
+    "families",
+    "family",
+    "format_named",
+    "formats",
+    "formats_with",
+    "table_named",
+    "tables",
+]

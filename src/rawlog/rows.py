@@ -31,6 +31,8 @@ class Loss(str):
     """A note that damage took rows away (an unfinished last frame is only a note)."""
 
     __slots__ = ()
+
+
 Seen = Callable[[Frames], None]
 
 
@@ -102,7 +104,11 @@ def whole(file: File, group: Sequence[File], table: Table, selection: Selection)
     format = registry.formats()[str(file.format)]
     context = None
     if format.context is not None:
-        asked = {"isolation": selection.isolation, "columns": ",".join(selection.needed(table).names), **selection.options}
+        asked = {
+            "isolation": selection.isolation,
+            "columns": ",".join(selection.needed(table).names),
+            **selection.options,
+        }
         context = format.context(file, group, asked)
     floor = format.floor(file, group) if format.floor is not None and table.name == "records" else None
     return Part((file,), context=context, floor=floor)
@@ -187,9 +193,7 @@ def _sound_frames(
     """The frames of a part that may hold wanted rows, with a note on everything passed over."""
     say = note or (lambda text: None)
     reached: int | None = None
-    for frames in walk(
-        part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors
-    ):
+    for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
         if reached is not None and frames.base > reached:
             say(Loss(f"{part.file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes skipped"))
         if seen is not None:

@@ -63,8 +63,12 @@ class Selection:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not _LEAST.get(name, -_INT64) <= value < _INT64:
-                raise OptionError(f"{name} {value!r}: a whole number{' not below 0' if name in _LEAST else ''} expected")
-        if any(isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in self.partitions):
+                raise OptionError(
+                    f"{name} {value!r}: a whole number{' not below 0' if name in _LEAST else ''} expected"
+                )
+        if any(
+            isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in self.partitions
+        ):
             raise OptionError(f"partition {', '.join(map(repr, self.partitions))}: numbers expected")
         if self.topic_pattern is not None:
             try:

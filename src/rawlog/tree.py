@@ -30,9 +30,7 @@ class Tree:
         names = []
         for name, table in registry.tables().items():
             family = name.split(".", 1)[0] if "." in name else None
-            if name in ("files", "findings") or registry.formats_with(table) & present:
-                names.append(name)
-            elif family in systems and any(table is fold for fold in registry.family(str(family)).fold_tables):
+            if name in ("files", "findings") or registry.formats_with(table) & present or (family in systems and any(table is fold for fold in registry.family(str(family)).fold_tables)):
                 names.append(name)
         return tuple(names)
 

@@ -115,7 +115,7 @@ class _Walk:
             grown[: self.filled] = self.buffer[: self.filled]
             self.buffer = grown
         if self.filled < want:
-            got = self.source.read_into(base + self.filled, memoryview(self.buffer)[self.filled : want])
+            got = self.source.read_into(base + self.filled, memoryview(self.buffer.data)[self.filled : want])
             if self.filled + got < want:
                 self.end = base + self.filled + got
             self.filled += got
@@ -133,7 +133,7 @@ class _Walk:
         position = frames.base + self.filled
         piece = np.empty(self.capacity, np.uint8)
         while position < self.end:
-            got = self.source.read_into(position, memoryview(piece)[: min(self.capacity, self.end - position)])
+            got = self.source.read_into(position, memoryview(piece.data)[: min(self.capacity, self.end - position)])
             if got == 0:
                 break
             if piece[:got].any():
@@ -165,7 +165,7 @@ class _Walk:
             position = max(position, base + window.size - self.capacity // 2)
             base = position
             piece = np.empty(min(self.capacity * 2, self.end - base), np.uint8)
-            got = self.source.read_into(base, memoryview(piece))
+            got = self.source.read_into(base, memoryview(piece.data))
             window = piece[:got]
             if not got:
                 return None

@@ -159,7 +159,8 @@ def _alike(one: Any, other: Any) -> tuple[Any, Any]:
         if pa.types.is_timestamp(one.type):
             return one, pa.scalar(parse_time(other.as_py()), pa.int64()).cast(one.type)
     elif isinstance(one, pa.Scalar) and pa.types.is_string(one.type):
-        return tuple(reversed(_alike(other, one)))  # type: ignore[return-value]
+        second, first = _alike(other, one)
+        return first, second
     return one, other
 
 

@@ -45,7 +45,9 @@ def test_help_and_formats_import_nothing_heavy(spawn, environment):
             "bad = {'numpy', 'pyarrow', 'numba', 'pyspark', 'rich', 'pandas', 'sqlglot'} & set(sys.modules)\n"
             "sys.exit(str(bad) if bad else 0)"
         )
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -270,7 +272,14 @@ def test_table_for_people_is_safe_and_aligned(run, tmp_path):
 
 
 def test_json_of_every_verb_parses(run, log):
-    for arguments in (("ls", log), ("verify", log), ("count", log), ("explain", log), ("formats",), ("verify", "--rules")):
+    for arguments in (
+        ("ls", log),
+        ("verify", log),
+        ("count", log),
+        ("explain", log),
+        ("formats",),
+        ("verify", "--rules"),
+    ):
         ran = run(*arguments, "--json")
         assert ran.code == 0
         assert all(isinstance(row, dict) for row in ran.rows)

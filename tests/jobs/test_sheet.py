@@ -41,7 +41,15 @@ ROWS = [
     },
     # PyIceberg reads a null list of structs as an empty one, so `headers` is never null; the Parquet file could hold it.
     {**dict.fromkeys(WIDE.names), "headers": []},
-    {**dict.fromkeys(WIDE.names), "key": None, "value": b"\x00", "headers": [], "properties": [], "names": [], "offset": -1},
+    {
+        **dict.fromkeys(WIDE.names),
+        "key": None,
+        "value": b"\x00",
+        "headers": [],
+        "properties": [],
+        "names": [],
+        "offset": -1,
+    },
 ]
 
 

@@ -212,13 +212,22 @@ def test_offsets_as_numbers_words_and_json() -> None:
     assert offsets(startingOffsets="earliest", endingOffsets="latest") == every
     assert offsets(startingOffsets=str(low)) == [offset for offset in every if offset >= low]
     assert offsets(startingOffsets=str(low), endingOffsets=str(high)) == [n for n in every if low <= n < high]
-    both = {"startingOffsets": f'{{"segments-by-size":{{"0":{low}}}}}', "endingOffsets": f'{{"segments-by-size":{{"0":{high}}}}}'}
+    both = {
+        "startingOffsets": f'{{"segments-by-size":{{"0":{low}}}}}',
+        "endingOffsets": f'{{"segments-by-size":{{"0":{high}}}}}',
+    }
     assert offsets(**both) == [offset for offset in every if low <= offset < high]
-    assert offsets(startingOffsets='{"segments-by-size":{"0":-2}}', endingOffsets='{"segments-by-size":{"0":-1}}') == every
+    assert (
+        offsets(startingOffsets='{"segments-by-size":{"0":-2}}', endingOffsets='{"segments-by-size":{"0":-1}}') == every
+    )
 
 
 def test_json_offsets_bind_only_their_partition() -> None:
-    given = {"startingOffsets": '{"transactions": {"0": 20}}', "subscribe": "transactions", "columns": "partition,offset"}
+    given = {
+        "startingOffsets": '{"transactions": {"0": 20}}',
+        "subscribe": "transactions",
+        "columns": "partition,offset",
+    }
     found = read(KAFKA, **given).to_pylist()
     assert min(row["offset"] for row in found if row["partition"] == 0) >= 20
     assert min(row["offset"] for row in found if row["partition"] == 1) < 20

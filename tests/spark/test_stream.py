@@ -110,7 +110,9 @@ def test_a_growing_recording_is_read_exactly_once(tmp_path: Path, table: str, se
     assert len(found) > 10
 
 
-@pytest.mark.parametrize("given", [{}, {"maxBytesPerTrigger": "2000"}, {"maxFilesPerTrigger": "1"}, {"splitSize": "1k"}])
+@pytest.mark.parametrize(
+    "given", [{}, {"maxBytesPerTrigger": "2000"}, {"maxFilesPerTrigger": "1"}, {"splitSize": "1k"}]
+)
 @pytest.mark.parametrize("seed", range(2))
 def test_growing_and_rolling_segments_are_read_exactly_once(tmp_path: Path, given: dict[str, str], seed: int) -> None:
     source = tmp_path / "segments-by-size-0"
@@ -289,7 +291,9 @@ def test_a_segment_deleted_unread_is_reported(
     assert "deleted before they were read" in caplog.text
 
 
-def test_a_segment_rewritten_by_compaction_is_taken_up_by_its_offset(half_read: tuple[Path, dict[str, Any], int]) -> None:
+def test_a_segment_rewritten_by_compaction_is_taken_up_by_its_offset(
+    half_read: tuple[Path, dict[str, Any], int],
+) -> None:
     """Compaction replaces a closed segment by a smaller file of the same name: positions in it mean nothing any more."""
     source, checkpoint, offset = half_read
     two = logs(source)[1]

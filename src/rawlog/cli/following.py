@@ -40,11 +40,11 @@ def scan(part: Part, selection: Selection) -> Scanned:
     result = Scanned(reached=part.start, first=part.first)
     format = registry.formats()[str(part.file.format)]
     try:
-        for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
+        for frames in walk(
+            part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors
+        ):
             if len(frames):
-                result.pieces.append(
-                    replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first)
-                )
+                result.pieces.append(replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first))
             result.reached = frames.reached_in_file
             result.first = frames.first + len(frames)
             if frames.last and frames.status is Status.TRUNCATED:

@@ -28,7 +28,7 @@ def page(file: File, nodes: list[Node]) -> str:
     heads = "".join(f"<th>{name}</th>" for name in ("position", "name", "type", "value", "meaning", "hex"))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src \'unsafe-inline\'">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
         f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></body></html>\n"
     )
@@ -49,7 +49,7 @@ def _row(depth: int, node: Node) -> str:
         f'<td class="{kind}"{_indent(depth) if index == 1 else ""}>{_folded(text)}</td>'
         for index, (kind, text) in enumerate(cells)
     )
-    return f'<tr{" class=top" if depth == 0 else ""}>{body}</tr>'
+    return f"<tr{' class=top' if depth == 0 else ''}>{body}</tr>"
 
 
 def _indent(depth: int) -> str:

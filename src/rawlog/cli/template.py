@@ -161,7 +161,9 @@ class _Compiler:
             return text_leaf(styles[modifier])
         form = self.form if verb != "t" else None
         if not modifier and self.safe is None:
-            return text_leaf({None: kernels.RAW, "base64": kernels.BASE64, "hex": kernels.HEX, "escape": kernels.ESCAPE}[form])
+            return text_leaf(
+                {None: kernels.RAW, "base64": kernels.BASE64, "hex": kernels.HEX, "escape": kernels.ESCAPE}[form]
+            )
         convert = self.converter(verb, modifier)
         return made_leaf(lambda array: [b"" if value is None else convert(value) for value in values_of(array)])
 
@@ -268,9 +270,7 @@ class _Compiler:
             if not number:
                 return column, text_leaf(kernels.RAW)
             convert = self.number(number)
-            return column, made_leaf(
-                lambda array: [convert(_CODECS.get(value, -1)) for value in array.to_pylist()]
-            )
+            return column, made_leaf(lambda array: [convert(_CODECS.get(value, -1)) for value in array.to_pylist()])
         columns = {
             "timestamp-type": "timestampType",
             "transactional-bit": "is_transactional",

@@ -34,9 +34,7 @@ O = TypeVar("O", bound=Outcome)  # noqa: E741
 INTERVAL = 0.25
 
 
-def run(
-    job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[Progress], None] | None = None
-) -> O:
+def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[Progress], None] | None = None) -> O:
     """Run a job to its end with tasks on Spark, and return what came of it.
 
     Raises what the first failing split raised, or AccessError if Spark itself failed.
@@ -162,9 +160,7 @@ def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool) -> Any:
 
 
 @contextmanager
-def _watching(
-    spark: SparkSession, splits: list[Split], progress: Callable[[Progress], None] | None
-) -> Iterator[None]:
+def _watching(spark: SparkSession, splits: list[Split], progress: Callable[[Progress], None] | None) -> Iterator[None]:
     """Tell `progress` now and then how many tasks have ended. Spark does not say which, so their bytes are a fair share."""
     if progress is None:
         yield

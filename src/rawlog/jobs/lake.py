@@ -100,7 +100,9 @@ class Lake:
 
     def _check_place(self, create: bool) -> None:
         if is_remote(self.path):
-            raise OptionError(f"{self.path}: a lake's own catalog is a local file; name a PyIceberg catalog with --catalog")
+            raise OptionError(
+                f"{self.path}: a lake's own catalog is a local file; name a PyIceberg catalog with --catalog"
+            )
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
             raise AccessError(f"{self.path}: is a file; a lake is a directory")
         if os.path.isfile(os.path.join(self.path, CATALOG)):
@@ -247,7 +249,9 @@ class Lake:
         sources: dict[str, Taken] = {}
         selections: dict[str, str] = {}
         table = self.load(name)
-        for snapshot in sorted(table.snapshots(), key=lambda one: one.sequence_number or 0) if table is not None else ():
+        for snapshot in (
+            sorted(table.snapshots(), key=lambda one: one.sequence_number or 0) if table is not None else ()
+        ):
             recorded = snapshot.summary.additional_properties if snapshot.summary is not None else {}
             if "rawlog.run" in recorded:
                 runs.add(recorded["rawlog.run"])

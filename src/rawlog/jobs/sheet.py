@@ -96,10 +96,12 @@ class Sheet:
             self.path,
             self.table.schema,
             compression="zstd",
-            use_dictionary=repeated,
+            use_dictionary=repeated or False,
             column_encoding=rising,
             # A least and a greatest value of message bodies would be whole messages in the footer.
             write_statistics=[
-                column.name for column in columns if "<" not in column.type and (column.type != "binary" or column.name == "key")
+                column.name
+                for column in columns
+                if "<" not in column.type and (column.type != "binary" or column.name == "key")
             ],
         )

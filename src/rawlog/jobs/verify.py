@@ -46,8 +46,7 @@ class Verify(Job[Checked, Verified]):
         """A split a file; small files share one."""
         self._tree = tree
         return [
-            Split(number, sum(file.size for file in files), files)
-            for number, files in enumerate(_packed(tree.files))
+            Split(number, sum(file.size for file in files), files) for number, files in enumerate(_packed(tree.files))
         ]
 
     def work(self, split: Split, stage: Stage) -> Checked:

@@ -74,7 +74,9 @@ def _intrinsic() -> Any:
             for number, slot in enumerate(lanes):
                 value = load(ir.Constant(wide, LANE * number))
                 if number == 0:
-                    seed = builder.insert_element(ir.Constant(lane, [ir.Constant(wide, 0)] * 2), crc, ir.Constant(ir.IntType(32), 0))
+                    seed = builder.insert_element(
+                        ir.Constant(lane, [ir.Constant(wide, 0)] * 2), crc, ir.Constant(ir.IntType(32), 0)
+                    )
                     value = builder.xor(value, seed)
                 builder.store(value, slot)
             at = cgutils.alloca_once_value(builder, ir.Constant(wide, STEP))

@@ -70,7 +70,9 @@ def _intrinsic() -> Any:
             state = cgutils.alloca_once_value(builder, builder.xor(load(start), first))
             fold = constant(FOLD_HIGH, FOLD_LOW)
             with cgutils.for_range(builder, builder.sub(steps, ir.Constant(word, 1))) as loop:
-                at = builder.add(start, builder.mul(builder.add(loop.index, ir.Constant(word, 1)), ir.Constant(word, STEP)))
+                at = builder.add(
+                    start, builder.mul(builder.add(loop.index, ir.Constant(word, 1)), ir.Constant(word, STEP))
+                )
                 now = builder.load(state)
                 mixed = builder.xor(times(now, fold, 0x00), times(now, fold, 0x11))
                 builder.store(builder.xor(mixed, load(at)), state)

@@ -325,7 +325,9 @@ def put_styled(out: Any, at: Any, data: Any, start: Any, stop: Any, style: Any) 
 
 
 @kernel
-def write_text(data: Any, begins: Any, ends: Any, valid: Any, style: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
+def write_text(
+    data: Any, begins: Any, ends: Any, valid: Any, style: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any
+) -> Any:
     """Write runs of `data` in a style; an invalid one is `null`. Every run must lie in `data`. -> (count, position, status)
 
     Room: TEXT_RATE times the bytes of the runs, and TEXT_EXTRA and the size of `null` a row.
@@ -469,7 +471,18 @@ def write_times(values: Any, valid: Any, quoted: Any, null: Any, out: Any, at: A
 
 
 @kernel
-def weave(pieces: Any, begins: Any, ends: Any, literals: Any, edges: Any, valid: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
+def weave(
+    pieces: Any,
+    begins: Any,
+    ends: Any,
+    literals: Any,
+    edges: Any,
+    valid: Any,
+    out: Any,
+    at: Any,
+    starts: Any,
+    stops: Any,
+) -> Any:
     """Write each row as literal, piece, literal, piece … literal; an invalid row is null. -> (count, position, status)
 
     `begins` and `ends` have a line for each column, `edges` one number more than there are literals. Room: all pieces, and a
@@ -498,7 +511,19 @@ def weave(pieces: Any, begins: Any, ends: Any, literals: Any, edges: Any, valid:
 
 
 @kernel
-def join(pieces: Any, begins: Any, ends: Any, offsets: Any, valid: Any, opening: Any, closing: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
+def join(
+    pieces: Any,
+    begins: Any,
+    ends: Any,
+    offsets: Any,
+    valid: Any,
+    opening: Any,
+    closing: Any,
+    out: Any,
+    at: Any,
+    starts: Any,
+    stops: Any,
+) -> Any:
     """Write each row's pieces, those from offsets[row] to offsets[row + 1], between two bytes with commas; an invalid row is null.
 
     Room: all pieces and a byte for each, and four bytes a row. -> (count, position, status)

@@ -122,7 +122,15 @@ class Base:
 
     @staticmethod
     def _hostile() -> st.SearchStrategy[bytes]:
-        edges = [b"\xff" * 4, b"\x7f\xff\xff\xff", b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8), bytes(64), b"\x80" * 11]
+        edges = [
+            b"\xff" * 4,
+            b"\x7f\xff\xff\xff",
+            b"\xff" * 8,
+            b"\x7f" + b"\xff" * 7,
+            bytes(8),
+            bytes(64),
+            b"\x80" * 11,
+        ]
         return st.one_of(st.sampled_from(edges), st.binary(max_size=24))
 
 

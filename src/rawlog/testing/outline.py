@@ -28,4 +28,3 @@ def outline(path: str, format: str) -> str:
                 lines.append(str(error))
     lines += [finding.as_row() for finding in inspect_file(log.files[0])]
     return "\n".join(json.dumps(line, default=str) for line in lines)
-

@@ -58,7 +58,9 @@ def storable(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Rows that a recording of some version holds without loss."""
     version = draw(st.sampled_from([0, 1, 2]))
     seconds = st.integers(-62_135_596_800, 253_402_300_799)
-    times = seconds.map(lambda s: s * 10**6) if version else st.integers(-62_135_596_800 * 10**6, 253_402_300_799 * 10**6)
+    times = (
+        seconds.map(lambda s: s * 10**6) if version else st.integers(-62_135_596_800 * 10**6, 253_402_300_799 * 10**6)
+    )
     keys = st.one_of(st.none(), st.binary(min_size=1, max_size=30)) if version == 2 else st.none()
     drawn = draw(st.lists(st.tuples(keys, strategies.contents(3000), times), max_size=8))
     rows = [

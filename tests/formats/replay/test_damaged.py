@@ -163,7 +163,9 @@ def test_a_time_beyond_the_calendar_is_an_error(tmp_path: Path) -> None:
         assert finding.found == str(seconds)
 
 
-@pytest.mark.parametrize("text", [b"2026-02-30", b"2026-13-01", b"xxxx", b"2026-02-02T24", b"2026-02-02T10:60", b"2026/02"])
+@pytest.mark.parametrize(
+    "text", [b"2026-02-30", b"2026-13-01", b"xxxx", b"2026-02-02T24", b"2026-02-02T10:60", b"2026/02"]
+)
 def test_a_text_that_is_no_time_is_an_error(tmp_path: Path, text: bytes) -> None:
     at = place(0, 4)
     [finding] = broken(tmp_path, over(real(0), at, text)).values()

@@ -9,7 +9,9 @@ import click
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE
 
-TEMPLATE_HELP = "\b" + r"""
+TEMPLATE_HELP = (
+    "\b"
+    + r"""
 --format prints each row by a pattern, as rpk's does:
   \t \n \r \\ \xNN             tab, line end, carriage return, backslash, any byte
   %t %k %v  %T %K %V           topic, key, value; their lengths (kcat's %s %S: value)
@@ -24,6 +26,7 @@ TEMPLATE_HELP = "\b" + r"""
   A null text prints nothing; a null number is -1.
 
 """
+)
 
 EXIT_HELP = """
 Files below a directory that cannot be opened are told on stderr and the rest is read; the exit code is 3 then. Damage ends the run

@@ -106,7 +106,9 @@ def _nodes(file: File, format: Format, at: int | None, offset: int | None, numbe
 def _missing(at: int | None, offset: int | None, number: int | None) -> str:
     if at is not None:
         return f"--at {at}: no frame holds this byte"
-    return f"--offset {offset}: no frame holds it" if offset is not None else f"--number {number}: there are fewer frames"
+    return (
+        f"--offset {offset}: no frame holds it" if offset is not None else f"--number {number}: there are fewer frames"
+    )
 
 
 def _find(

@@ -11,7 +11,9 @@ from rawlog.cli.commands.cat import run
 
 
 @click.command()
-@click.option("-n", "--lines", "--limit", "count", type=click.IntRange(0), default=10, show_default=True, help="How many rows.")
+@click.option(
+    "-n", "--lines", "--limit", "count", type=click.IntRange(0), default=10, show_default=True, help="How many rows."
+)
 @options.paths
 @options.table
 @options.selection(limit=False)

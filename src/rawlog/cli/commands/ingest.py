@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.paths
-@click.option("--to", "lake", required=True, type=options.PATH, metavar="LAKE", help="The lake: a directory, made if new.")
+@click.option(
+    "--to", "lake", required=True, type=options.PATH, metavar="LAKE", help="The lake: a directory, made if new."
+)
 @click.option("--tables", metavar="A,B", help="Only these tables, by name.  [default: all that the files have]")
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
 @click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
@@ -92,7 +94,9 @@ def _show(outcome: Ingested, catalog: str | None) -> None:
         read = f"{_files(outcome.files)}, {size_text(outcome.size)} decoded"
         output.line(read + (f"; {outcome.unchanged:,} unchanged" if outcome.unchanged else ""))
         found = f"{outcome.errors:,} errors, {outcome.warnings:,} warnings"
-        output.line(f"{outcome.verdict}: {found}; see the table findings" if outcome.errors + outcome.warnings else "clean")
+        output.line(
+            f"{outcome.verdict}: {found}; see the table findings" if outcome.errors + outcome.warnings else "clean"
+        )
     else:
         output.line(f"nothing new: {_files(outcome.unchanged)} as before")
     output.line(f"lake: {printable(outcome.lake)}")

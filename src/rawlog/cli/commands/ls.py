@@ -113,7 +113,12 @@ def _show(measured: list[tuple[File, dict[str, Any]]], every: bool) -> None:
 
 def _is_beside(file: File, row: dict[str, Any]) -> bool:
     """Whether a file holds no records of its own and nothing is wrong with it."""
-    return file.format is not None and file.problem is None and not _has_records(file) and row["state"] in ("ok", "empty", None)
+    return (
+        file.format is not None
+        and file.problem is None
+        and not _has_records(file)
+        and row["state"] in ("ok", "empty", None)
+    )
 
 
 def _has_records(file: File) -> bool:

@@ -21,7 +21,9 @@ INTERVAL = 0.25
 
 @click.command()
 @click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="How many rows.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as rows are added, in growing and in new files; Ctrl-C ends it.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on as rows are added, in growing and in new files; Ctrl-C ends it."
+)
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="With -f: end after so many rows in all.")
 @options.paths
 @options.table

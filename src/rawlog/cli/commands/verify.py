@@ -24,7 +24,12 @@ SHOWN = 20
 @click.argument("paths", nargs=-1, type=options.PATH, metavar="PATH...")
 @click.option("--as", "as_format", metavar="FORMAT", help="Check every file as this format, whatever it looks like.")
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they mean, and check nothing.")
-@click.option("--rule", multiple=True, metavar="CODE", help="Only this rule, or all below a prefix such as kafka.log; may be given again.")
+@click.option(
+    "--rule",
+    multiple=True,
+    metavar="CODE",
+    help="Only this rule, or all below a prefix such as kafka.log; may be given again.",
+)
 @click.option("--skip", multiple=True, metavar="CODE", help="All but this rule or prefix; may be given again.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads to use.  [default: one a core]")
 @options.json_flag
@@ -80,7 +85,9 @@ def _refuse_unknown(reading: Any) -> None:
     named = {root.rstrip("/") for root in reading.tree.roots}
     for file in reading.tree:
         if file.path.rstrip("/") in named and file.format is None and file.problem is None:
-            say(f"{file.path}: {'an empty file' if file.size == 0 else 'not a file of any known format'}; --as FORMAT names one")
+            say(
+                f"{file.path}: {'an empty file' if file.size == 0 else 'not a file of any known format'}; --as FORMAT names one"
+            )
             reading.code = UNREADABLE
     if not reading.code and not any(file.format or file.problem for file in reading.tree):
         raise UnknownFormatError(f"{', '.join(reading.tree.roots)}: no file of any known format here")
@@ -115,7 +122,9 @@ def _show(findings: Findings) -> None:
         if count > SHOWN:
             output.line(f"  … and {count - SHOWN:,} more of {code} in {printable(where or 'the files together')}")
     if unknown:
-        output.line(f"{unknown:,} {'file' if unknown == 1 else 'files'} of no known format: not checked  [rawlog.file.unknown]")
+        output.line(
+            f"{unknown:,} {'file' if unknown == 1 else 'files'} of no known format: not checked  [rawlog.file.unknown]"
+        )
     colour = {"damaged": "red", "suspect": "yellow"}.get(findings.verdict, "green")
     summary = findings.summary()
     counts = ", ".join(f"{summary[name]:,} {name}" for name in ("files", "frames", "errors", "warnings"))
@@ -126,7 +135,9 @@ def _line(item: Finding) -> str:
     place = "" if item.position is None else f"byte {item.position:,}: "
     if item.offset is not None:
         place = f"offset {item.offset:,}, {place}" if place else f"offset {item.offset:,}: "
-    facts = [f"{name} {value}" for name, value in (("expected", item.expected), ("found", item.found)) if value is not None]
+    facts = [
+        f"{name} {value}" for name, value in (("expected", item.expected), ("found", item.found)) if value is not None
+    ]
     told = f" ({', '.join(facts)})" if facts else ""
     severity = output.style(f"{item.severity:<7}", fg=COLOURS[item.severity])
     return f"  {severity} {printable(place + item.message + told)}  [{item.code}]"

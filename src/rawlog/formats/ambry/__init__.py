@@ -51,7 +51,14 @@ INDEX_SEGMENT = Format(
     name="ambry.index",
     title="index segment, version 0 to 4",
     files="<position>_<generation>_<start>_index, <start>_index",
-    layouts=(layouts.INDEX_V2, layouts.INDEX_V1, layouts.INDEX_V0, layouts.VALUE_V3, layouts.VALUE_V1, layouts.VALUE_V0),
+    layouts=(
+        layouts.INDEX_V2,
+        layouts.INDEX_V1,
+        layouts.INDEX_V0,
+        layouts.VALUE_V3,
+        layouts.VALUE_V1,
+        layouts.VALUE_V0,
+    ),
     tables=(INDEX,),
     match=paths.indexed("index"),
     begin=Deferred(_INDEX, "begin"),
@@ -97,13 +104,26 @@ FAMILY = Family(
         LOG,
         INDEX_SEGMENT,
         _whole(
-            "bloom", "bloom filter of an index segment", "<segment>_<start>_bloom", paths.indexed("bloom"), "BLOOM", layouts.BLOOM
+            "bloom",
+            "bloom filter of an index segment",
+            "<segment>_<start>_bloom",
+            paths.indexed("bloom"),
+            "BLOOM",
+            layouts.BLOOM,
         ),
-        _whole("descriptor", "identity of a store", "StoreDescriptor", paths.file_named("StoreDescriptor"), "DESCRIPTOR"),
+        _whole(
+            "descriptor", "identity of a store", "StoreDescriptor", paths.file_named("StoreDescriptor"), "DESCRIPTOR"
+        ),
         _whole("cleanup", "progress of hard delete", "cleanuptoken", paths.file_named("cleanuptoken"), "CLEANUP"),
         _whole("compaction", "log of a compaction", "<store>_compactionLog*", paths.is_compaction_log, "COMPACTION"),
         _whole("tracker", "tokens of peers", "remoteTokenTracker", paths.file_named("remoteTokenTracker"), "TRACKER"),
-        _whole("tokens", "tokens of a disk's replicas", "replicaTokens", paths.file_named("replicaTokens"), "REPLICA_TOKENS"),
+        _whole(
+            "tokens",
+            "tokens of a disk's replicas",
+            "replicaTokens",
+            paths.file_named("replicaTokens"),
+            "REPLICA_TOKENS",
+        ),
         Format(
             name="ambry.policy",
             title="when to compact all",

@@ -48,7 +48,11 @@ class Bloom:
         return self.has(raw) or self.has(uuid_bytes(raw))
 
     def encode(self) -> bytes:
-        body = self.hash_count.to_bytes(4, "big") + int(self.words.size).to_bytes(4, "big") + self.words.astype(">u8").tobytes()
+        body = (
+            self.hash_count.to_bytes(4, "big")
+            + int(self.words.size).to_bytes(4, "big")
+            + self.words.astype(">u8").tobytes()
+        )
         return body + crc32(body).to_bytes(CRC_SIZE, "big")
 
 

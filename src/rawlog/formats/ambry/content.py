@@ -111,7 +111,9 @@ def read_envelope(content: bytes) -> tuple[str, int, int]:
     name = content[ENVELOPE.size : ENVELOPE.size + name_size]
     size = int.from_bytes(content[start - ORIGINAL_SIZE : start], "big", signed=True)
     if not name.isascii() or name.decode() not in ALGORITHMS:
-        raise CorruptError(f"compression {name!r}, {' or '.join(ALGORITHMS)} expected", position=ENVELOPE.size, found=name)
+        raise CorruptError(
+            f"compression {name!r}, {' or '.join(ALGORITHMS)} expected", position=ENVELOPE.size, found=name
+        )
     if size < 0:
         raise CorruptError(f"{size} bytes when decompressed", position=start - ORIGINAL_SIZE, found=size)
     return name.decode(), size, start

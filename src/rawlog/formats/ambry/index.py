@@ -60,7 +60,9 @@ def read_header(cursor: Cursor) -> Header:
     version = cursor.version(tuple(INDEXES))
     layout = INDEXES[version]
     number = {
-        item.name: cursor.number(item.name, f"i{item.size * 8}", item.note) for item in layout.fields if item.name != "version"
+        item.name: cursor.number(item.name, f"i{item.size * 8}", item.note)
+        for item in layout.fields
+        if item.name != "version"
     }
     value_size = VALUES[version].size
     if number["value_size"] != value_size:
@@ -74,7 +76,9 @@ def read_header(cursor: Cursor) -> Header:
         )
     entry_size = number["entry_size"] if version >= 2 else number["key_size"] + value_size
     if not value_size < entry_size < 1 << 24:
-        raise CorruptError(f"entry size {entry_size}", position=2, layout=layout.name, field="entry_size", found=entry_size)
+        raise CorruptError(
+            f"entry size {entry_size}", position=2, layout=layout.name, field="entry_size", found=entry_size
+        )
     key = kind = life = None
     if version >= 1:
         key = cursor.key("reset key")
@@ -137,7 +141,11 @@ class Entries:
         return np.where(
             flags & Flag.DELETE,
             int(Kind.DELETE),
-            np.where(flags & Flag.UNDELETE, int(Kind.UNDELETE), np.where(flags & Flag.TTL_UPDATE, int(Kind.TTL_UPDATE), int(Kind.PUT))),
+            np.where(
+                flags & Flag.UNDELETE,
+                int(Kind.UNDELETE),
+                np.where(flags & Flag.TTL_UPDATE, int(Kind.TTL_UPDATE), int(Kind.PUT)),
+            ),
         )
 
     def __len__(self) -> int:
@@ -196,7 +204,9 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
             elif column.name == "kind":
                 made["kind"] = KINDS.take(pa.array(entries.kind))
             else:
-                made[column.name] = columns.integers(getattr(entries, _FIELD.get(column.name, column.name)), column.type)
+                made[column.name] = columns.integers(
+                    getattr(entries, _FIELD.get(column.name, column.name)), column.type
+                )
         yield columns.batch(want.table, made, len(frames))
     if error is not None:
         raise error

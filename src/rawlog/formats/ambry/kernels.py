@@ -42,7 +42,11 @@ from rawlog.status import BAD_CRC, BAD_LENGTH, BAD_MAGIC, BAD_VALUE, FULL, OK, T
 H1, H2, H3 = HEADER_V1.size, HEADER_V2.size, HEADER_V3.size
 PAYLOAD_2, PAYLOAD_3 = HEADER_V2.at("payload_size"), HEADER_V3.at("payload_size")  # V1 has it where V2 has
 PROPS_1, PROPS_2, PROPS_3 = (header.at("blob_properties_offset") for header in (HEADER_V1, HEADER_V2, HEADER_V3))
-LIFE_3, EK_2, EK_3 = HEADER_V3.at("life_version"), HEADER_V2.at("encryption_key_offset"), HEADER_V3.at("encryption_key_offset")
+LIFE_3, EK_2, EK_3 = (
+    HEADER_V3.at("life_version"),
+    HEADER_V2.at("encryption_key_offset"),
+    HEADER_V3.at("encryption_key_offset"),
+)
 UPDATE_AFTER_PROPS = HEADER_V3.at("update_offset") - PROPS_3
 META_AFTER_PROPS = HEADER_V3.at("user_metadata_offset") - PROPS_3
 BLOB_AFTER_PROPS = HEADER_V3.at("blob_offset") - PROPS_3
@@ -179,7 +183,9 @@ def last_record_end(data: Any, position: Any, size: Any, first: Any) -> Any:
         record = read_i16(data, position + blob)
         if record < 1 or record > 3:
             return np.int64(-1)
-        content = read_i64(data, position + blob + (BLOB_SIZE_3 if record == 3 else (BLOB_SIZE_2 if record == 2 else BLOB_SIZE_1)))
+        content = read_i64(
+            data, position + blob + (BLOB_SIZE_3 if record == 3 else (BLOB_SIZE_2 if record == 2 else BLOB_SIZE_1))
+        )
         if content < 0 or content > LARGEST_CONTENT:
             return np.int64(-1)
         return blob + (B3 if record == 3 else (B2 if record == 2 else B1)) + content + CRC_SIZE

@@ -54,7 +54,9 @@ def parse(data: bytes, start: int = 0) -> Key:
     version = int.from_bytes(data[start : start + 2], "big", signed=True)
     layout = KEYS.get(version)
     if layout is None or len(data) - start < layout.size:
-        raise CorruptError(f"no blob id: version {version}, 1 to 7 expected", position=start, field="version", found=version)
+        raise CorruptError(
+            f"no blob id: version {version}, 1 to 7 expected", position=start, field="version", found=version
+        )
     number = {
         field.name: int.from_bytes(
             data[start + layout.at(field.name) : start + layout.after(field.name)], "big", signed=field.type[-2] == "i"
@@ -64,10 +66,14 @@ def parse(data: bytes, start: int = 0) -> Key:
     }
     if number["partition_version"] != PARTITION_VERSION:
         found = number["partition_version"]
-        raise CorruptError(f"partition version {found}, 1 expected", position=start, field="partition_version", found=found)
+        raise CorruptError(
+            f"partition version {found}, 1 expected", position=start, field="partition_version", found=found
+        )
     flags = number.get("flags", 0)
     if version >= 3 and flags & KeyFlag.ID_TYPE >= len(ID_TYPES):
-        raise CorruptError(f"id type {flags & KeyFlag.ID_TYPE}, 0 or 1 expected", position=start, field="flags", found=flags)
+        raise CorruptError(
+            f"id type {flags & KeyFlag.ID_TYPE}, 0 or 1 expected", position=start, field="flags", found=flags
+        )
     if version >= 5 and (flags & KeyFlag.DATA_TYPE) >> 3 >= len(DATA_TYPES):
         raise CorruptError("data type 3, 0 to 2 expected", position=start, field="flags", found=flags)
     stop = start + layout.size

@@ -180,4 +180,6 @@ def capacity(head: bytes) -> int | None:
     """The capacity that a segment header names; None for a log without header."""
     if not _is_segment_header(head):
         return None
-    return int.from_bytes(head[SEGMENT_HEADER.at("capacity_in_bytes") : SEGMENT_HEADER.after("capacity_in_bytes")], "big")
+    return int.from_bytes(
+        head[SEGMENT_HEADER.at("capacity_in_bytes") : SEGMENT_HEADER.after("capacity_in_bytes")], "big"
+    )

@@ -79,14 +79,14 @@ def _numbers(values: NDArray[np.int64]) -> pa.Array:
     return pa.array(values).cast(pa.string()).cast(pa.binary())
 
 
-def _interleave(
-    names: list[str], values: list[pa.Array], present: list[NDArray[np.bool_]], count: int
-) -> pa.Array:
+def _interleave(names: list[str], values: list[pa.Array], present: list[NDArray[np.bool_]], count: int) -> pa.Array:
     """Columns of values, each with a name, as one list a row."""
     there = np.stack(present, axis=1)
     rows, which = np.nonzero(there)
     flat = pa.concat_arrays(values).take(pa.array(which * count + rows))
-    pairs = pa.StructArray.from_arrays([pa.array(names, pa.string()).take(pa.array(which)), flat], fields=list(_TYPE.value_type))
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(names, pa.string()).take(pa.array(which)), flat], fields=list(_TYPE.value_type)
+    )
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(there.sum(axis=1), out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=_TYPE)

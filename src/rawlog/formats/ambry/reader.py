@@ -52,7 +52,7 @@ def scan(data: Bytes, kind: int) -> Frames:
     starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
     count, reached, code = kernels.scan_messages(byte_view(data), 0, starts, stops)
     status = Status(code)
-    if status in (Status.BAD_MAGIC, Status.TRUNCATED) and reached < data.size and not data[reached:].any():
+    if status is Status.BAD_MAGIC and not data[reached:].any():
         status = Status.PADDING
     return Frames(data, starts[:count], stops[:count], int(reached), status)
 
@@ -69,7 +69,9 @@ def fault(frames: Frames) -> DataError:
     place: dict[str, Any] = {"position": frames.reached_in_file}
     layout = HEADERS.get(version)
     if layout is None or frames.status is Status.BAD_MAGIC:
-        return CorruptError(f"message header version {version}, 1 to 3 expected", expected="1 to 3", found=version, **place)
+        return CorruptError(
+            f"message header version {version}, 1 to 3 expected", expected="1 to 3", found=version, **place
+        )
     place["layout"] = layout.name
     head = layout.take(data, np.array([at]))[0] if data.size - at >= layout.size else None
     if head is None:
@@ -89,7 +91,11 @@ def fault(frames: Frames) -> DataError:
         )
     if frames.status is Status.BAD_LENGTH:
         size = int(head["payload_size"])
-        why = "more than nothing expected" if size <= 0 else "against what its records say, and no message follows it there"
+        why = (
+            "more than nothing expected"
+            if size <= 0
+            else "against what its records say, and no message follows it there"
+        )
         return CorruptError(f"payload size {size:,}: {why}", field="payload_size", found=size, **place)
     return CorruptError("offsets, life version or key that cannot be", **place)
 
@@ -153,7 +159,9 @@ def trouble(messages: Messages, index: int) -> CorruptError:
     if why:
         at = int(messages["fault_at"][index])
         return CorruptError(
-            f"{FAULTS[why]}, {at - int(frames.starts[index]):,} bytes into the message", position=position, found=FAULTS[why]
+            f"{FAULTS[why]}, {at - int(frames.starts[index]):,} bytes into the message",
+            position=position,
+            found=FAULTS[why],
         )
     bad = int(messages["crc_bad"][index])
     names = ", ".join(name for bit, name in RECORD_NAMES.items() if bad & bit)
@@ -262,9 +270,13 @@ class _Columns:
 
     def _topic(self) -> pa.Array:
         account, container = self._ids()
-        both, inverse = np.unique(np.stack([account, container]), axis=1, return_inverse=True)
-        names = pa.array([f"{one}/{other}" for one, other in both.T.tolist()], pa.string())
-        return names.take(pa.array(inverse.reshape(-1)))
+        both = account << 32 | container & 0xFFFF_FFFF
+        if not both.size or (both == both[0]).all():
+            name = f"{account[0]}/{container[0]}" if both.size else ""
+            return columns.constant(name, "string", len(self.messages))
+        known, inverse = np.unique(both, return_inverse=True)
+        pairs = zip((known >> 32).tolist(), (known << 32 >> 32).tolist(), strict=True)
+        return pa.array([f"{one}/{other}" for one, other in pairs], pa.string()).take(pa.array(inverse))
 
     def _ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Account and container as the record says, by the key where it says nothing."""
@@ -337,4 +349,6 @@ def text_column(messages: Messages, name: str, *, empty_is_null: bool = False) -
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if text is None else text.decode("utf-8", "replace") for text in raw.to_pylist()], pa.string())
+        return pa.array(
+            [None if text is None else text.decode("utf-8", "replace") for text in raw.to_pylist()], pa.string()
+        )

@@ -20,7 +20,12 @@ from rawlog.storage import Entry as Listed
 from rawlog.storage import Source, is_remote, listing, local_path
 from rawlog.walk import walk
 
-LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = "ambry.log", "ambry.index", "ambry.bloom", "ambry.compaction"
+LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
+    "ambry.log",
+    "ambry.index",
+    "ambry.bloom",
+    "ambry.compaction",
+)
 
 
 # ---------------------------------------------------------------- which files count

@@ -46,7 +46,9 @@ class Cursor:
         return piece
 
     def _add(self, raw: bytes, name: str, type: str, value: Any, meaning: str = "") -> None:
-        self.nodes.append(Node(self.base + self.position - len(raw), len(raw), name, type, value, meaning, raw.hex(" ")))
+        self.nodes.append(
+            Node(self.base + self.position - len(raw), len(raw), name, type, value, meaning, raw.hex(" "))
+        )
 
     def number(self, name: str, type: str, meaning: str | Callable[[int], str] = "") -> int:
         raw = self.take(_SIZES[type], name)

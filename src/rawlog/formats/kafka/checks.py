@@ -222,7 +222,9 @@ def attributes(seen: Inspection) -> Iterator[Mark]:
     sound = seen.share(_sound)
     value = sound.head["attributes"] & 0xFFFF
     for index in np.flatnonzero(value & ~KNOWN_BITS).tolist():
-        yield _mark(sound.frames, index, "unknown attribute bits", expected="bits 0 to 6", found=f"{int(value[index]):016b}")
+        yield _mark(
+            sound.frames, index, "unknown attribute bits", expected="bits 0 to 6", found=f"{int(value[index]):016b}"
+        )
 
 
 def _mark(
@@ -242,4 +244,5 @@ def _mark(
 
 
 def rules() -> Sequence[Rule[Inspection]]:
+    """The rules of this module, as its format names them."""
     return (magic, crc, codec, records, offsets, order, base, max_timestamp, attributes)

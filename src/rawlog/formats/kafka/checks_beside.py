@@ -80,16 +80,20 @@ def epochs_order(seen: Inspection) -> Iterator[Mark]:
 
 
 def index_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of this module, as its format names them."""
     return (index_order,)
 
 
 def timeindex_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of this module, as its format names them."""
     return (timeindex_order,)
 
 
 def txnindex_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of this module, as its format names them."""
     return (txnindex_order,)
 
 
 def epoch_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of this module, as its format names them."""
     return (epochs_order,)

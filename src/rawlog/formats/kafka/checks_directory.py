@@ -28,7 +28,12 @@ def _partitions(files: Files) -> dict[str, list[File]]:
     """The segments of every partition directory that a broker would load, by directory, in order."""
     found: dict[str, list[File]] = defaultdict(list)
     for file in files:
-        if file.format == "kafka.log" and file.place.state is None and file.place.topic is not None and file.problem is None:
+        if (
+            file.format == "kafka.log"
+            and file.place.state is None
+            and file.place.topic is not None
+            and file.problem is None
+        ):
             found[str(file.place.group)].append(file)
     for segments in found.values():
         segments.sort(key=lambda one: one.place.start_offset or 0)
@@ -172,4 +177,5 @@ def duplicate_partitions(files: Files) -> Iterator[Mark]:
 
 
 def rules() -> Sequence[Rule[Files]]:
+    """The rules of this module, as its format names them."""
     return (log_start, beyond, topic_ids, no_topic_id, duplicate_partitions)

@@ -101,6 +101,7 @@ def hanging_transaction(files: Files) -> Iterator[Mark]:
 
 
 def rules() -> Sequence[Rule[Files]]:
+    """The rules of this module, as its format names them."""
     return (
         overlap,
         gap,

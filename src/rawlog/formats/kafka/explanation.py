@@ -103,14 +103,18 @@ class _Records:
             try:
                 node, position = self.record(position, number)
             except _Broken as broken:
-                rest = leaf(self.data, position, self.data.size - position, self.base, "rest", "bytes", None, str(broken))
+                rest = leaf(
+                    self.data, position, self.data.size - position, self.base, "rest", "bytes", None, str(broken)
+                )
                 nodes.append(rest)
                 return nodes
             nodes.append(node)
         else:
             if position < self.data.size and count:
                 left = self.data.size - position
-                nodes.append(leaf(self.data, position, left, self.base, "left over", "bytes", None, "nothing may follow"))
+                nodes.append(
+                    leaf(self.data, position, left, self.base, "left over", "bytes", None, "nothing may follow")
+                )
         if self.inside:
             for node in nodes:
                 for _, one in node.walk():
@@ -192,7 +196,8 @@ class _Records:
 
     def metadata_frame(self, position: int, size: int) -> list[Node]:
         """What stands in front of every metadata record: frame version, record type and version, each a uvarint."""
-        nodes, at = [], position
+        nodes: list[Node] = []
+        at = position
         for name in ("frame version", "record type", "record version"):
             value, shift, start = 0, 0, at
             while True:

@@ -27,7 +27,8 @@ class Heads:
     values: NDArray[np.int64]
 
     def __getitem__(self, name: str) -> NDArray[np.int64]:
-        return self.values[_ROW[name]]
+        row: NDArray[np.int64] = self.values[_ROW[name]]
+        return row
 
     def __len__(self) -> int:
         return int(self.values.shape[1])
@@ -45,7 +46,8 @@ class Heads:
     @property
     def sound(self) -> NDArray[np.bool_]:
         """Which frames are what they say, by magic, size and checksum."""
-        return self.values[STATE] == OK
+        test: NDArray[np.bool_] = self.values[STATE] == OK
+        return test
 
     def only(self, mask: NDArray[np.bool_]) -> Heads:
         return Heads(self.values[:, mask])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +54,7 @@ def decode_legacy(
     data: Bytes,
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
-    columns: Set[str],
+    columns: AbstractSet[str],
     *,
     head: Heads,
     limit: int,
@@ -156,7 +156,11 @@ def _unwrapped(entry: Any, magic: int, codec: int, start: int, limit: int) -> An
     layout = LAYOUTS[magic]
     if codec > LAST_LEGACY_CODEC:
         raise CorruptError(
-            f"codec {codec} in an entry of magic {magic}", position=start, layout=layout.name, field="attributes", found=codec
+            f"codec {codec} in an entry of magic {magic}",
+            position=start,
+            layout=layout.name,
+            field="attributes",
+            found=codec,
         )
     key = int.from_bytes(entry[layout.at("key_length") : layout.size], "big", signed=True)
     at = layout.size + max(key, 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +30,8 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.legacy import decode_legacy, unwrap
-from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.formats.kafka.producers import control_type
+from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -170,7 +171,7 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     legacy = head["magic"] != MAGIC_V2
     limit = COMPRESSED_PIECE if head.codec.any() else PIECE
     edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(frames)]
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in pairwise(edges):
         start = first
         while start < last:
             stop = int(np.searchsorted(frames.stops, frames.starts[start] + limit, side="right"))
@@ -315,7 +316,9 @@ def _unwrapped_counts(frames: Frames, head: Heads, want: Want) -> tuple[NDArray[
     for index in np.flatnonzero((count < 0) & (head["magic"] != MAGIC_V2) & head.sound).tolist():
         one = frames.slice(index, index + 1)
         try:
-            inside = unwrap(one.data, one.starts, one.stops, head.slice(index, index + 1), limit=want.limit, total=TOTAL)
+            inside = unwrap(
+                one.data, one.starts, one.stops, head.slice(index, index + 1), limit=want.limit, total=TOTAL
+            )
         except DataError:
             continue
         count[index] = inside.counts[0]

@@ -71,7 +71,7 @@ def sniff_log(head: bytes, size: int) -> bool:
     length = number("length")
     return (
         head[BATCH.at("magic")] == MAGIC_V2
-        and SMALLEST_BATCH <= length
+        and length >= SMALLEST_BATCH
         and number("base_offset") >= 0
         and number("attributes") >> 7 == 0
         and 0 <= number("record_count") <= number("last_offset_delta") + 1

@@ -86,7 +86,9 @@ class Producers:
         base, last = int(head["base_offset"][index]), int(head["last_offset"][index])
         known = state.epoch != NONE
         if known and epoch < state.epoch:
-            yield Oddity("epoch", index, f"producer epoch {epoch} after {state.epoch}", f"at least {state.epoch}", epoch)
+            yield Oddity(
+                "epoch", index, f"producer epoch {epoch} after {state.epoch}", f"at least {state.epoch}", epoch
+            )
         elif known and epoch > state.epoch and sequence > 0:
             yield Oddity("sequence", index, f"sequence {sequence} begins epoch {epoch}", 0, sequence)
         elif known and epoch == state.epoch and sequence >= 0 and state.last_sequence >= 0:

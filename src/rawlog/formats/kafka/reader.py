@@ -41,7 +41,7 @@ _WORDS = {
 }
 
 
-class TooMuch(Exception):  # noqa: N818 (no error: the caller asks again for less)
+class TooMuch(Exception):
     """The batches decompress to more than was asked for at a time; the first `fits` of them do not."""
 
     def __init__(self, fits: int) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rawlog.errors import RawlogError
 from rawlog.findings import Mark
-from rawlog.format import File
+from rawlog.format import File, Format
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.producers import Aborted, Marker, Producers
@@ -71,7 +71,10 @@ class _Survey:
         base = file.place.start_offset or 0
         if base <= self.last_offset and self.last_file is not None:
             message = f"begins at {base}, although {self.last_file.path} reaches {self.last_offset}"
-            self.mark("overlap", Mark(message, 0, offset=base, expected=f"above {self.last_offset}", found=base, path=file.path))
+            self.mark(
+                "overlap",
+                Mark(message, 0, offset=base, expected=f"above {self.last_offset}", found=base, path=file.path),
+            )
         if self.start_offset is None:
             self.start_offset = base
         self.snapshot(base)
@@ -129,7 +132,7 @@ class _Survey:
         known = np.flatnonzero((epoch >= 0) & (head["magic"] == MAGIC_V2) & head.sound)
         if self.epochs is None or not known.size:
             return
-        checkpoint, table = self.epochs
+        table = self.epochs
         base = head["base_offset"][known]
         if len(table):
             at = np.searchsorted(table[:, 1], base, side="right") - 1
@@ -159,7 +162,11 @@ class _Survey:
             return
         position, base, last = table[0], table[1], table[2]
         at = np.searchsorted(position, rows[:, 1])
-        hits = (at < position.size) & (position[np.minimum(at, position.size - 1)] == rows[:, 1]) if position.size else at < 0
+        hits = (
+            (at < position.size) & (position[np.minimum(at, position.size - 1)] == rows[:, 1])
+            if position.size
+            else at < 0
+        )
         # A set that was appended at once reaches up to the next entry's batch.
         until = np.concatenate((at[1:], [position.size]))
         for index in range(len(rows)):
@@ -204,7 +211,12 @@ class _Survey:
         for position, entry in listed:
             key = (entry.producer_id, entry.last_offset)
             seen = known.pop(key, None)
-            place = {"position": position, "size": 34, "offset": entry.last_offset, "path": beside.path if beside else None}
+            place = {
+                "position": position,
+                "size": 34,
+                "offset": entry.last_offset,
+                "path": beside.path if beside else None,
+            }
             if seen is None and key not in abort_markers:
                 message = f"producer {entry.producer_id} has no abort marker at offset {entry.last_offset}"
                 self.mark("txnindex", Mark(message, **place))  # type: ignore[arg-type]
@@ -269,14 +281,14 @@ def _is(file: File, format: str) -> bool:
     return file.format == format and file.place.state is None and file.problem is None
 
 
-def _log():  # type: ignore[no-untyped-def]
+def _log() -> Format:
     from rawlog.formats.kafka import LOG
 
     return LOG
 
 
-def _epochs(files: tuple[File, ...]) -> tuple[File, NDArray[np.int64]] | None:
-    """The checkpoint of leader epochs and its rows; None where there is none, or it says nothing."""
+def _epochs(files: tuple[File, ...]) -> NDArray[np.int64] | None:
+    """The rows of the leader epoch checkpoint; None where there is none, or it says nothing."""
     from rawlog.formats.kafka import EPOCH_FILE
     from rawlog.formats.kafka.texts import line
 
@@ -288,7 +300,7 @@ def _epochs(files: tuple[File, ...]) -> tuple[File, NDArray[np.int64]] | None:
                 return None
             rows = [[int(part) for part in line(frames, index).split()] for index in range(len(frames))]
             table = np.array(rows, np.int64).reshape(-1, 2)
-            return (file, table) if len(table) else None
+            return table if len(table) else None
     return None
 
 
@@ -299,7 +311,9 @@ def _aborted(file: File) -> Iterator[tuple[int, Aborted]]:
     for frames in walk(file, TXN_INDEX_FILE, errors="stop"):
         raw = TXN_INDEX_ENTRY.take(frames.data, frames.starts)
         for index in range(len(frames)):
-            fields = [int(raw[name][index]) for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset")]
+            fields = [
+                int(raw[name][index]) for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+            ]
             yield int(frames.positions[index]), Aborted(*fields)
 
 

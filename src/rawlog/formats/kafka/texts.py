@@ -32,6 +32,7 @@ def lines_of(data: Bytes) -> Frames:
 
 
 def line(frames: Frames, index: int) -> bytes:
+    """One line without its end."""
     text = bytes(frames.data[int(frames.starts[index]) : int(frames.stops[index])])
     return text.removesuffix(b"\r")
 

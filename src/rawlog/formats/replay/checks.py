@@ -10,6 +10,7 @@ from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
 from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LATEST_CREDIBLE
 from rawlog.formats.replay.reader import heads, times
+from rawlog.frames import Bytes
 from rawlog.storage import Source
 
 
@@ -123,9 +124,10 @@ def transaction_markers(seen: Inspection) -> Iterator[Mark]:
         yield Mark(f"{memory['count']:,} transaction markers among the messages", position=memory["first"])
 
 
-def _is_marker(data: np.ndarray, start: int) -> bool:  # type: ignore[type-arg]
+def _is_marker(data: Bytes, start: int) -> bool:
     return bytes(data[start : start + 4]) in (b"\0\0\0\0", b"\0\0\0\1")
 
 
 def rules() -> Sequence[Rule[Inspection]]:
+    """The rules of this module, as its format names them."""
     return (time_that_cannot_be, milliseconds_as_seconds, trailing_zeros, reserved_bytes, transaction_markers)

@@ -93,6 +93,7 @@ def days_of(year: Any, month: Any, day: Any) -> Any:
 
 @inline
 def days_in_month(year: Any, month: Any) -> Any:
+    """28 to 31."""
     if month == 2:
         leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
         return 29 if leap else 28
@@ -182,6 +183,7 @@ def measure_entries(kind: Any, key_offsets: Any, value_offsets: Any) -> Any:
 
 @inline
 def put_digits(out: Any, position: Any, count: Any, value: Any) -> None:
+    """Write a number with leading zeros."""
     for index in range(count):
         out[position + count - 1 - index] = 48 + value % 10
         value //= 10
@@ -221,7 +223,9 @@ def put_time_v0(out: Any, position: Any, microseconds: Any) -> Any:
 
 
 @kernel
-def encode_entries(kind: Any, times: Any, key_offsets: Any, keys: Any, value_offsets: Any, values: Any, out: Any) -> Any:
+def encode_entries(
+    kind: Any, times: Any, key_offsets: Any, keys: Any, value_offsets: Any, values: Any, out: Any
+) -> Any:
     """Write entries end to end; `times` are seconds, microseconds for version 0. -> (count, position, status)"""
     position = np.int64(0)
     for index in range(value_offsets.size - 1):

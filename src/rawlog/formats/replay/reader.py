@@ -105,7 +105,10 @@ def _decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         yield columns.batch(want.table, _columns(frames, want, names, micros), len(frames))
     if bad is not None:
         raise CorruptError(
-            f"a time that cannot be told: {bad_value}", position=bad_position, format="replay.recording", found=bad_value
+            f"a time that cannot be told: {bad_value}",
+            position=bad_position,
+            format="replay.recording",
+            found=bad_value,
         )
 
 

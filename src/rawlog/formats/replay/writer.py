@@ -41,7 +41,9 @@ def _entries(batch: pa.RecordBatch, version: int) -> bytes:
     value_offsets, values = _binary(batch.column("value"))
     past, size = kernels.measure_entries(version, key_offsets, value_offsets)
     if past >= 0:
-        raise EncodeError(f"row {past:,}: a key or value above {LARGEST:,} bytes, the most that a recording is read with")
+        raise EncodeError(
+            f"row {past:,}: a key or value above {LARGEST:,} bytes, the most that a recording is read with"
+        )
     out = np.empty(size + SLACK, np.uint8)
     done, _, status = kernels.encode_entries(
         version, _times(batch, version), key_offsets, keys, value_offsets, values, out

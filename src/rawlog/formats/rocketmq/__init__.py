@@ -42,7 +42,9 @@ COMMIT_LOG = Format(
     files="commitlog/<20 digits>, dledger-<id>/data/<20 digits>",
     layouts=(*_ENTRY, layouts.DLEDGER, layouts.DLEDGER_BLANK),
     tables=(RECORDS, MESSAGES),
-    carries=frozenset({"value", "topic", "partition"}),  # offsets start at 0, times are whole milliseconds, names are not escaped
+    carries=frozenset(
+        {"value", "topic", "partition"}
+    ),  # offsets start at 0, times are whole milliseconds, names are not escaped
     match=paths.is_commit_log,
     sniff=paths.sniff_commit_log,
     begin=paths.begin_commit_log,
@@ -235,7 +237,9 @@ FAMILY = Family(
         _listed("lock", "lock of a running broker", "lock", paths.file_named("lock")),
         _listed("epochs", "epochs of a controller", "epochFileCheckpoint", paths.file_named("epochFileCheckpoint")),
         _listed("identity", "identity of a broker", "brokerIdentity", paths.file_named("brokerIdentity")),
-        _listed("stray", "a file that keeps a broker from starting", "anything else beside a log's files", paths.is_stray),
+        _listed(
+            "stray", "a file that keeps a broker from starting", "anything else beside a log's files", paths.is_stray
+        ),
     ),
     folds={table.name: _in("folds", table.name.split(".")[1]) for table in FOLDS},
     fold_tables=FOLDS,

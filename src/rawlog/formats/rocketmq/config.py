@@ -64,7 +64,11 @@ def load(files: Iterable[File], name: str) -> list[tuple[File, dict[str, Any]]]:
     """
     found: dict[str, list[File]] = {}
     for file in files:
-        if file.format == "rocketmq.config" and parts(file.path)[0].removesuffix(".bak") == name and file.problem is None:
+        if (
+            file.format == "rocketmq.config"
+            and parts(file.path)[0].removesuffix(".bak") == name
+            and file.problem is None
+        ):
             found.setdefault(str(file.place.group), []).append(file)
     loaded = []
     for group in found.values():

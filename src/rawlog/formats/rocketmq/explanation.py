@@ -79,7 +79,12 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
     if _int(data, start, 4) == layouts.DLEDGER_BLANK_MAGIC:
         nodes = layout_nodes(layouts.DLEDGER_BLANK, data, start, base)
         return [Node(base + start, stop - start, layouts.DLEDGER_BLANK.name, children=nodes)]
-    head = Node(base + start, layouts.DLEDGER.size, layouts.DLEDGER.name, children=layout_nodes(layouts.DLEDGER, data, start, base))
+    head = Node(
+        base + start,
+        layouts.DLEDGER.size,
+        layouts.DLEDGER.name,
+        children=layout_nodes(layouts.DLEDGER, data, start, base),
+    )
     inner = [_message(frames, file, start + layouts.DLEDGER.size, stop)] if stop - start > layouts.DLEDGER.size else []
     return [Node(base + start, stop - start, "DLedger entry", children=[head, *inner])]
 
@@ -149,7 +154,9 @@ def _body(data: Bytes, at: int, size: int, base: int, flag: int, stored: int) ->
             node.meaning += f"; cannot be decompressed: {error}"
             return node
         node.children.append(
-            Node(0, content.size, "decompressed", "bytes", bytes(content), f"{content.size:,} bytes", inside=CODECS[kind])
+            Node(
+                0, content.size, "decompressed", "bytes", bytes(content), f"{content.size:,} bytes", inside=CODECS[kind]
+            )
         )
     if flag & BATCH_MASK == BATCH_MASK:
         node.children += _inner(content, base + at if not flag & SysFlag.COMPRESSED else 0)
@@ -187,7 +194,9 @@ def _properties(data: Bytes, start: int, stop: int, base: int) -> list[Node]:
     return nodes
 
 
-def _fixed(layout: Layout, name: str, meanings: dict[str, Callable[[int], str]] | None = None) -> Callable[[Frames, File], list[Node]]:
+def _fixed(
+    layout: Layout, name: str, meanings: dict[str, Callable[[int], str]] | None = None
+) -> Callable[[Frames, File], list[Node]]:
     """Explain a frame that is one layout."""
 
     def explain(frames: Frames, file: File) -> list[Node]:
@@ -202,18 +211,31 @@ def _fixed(layout: Layout, name: str, meanings: dict[str, Callable[[int], str]] 
 
 
 def _size(value: int) -> str:
-    return "pre-blank: fills the front of the queue's first file" if value == layouts.PRE_BLANK_SIZE else "of the whole message"
+    return (
+        "pre-blank: fills the front of the queue's first file"
+        if value == layouts.PRE_BLANK_SIZE
+        else "of the whole message"
+    )
 
 
 def _tag(value: int) -> str:
     if value <= layouts.LARGEST_EXT_ADDRESS:
         return f"address {value + (1 << 63)} in the ext files"
-    return "no tag" if value == 0 else "hash of the tag" if -(1 << 31) <= value < 1 << 31 else f"due {milliseconds(value)}"
+    return (
+        "no tag" if value == 0 else "hash of the tag" if -(1 << 31) <= value < 1 << 31 else f"due {milliseconds(value)}"
+    )
 
 
 _TIMES = {
     field.name: milliseconds
-    for layout in (layouts.CHECKPOINT, layouts.BATCH_UNIT, layouts.EXT_UNIT, layouts.TIMER_UNIT, layouts.TIMER_CHECK, layouts.INDEX_HEADER)
+    for layout in (
+        layouts.CHECKPOINT,
+        layouts.BATCH_UNIT,
+        layouts.EXT_UNIT,
+        layouts.TIMER_UNIT,
+        layouts.TIMER_CHECK,
+        layouts.INDEX_HEADER,
+    )
     for field in layout.fields
     if field.name.endswith("timestamp")
 }

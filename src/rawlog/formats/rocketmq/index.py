@@ -47,7 +47,9 @@ def read_header(source: Source) -> Header:
     """The header with the numbers of slots and entries, which the file does not state. CorruptError if none fit what it holds."""
     head = source.read(0, INDEX_HEADER.size)
     if len(head) < INDEX_HEADER.size:
-        raise TruncatedError(f"header of {len(head)} bytes, {INDEX_HEADER.size} expected", position=0, layout=INDEX_HEADER.name)
+        raise TruncatedError(
+            f"header of {len(head)} bytes, {INDEX_HEADER.size} expected", position=0, layout=INDEX_HEADER.name
+        )
     row = np.frombuffer(head, INDEX_HEADER.dtype)[0]
     fields = [int(row[field.name]) for field in INDEX_HEADER.fields]
     count = max(1, fields[5])
@@ -131,7 +133,10 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 def fault(frames: Frames) -> DataError:
     return CorruptError(
-        "an entry whose hash or link is negative", position=frames.reached_in_file, layout=INDEX_ENTRY.name, field="key_hash"
+        "an entry whose hash or link is negative",
+        position=frames.reached_in_file,
+        layout=INDEX_ENTRY.name,
+        field="key_hash",
     )
 
 
@@ -212,7 +217,9 @@ class Index:
             if previous >= number:
                 break
             number = previous
-        raise CorruptError(f"slot {hash % header.slots}: a chain that does not end", path=self.source.path, position=slot)
+        raise CorruptError(
+            f"slot {hash % header.slots}: a chain that does not end", path=self.source.path, position=slot
+        )
 
     def table(self) -> NDArray[Any]:
         """All entries, number 0 included."""

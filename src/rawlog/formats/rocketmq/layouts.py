@@ -104,7 +104,9 @@ DLEDGER = Layout(
     Field("body_size", ">i4"),
 )
 DLEDGER_MAGIC = 1
-DLEDGER_BLANK = Layout("DLedger blank entry", Field("magic", ">i4", "-1"), Field("size", ">i4", "bytes to the end of the file"))
+DLEDGER_BLANK = Layout(
+    "DLedger blank entry", Field("magic", ">i4", "-1"), Field("size", ">i4", "bytes to the end of the file")
+)
 DLEDGER_BLANK_MAGIC = -1
 DLEDGER_INDEX = Layout(
     "DLedger index unit",
@@ -130,7 +132,9 @@ UNIT = Layout(
     "consume queue unit",
     Field("physical_offset", ">i8", "address of the message in the whole commit log, not in one file"),
     Field("size", ">i4", "upstream says Body Size; it is that of the whole message"),
-    Field("tag_hash", ">i8", "upstream Tag HashCode; a time in the schedule topic, an address where an ext file is used"),
+    Field(
+        "tag_hash", ">i8", "upstream Tag HashCode; a time in the schedule topic, an address where an ext file is used"
+    ),
 )
 PRE_BLANK_SIZE = 0x7FFF_FFFF
 """The size in units that only fill the front of a queue's first file."""
@@ -207,7 +211,10 @@ TIMER_UNIT = Layout(
     Field("reserved", ">i8"),
 )
 TIMER_BLANK = Layout(
-    "timer log blank", Field("size", ">i4"), Field("zero", ">i8"), Field("magic", ">i4", "as that of a commit log's blank entry")
+    "timer log blank",
+    Field("size", ">i4"),
+    Field("zero", ">i8"),
+    Field("magic", ">i4", "as that of a commit log's blank entry"),
 )
 WHEEL_SLOT = Layout(
     "timer wheel slot",

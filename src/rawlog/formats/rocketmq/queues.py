@@ -54,7 +54,9 @@ def scan_batch(data: Bytes, kind: int) -> Frames:
     at = frames.reached // BATCH_UNIT.size
     if frames.status is Status.BAD_VALUE and int(rows["physical_offset"][at]) == -1 and int(rows["size"][at]) == 0:
         # The mark behind the last unit of a compaction topic's queue.
-        frames = Frames(data, frames.starts, frames.stops, frames.reached, _end_of(data, frames.reached + BATCH_UNIT.size), kind)
+        frames = Frames(
+            data, frames.starts, frames.stops, frames.reached, _end_of(data, frames.reached + BATCH_UNIT.size), kind
+        )
     return frames
 
 
@@ -133,21 +135,31 @@ def decode_batch(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 def decode_ext(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     whole = EXT_UNIT.take(np.concatenate((frames.data, np.zeros(EXT_UNIT.size, np.uint8))), frames.starts)
     keep = whole["size"] != EXT_END
-    frames = Frames(frames.data, frames.starts[keep], frames.stops[keep], frames.reached, frames.status, base=frames.base)
+    frames = Frames(
+        frames.data, frames.starts[keep], frames.stops[keep], frames.reached, frames.status, base=frames.base
+    )
     if len(frames):
         yield _batch(frames, want, "ext", whole[keep], None)
 
 
-def _batch(frames: Frames, want: Want, kind: str, rows: NDArray[Any], numbers: NDArray[np.int64] | None) -> pa.RecordBatch:
+def _batch(
+    frames: Frames, want: Want, kind: str, rows: NDArray[Any], numbers: NDArray[np.int64] | None
+) -> pa.RecordBatch:
     count, fields = len(frames), rows.dtype.names or ()
 
     def number(name: str, type: str) -> pa.Array:
-        return columns.integers(rows[name].astype(np.int64), type) if name in fields else columns.constant(None, type, count)
+        return (
+            columns.integers(rows[name].astype(np.int64), type)
+            if name in fields
+            else columns.constant(None, type, count)
+        )
 
     made = {
         "topic": columns.constant(want.file.place.topic, "string", count),
         "queue_id": columns.constant(want.file.place.partition, "int", count),
-        "queue_offset": columns.constant(None, "bigint", count) if numbers is None else columns.integers(numbers, "bigint"),
+        "queue_offset": columns.constant(None, "bigint", count)
+        if numbers is None
+        else columns.integers(numbers, "bigint"),
         "physical_offset": number("physical_offset", "bigint"),
         "size": number("size", "int"),
         "tag_hash": number("tag_hash", "bigint"),

@@ -200,7 +200,9 @@ def bodies(rows: Messages, limit: int) -> Bodies:
 
 def _inflate(rows: Messages, row: int, kind: int, limit: int) -> compression.Bytes:
     if kind >= len(CODECS):
-        raise UnsupportedError(f"compression type {kind}, at most {len(CODECS) - 1} known", layout=HEAD.name, field="sys_flag")
+        raise UnsupportedError(
+            f"compression type {kind}, at most {len(CODECS) - 1} known", layout=HEAD.name, field="sys_flag"
+        )
     start, size = int(rows[kernels.F_BODY][row]), int(rows[kernels.F_BODY_SIZE][row])
     try:
         return compression.decompress(CODECS[kind], rows.data[start : start + size], limit=limit)
@@ -277,7 +279,9 @@ def _record_batches(rows: Messages, found: Bodies, want: Want) -> Iterator[pa.Re
         if status != Status.OK:
             made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
             error = CorruptError(
-                "inner batch: a length that does not fit", position=rows.frame_position(int(bad)), layout="inner message"
+                "inner batch: a length that does not fit",
+                position=rows.frame_position(int(bad)),
+                layout="inner message",
             )
         out = out[:, :made]
         parent, count = out[inner.I_PARENT], int(made)
@@ -361,7 +365,11 @@ def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -
         pairs = text.Pairs.find(rows.data, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], every=False)
         if "properties" in names:
             made["properties"] = pairs.map()
-        for name, special in (("keys", text_kernels.S_KEYS), ("tags", text_kernels.S_TAGS), ("unique_key", text_kernels.S_UNIQUE)):
+        for name, special in (
+            ("keys", text_kernels.S_KEYS),
+            ("tags", text_kernels.S_TAGS),
+            ("unique_key", text_kernels.S_UNIQUE),
+        ):
             if name in names:
                 made[name] = pairs.special_text(special)
     if "path" in names:
@@ -398,4 +406,17 @@ def context(file: File, group: object, options: dict[str, str]) -> str | None:
     return options.get("isolation")
 
 
-__all__ = ["Bodies", "Messages", "RawlogError", "bodies", "context", "decode", "fault", "first_address", "micros", "resync", "scan", "spans"]
+__all__ = [
+    "Bodies",
+    "Messages",
+    "RawlogError",
+    "bodies",
+    "context",
+    "decode",
+    "fault",
+    "first_address",
+    "micros",
+    "resync",
+    "scan",
+    "spans",
+]

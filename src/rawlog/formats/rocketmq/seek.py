@@ -1,2 +1,5 @@
 """stub"""
-def pick(file, group, table, selection): return None
+
+
+def pick(file, group, table, selection):
+    return None

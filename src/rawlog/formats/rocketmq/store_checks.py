@@ -1,2 +1,5 @@
 """stub"""
-def rules(): return ()
+
+
+def rules():
+    return ()

@@ -113,7 +113,10 @@ class Pairs:
     def map(self) -> pa.Array:
         names, values = self._gather()
         return pa.MapArray.from_arrays(
-            pa.Array.from_buffers(pa.int32(), self.rows + 1, [None, self.row_offsets]), as_text(names), as_text(values), type=MAP
+            pa.Array.from_buffers(pa.int32(), self.rows + 1, [None, self.row_offsets]),
+            as_text(names),
+            as_text(values),
+            type=MAP,
         )
 
     def headers(self) -> pa.Array:
@@ -125,7 +128,9 @@ class Pairs:
 def hosts(data: Bytes, positions: NDArray[np.int64], flags: NDArray[np.int64], mask: SysFlag) -> pa.Array:
     """Addresses and ports as text, as Java shows them."""
     room = positions.size * kernels.LARGEST_HOST + SLACK
-    return _formatted(positions.size, room, lambda offsets, out: kernels.format_hosts(data, positions, flags, int(mask), offsets, out))
+    return _formatted(
+        positions.size, room, lambda offsets, out: kernels.format_hosts(data, positions, flags, int(mask), offsets, out)
+    )
 
 
 def message_ids(
@@ -135,7 +140,9 @@ def message_ids(
     room, scratch = positions.size * 56 + SLACK, np.empty(8, np.uint8)
     mask = int(SysFlag.STOREHOST_V6)
     return _formatted(
-        positions.size, room, lambda offsets, out: kernels.format_ids(data, positions, flags, mask, physical, scratch, offsets, out)
+        positions.size,
+        room,
+        lambda offsets, out: kernels.format_ids(data, positions, flags, mask, physical, scratch, offsets, out),
     )
 
 

@@ -58,7 +58,9 @@ class Plan:
             name: {path: taken for path, taken in found.items() if path not in self.refused}
             for name, found in pending.items()
         }
-        self.to_inspect = [file for file in tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)]
+        self.to_inspect = [
+            file for file in tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)
+        ]
         self.pieces = self._cut()
 
     def _is_unlike(self, file: File, *tables: Table) -> bool:

@@ -60,6 +60,7 @@ SMALLEST_V0, SMALLEST_V1 = ENTRY_V0.size + 4, ENTRY_V1.size + 4
 
 @inline
 def take_v2(data: Any, start: Any, stop: Any, with_crc: Any, out: Any, index: Any) -> Any:
+    """The fields of a batch of magic 2; what is wrong with it, or OK."""
     if stop - start < _SIZE_V2:
         return BAD_LENGTH
     out[LAST_OFFSET, index] = wrap_i64(read_i64(data, start) + read_i32(data, start + _DELTA))
@@ -78,6 +79,7 @@ def take_v2(data: Any, start: Any, stop: Any, with_crc: Any, out: Any, index: An
 
 @inline
 def take_legacy(data: Any, start: Any, stop: Any, with_crc: Any, out: Any, index: Any) -> Any:
+    """The fields of an entry of magic 0 or 1; what is wrong with it, or OK."""
     magic = out[MAGIC, index]
     if stop - start < (SMALLEST_V0 if magic == 0 else SMALLEST_V1):
         return BAD_LENGTH

@@ -27,7 +27,9 @@ def is_entry(data: Any, position: Any, magic: Any) -> Any:
     # Zeros, or bytes that say nothing, are no entry: the checksum of what follows must have been written on purpose.
     if read_i64(data, position) < 0 or read_u32(data, position + CRC_LEGACY) == 0:
         return False
-    return sum_crc32(data, position + COVERED_LEGACY, position + OVERHEAD + size) == read_u32(data, position + CRC_LEGACY)
+    return sum_crc32(data, position + COVERED_LEGACY, position + OVERHEAD + size) == read_u32(
+        data, position + CRC_LEGACY
+    )
 
 
 @kernel

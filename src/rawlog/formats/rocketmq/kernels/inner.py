@@ -20,7 +20,9 @@ I_PARENT, I_NUMBER, I_FLAG, I_BODY, I_BODY_SIZE, I_PROPERTIES, I_PROPERTIES_SIZE
 
 
 @kernel
-def unpack_inner(data: Any, starts: Any, sizes: Any, packed: Any, properties: Any, properties_sizes: Any, out: Any) -> Any:
+def unpack_inner(
+    data: Any, starts: Any, sizes: Any, packed: Any, properties: Any, properties_sizes: Any, out: Any
+) -> Any:
     """A row for every message: of those that are not packed what is given, of the others each inner one. -> (count, parent, status)"""
     count = 0
     for parent in range(starts.size):

@@ -160,7 +160,11 @@ def find_pairs(data: Any, starts: Any, sizes: Any, every: Any, special: Any, row
                         pairs[2, count] = value
                         pairs[3, count] = value_size
                         count += 1
-                        mark = np.int64(1) << ((name_size * 7 + np.int64(data[piece])) & 63) if name_size > 0 else np.int64(0)
+                        mark = (
+                            np.int64(1) << ((name_size * 7 + np.int64(data[piece])) & 63)
+                            if name_size > 0
+                            else np.int64(0)
+                        )
                         again = again or (seen & mark) != 0
                         seen |= mark
                 piece, middle = stop + 1, np.int64(-1)
@@ -171,7 +175,9 @@ def find_pairs(data: Any, starts: Any, sizes: Any, every: Any, special: Any, row
                 repeated = False
                 for later in range(index + 1, count):
                     size = pairs[1, index]
-                    if size == pairs[1, later] and same(data, np.int64(pairs[0, index]), np.int64(pairs[0, later]), size):
+                    if size == pairs[1, later] and same(
+                        data, np.int64(pairs[0, index]), np.int64(pairs[0, later]), size
+                    ):
                         repeated = True
                         break
                 if not repeated:
@@ -184,7 +190,9 @@ def find_pairs(data: Any, starts: Any, sizes: Any, every: Any, special: Any, row
 
 
 @kernel
-def gather_pairs(data: Any, pairs: Any, count: Any, name_offsets: Any, names: Any, value_offsets: Any, values: Any, valid: Any) -> Any:
+def gather_pairs(
+    data: Any, pairs: Any, count: Any, name_offsets: Any, names: Any, value_offsets: Any, values: Any, valid: Any
+) -> Any:
     """Lay names and values end to end; a value of size -1 is a null in `valid`, which is all ones. -> nulls"""
     name_end, value_end, nulls = np.int64(0), np.int64(0), np.int64(0)
     name_offsets[0] = 0
@@ -284,7 +292,9 @@ def format_hosts(data: Any, positions: Any, flags: Any, mask: Any, offsets: Any,
 
 
 @kernel
-def format_ids(data: Any, positions: Any, flags: Any, mask: Any, physical: Any, scratch: Any, offsets: Any, out: Any) -> Any:
+def format_ids(
+    data: Any, positions: Any, flags: Any, mask: Any, physical: Any, scratch: Any, offsets: Any, out: Any
+) -> Any:
     """Message ids: store host and physical offset in hex. `scratch` has 8 bytes. -> bytes written"""
     at, before, word = np.int64(0), np.int64(-1), np.int64(0)
     offsets[0] = 0

@@ -1,0 +1,223 @@
+"""What a broker derives from each message of the commit log: units of queues, keys of the index.
+
+Rebuilding, writing and verifying share it, so that they agree on what a derived file must hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog import columns
+from rawlog.format import File
+from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq.kernels import derive
+from rawlog.formats.rocketmq.kernels import entries as kernels
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_MASK,
+    DELAY_LEVELS_MS,
+    LMQ_PREFIX,
+    SCHEDULE_TOPIC,
+    TRANSACTION_MASK,
+    SysFlag,
+)
+from rawlog.formats.rocketmq.reader import Messages
+from rawlog.formats.rocketmq.text import Pairs, escaped
+
+Queue = tuple[str, int]
+
+COLUMNS = 6
+"""Rows of the units of a queue, by place."""
+U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, U_BATCH = range(COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a broker was told that its commit log does not say."""
+
+    batch_topics: frozenset[str] = frozenset()
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+
+
+@dataclass(slots=True)
+class Derived:
+    """Of a run of messages: the units of each queue in order, and the keys of the index in order."""
+
+    units: dict[Queue, list[NDArray[np.int64]]] = field(default_factory=dict)
+    hashes: list[NDArray[np.int64]] = field(default_factory=list)
+    addresses: list[NDArray[np.int64]] = field(default_factory=list)
+    times: list[NDArray[np.int64]] = field(default_factory=list)
+    batch_topics: set[str] = field(default_factory=set)
+
+    def queue(self, queue: Queue) -> NDArray[np.int64]:
+        """All units of a queue, a column each."""
+        pieces = self.units.get(queue)
+        return np.concatenate(pieces, axis=1) if pieces else np.empty((COLUMNS, 0), np.int64)
+
+    def keys(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        empty = [np.empty(0, np.int64)]
+        return (
+            np.concatenate(self.hashes or empty),
+            np.concatenate(self.addresses or empty),
+            np.concatenate(self.times or empty),
+        )
+
+
+def settings_of(files: Iterable[File], options: Mapping[str, str] | None = None) -> Settings:
+    """The settings that a store's own files show: topics whose queues hold batches, and delay levels given as `delay_levels`."""
+    files = list(files)
+    batch = {str(file.place.topic) for file in files if file.format == "rocketmq.batchconsumequeue"}
+    for _, value in config.load(files, "topics.json"):
+        for name, topic in (value.get("topicConfigTable") or {}).items():
+            if isinstance(topic, dict) and (topic.get("attributes") or {}).get("queue.type") == "BatchCQ":
+                batch.add(name)
+    levels = (options or {}).get("delay_levels")
+    if levels is None:
+        return Settings(frozenset(batch))
+    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return Settings(frozenset(batch), tuple(int(text[:-1]) * units[text[-1]] for text in levels.split()))
+
+
+def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys: bool = True) -> None:
+    """Add what these messages give to `into`."""
+    if not len(rows):
+        return
+    flags = rows[kernels.F_SYS_FLAG]
+    transaction = flags & TRANSACTION_MASK
+    properties, sizes = rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE]
+    pairs = Pairs.find(rows.data, properties, sizes, every=False)
+    tags = np.empty(len(rows), np.int64)
+    derive.hash_tags(rows.data, pairs.special, tags)
+    topics = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]).dictionary_encode()
+    names = [escaped(name) for name in topics.dictionary.to_pylist()]
+    codes: NDArray[np.int64] = np.asarray(topics.indices, np.int64)
+    if SCHEDULE_TOPIC in names:
+        _delays(rows, codes == names.index(SCHEDULE_TOPIC), settings, tags)
+    units = np.empty((COLUMNS, len(rows)), np.int64)
+    units[U_OFFSET], units[U_PHYSICAL] = rows[kernels.F_QUEUE_OFFSET], rows[kernels.F_PHYSICAL]
+    units[U_SIZE], units[U_TAG] = rows[kernels.F_SIZE], tags
+    units[U_TIME], units[U_BATCH] = rows[kernels.F_STORE_TIME], 1
+    packed = (flags & SysFlag.INNER_BATCH) != 0
+    if packed.any():
+        _batches(rows, packed, units)
+        into.batch_topics.update(names[code] for code in np.unique(codes[(flags & BATCH_MASK) == BATCH_MASK]).tolist())
+    dispatched = (transaction == 0) | (transaction == SysFlag.COMMIT)
+    _spread(names, codes, rows[kernels.F_QUEUE_ID], dispatched, units, into)
+    if b"INNER_MULTI_QUEUE_OFFSET" in rows.data.tobytes():
+        _multi_dispatch(rows, dispatched, units, into)
+    if with_keys:
+        _keys(rows, pairs, transaction != TRANSACTION_MASK, into)
+
+
+def _spread(
+    names: Sequence[str],
+    codes: NDArray[np.int64],
+    queue_ids: NDArray[np.int64],
+    dispatched: NDArray[np.bool_],
+    units: NDArray[np.int64],
+    into: Derived,
+) -> None:
+    """Units to their queues, in order."""
+    joined = (codes << 32) | (queue_ids & 0xFFFF_FFFF)
+    rows = np.flatnonzero(dispatched)
+    order = rows[np.argsort(joined[rows], kind="stable")]
+    edges = np.flatnonzero(np.diff(joined[order])) + 1
+    for part in np.split(order, edges):
+        if part.size:
+            queue = (names[int(codes[part[0]])], int(queue_ids[part[0]]))
+            into.units.setdefault(queue, []).append(units[:, part])
+
+
+def property_values(rows: Messages, which: NDArray[np.int64], name: str) -> list[bytes | None]:
+    """The value of one property of the messages numbered `which`."""
+    out = np.empty((2, which.size), np.int64)
+    starts, sizes = rows[kernels.F_PROPERTIES][which], rows[kernels.F_PROPERTIES_SIZE][which]
+    derive.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
+    return [
+        bytes(rows.data[start : start + size]) if size >= 0 else None
+        for start, size in zip(out[0].tolist(), out[1].tolist(), strict=True)
+    ]
+
+
+def _number(raw: bytes | None) -> int | None:
+    try:
+        return None if raw is None else int(raw)
+    except ValueError:
+        return None
+
+
+def _delays(rows: Messages, which: NDArray[np.bool_], settings: Settings, tags: NDArray[np.int64]) -> None:
+    """In the schedule topic the tag hash is the time at which a message is due."""
+    numbers, levels = np.flatnonzero(which), settings.delay_levels_ms
+    for row, raw in zip(numbers.tolist(), property_values(rows, numbers, "DELAY"), strict=True):
+        level = _number(raw)
+        if level is not None and level > 0 and levels:
+            tags[row] = int(rows[kernels.F_STORE_TIME][row]) + levels[min(level, len(levels)) - 1]
+
+
+def _batches(rows: Messages, packed: NDArray[np.bool_], units: NDArray[np.int64]) -> None:
+    numbers = np.flatnonzero(packed)
+    bases, counts = property_values(rows, numbers, "INNER_BASE"), property_values(rows, numbers, "INNER_NUM")
+    for row, base, count in zip(numbers.tolist(), bases, counts, strict=True):
+        units[U_OFFSET, row] = _number(base) if _number(base) is not None else units[U_OFFSET, row]
+        units[U_BATCH, row] = _number(count) or 1
+
+
+def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArray[np.int64], into: Derived) -> None:
+    """Light message queues: the same unit again in each queue that the broker numbered the message for."""
+    numbers = np.flatnonzero(dispatched)
+    offsets = property_values(rows, numbers, "INNER_MULTI_QUEUE_OFFSET")
+    with_offsets = [index for index, raw in enumerate(offsets) if raw]
+    names = property_values(rows, numbers[with_offsets], "INNER_MULTI_DISPATCH")
+    for index, raw_names in zip(with_offsets, names, strict=True):
+        if not raw_names:
+            continue
+        queues, places = raw_names.split(b","), (offsets[index] or b"").split(b",")
+        for queue, place in zip(queues, places, strict=False):
+            name, offset = escaped(queue), _number(place)
+            if name.startswith(LMQ_PREFIX) and "/" not in name and offset is not None:
+                unit = units[:, numbers[index] : numbers[index] + 1].copy()
+                unit[U_OFFSET] = offset
+                into.units.setdefault((name, 0), []).append(unit)
+
+
+def _keys(rows: Messages, pairs: Pairs, take: NDArray[np.bool_], into: Derived) -> None:
+    special = pairs.special
+    room = int(np.maximum(special[derive.S_KEYS_SIZE], 0).sum()) + 2 * len(rows) + 1
+    hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
+    count, _, status = derive.hash_keys(
+        rows.data,
+        rows[kernels.F_TOPIC],
+        rows[kernels.F_TOPIC_SIZE],
+        special,
+        take,
+        rows[kernels.F_PHYSICAL],
+        rows[kernels.F_STORE_TIME],
+        hashes,
+        addresses,
+        times,
+    )
+    assert status == 0, "room for fewer keys than their bytes can hold"
+    into.hashes.append(hashes[:count].copy())
+    into.addresses.append(addresses[:count].copy())
+    into.times.append(times[:count].copy())
+
+
+def commit_logs(files: Iterable[File]) -> list[File]:
+    """The commit-log files among some, in order of their addresses, whatever directory each lies in."""
+    found = [file for file in files if file.format == "rocketmq.commitlog" and file.problem is None]
+    return sorted(found, key=lambda file: (-1 if file.place.start_offset is None else file.place.start_offset, file.path))
+
+
+def messages_of(file: File, *, errors: str = "stop", with_crc: bool = True) -> Iterator[Messages]:
+    """The messages of a commit-log file, stale ones left out; a window at a time."""
+    from rawlog import registry
+    from rawlog.walk import walk
+
+    format = registry.formats()["rocketmq.commitlog"]
+    for frames in walk(file, format, errors=errors):
+        rows = Messages.take(frames, file, with_crc=with_crc)
+        yield rows.where(~rows.stale)
