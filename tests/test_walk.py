@@ -166,6 +166,35 @@ def test_zeros_to_the_end_are_padding_and_elsewhere_damage(tmp_path: Path, windo
     assert (last.status, last.last) == (Status.BAD_LENGTH, True)
 
 
+@pytest.mark.parametrize("zeros", [1, 7, 300])
+def test_a_frame_that_begins_with_zeros_at_the_end_of_a_window_is_a_frame(tmp_path: Path, zeros: int) -> None:
+    """A batch of a small offset begins with zeros: where a window ended in them, sound segments were called damaged."""
+
+    def scan_long(data: Any, kind: int) -> Frames:
+        # Frames of zeros, then a byte of length and so many bytes.
+        starts, stops, position, status = [], [], 0, Status.OK
+        while position < data.size:
+            ahead = np.flatnonzero(data[position:])
+            if not ahead.size:
+                status = Status.PADDING
+                break
+            stop = position + int(ahead[0]) + 1 + int(data[position + int(ahead[0])])
+            if stop > data.size:
+                status = Status.TRUNCATED
+                break
+            starts.append(position)
+            stops.append(stop)
+            position = stop
+        return Frames(data, np.array(starts, np.int64), np.array(stops, np.int64), position, status, kind)
+
+    long = Format(name="toy.long", title="", files="", scan=scan_long)
+    path = tmp_path / "x"
+    for padding in (0, 50):
+        path.write_bytes((bytes(zeros) + b"\3abc") * 20 + bytes(padding))
+        for window in (1, 5, 100, 1 << 20):
+            assert len(frames_of(file(path), long, window=window)) == 20
+
+
 @shared
 @given(st.binary(max_size=200), st.integers(1, 50))
 def test_any_bytes_in_any_windows_give_the_same_frames(tmp_path: Path, data: bytes, window: int) -> None:

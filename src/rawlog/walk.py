@@ -129,7 +129,7 @@ class _Walk:
         return base + frames.reached
 
     def follow_padding(self, frames: Frames) -> Frames:
-        """Zeros to the end of this window: padding if they go on to the end of the file, else damage."""
+        """Zeros to the end of this window: padding if they go on to the end of the file, else a frame's first bytes, or damage."""
         position = frames.base + self.filled
         piece = np.empty(self.capacity, np.uint8)
         while position < self.end:
@@ -137,7 +137,9 @@ class _Walk:
             if got == 0:
                 break
             if piece[:got].any():
-                return replace(frames, status=Status.BAD_LENGTH)
+                # A few zeros before the window's end may well be the first bytes of a frame that goes on behind it.
+                begins = self.filled - frames.reached < HEAD
+                return replace(frames, status=Status.TRUNCATED if begins else Status.BAD_LENGTH)
             position += got
         return replace(frames, last=True)
 

@@ -91,7 +91,11 @@ class Sheet:
         columns = self.table.columns
         # Names repeat; everything else is as varied as the data, and a dictionary of it is time lost.
         repeated = [column.name for column in columns if column.type == "string" or column.name == "partition"]
-        rising = {column.name: "DELTA_BINARY_PACKED" for column in columns if column.type in ("bigint", "timestamp")}
+        rising = {
+            column.name: "DELTA_BINARY_PACKED"
+            for column in columns
+            if column.type in ("bigint", "timestamp") and column.name not in repeated
+        }
         return pq.ParquetWriter(
             self.path,
             self.table.schema,

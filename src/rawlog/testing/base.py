@@ -74,6 +74,10 @@ class Base:
         """Whether a file below `everything` is of this format; None where it need not be told."""
         return path in self.golden
 
+    def marked(self, path: Path) -> bool:
+        """Whether the first bytes of a golden file tell its format; asked only of formats that look at them."""
+        return path.stat().st_size > 0
+
     def protected(self, data: bytes) -> Iterable[int]:
         """The bytes that a checksum covers: no change of one of them may go unnoticed."""
         return ()

@@ -61,7 +61,7 @@ class Recognition(Base):
         if self.subject.sniff is None:
             return
         for number, path in enumerate(self.golden):
-            if path.stat().st_size:
+            if self.marked(path):
                 copy = tmp_path / f"copy{number}"
                 copy.write_bytes(path.read_bytes())
                 assert [file.format for file in open_tree(copy)] == [self.format], path

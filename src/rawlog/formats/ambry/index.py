@@ -18,7 +18,7 @@ from rawlog.errors import CorruptError, DataError, TruncatedError, UnsupportedEr
 from rawlog.explain import Node
 from rawlog.format import File, Origin, Want
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.kernels import key_sizes
+from rawlog.formats.ambry.kernels.messages import key_sizes
 from rawlog.formats.ambry.layouts import (
     CRC_SIZE,
     INDEXES,

@@ -1,4 +1,4 @@
-"""What `records` shows of a message in its headers: kind, life version and the properties, as text."""
+"""Columns of text made of messages: blob ids, uuids, and the headers of `records` with kind, life version and properties."""
 
 from __future__ import annotations
 
@@ -6,87 +6,68 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.formats.ambry.layouts import BLOB_TYPES, Kind
-from rawlog.formats.ambry.reader import KINDS, Messages, text_column
+from rawlog.formats.ambry.kernels import texts
+from rawlog.formats.ambry.kernels.messages import FIELDS
+from rawlog.formats.ambry.reader import Messages
+from rawlog.kernels.gather import SLACK
 from rawlog.tables import HEADERS, arrow_type
 
 _TYPE = arrow_type(HEADERS)
-_BOOLEANS = pa.array([b"false", b"true"], pa.binary())
-_BLOB_TYPES = pa.array([name.encode() for name in BLOB_TYPES], pa.binary())
-
-#: Header, what it is made of, how it is written; in upstream's order of the fields.
-PUT_HEADERS = (
-    ("time_to_live", "time_to_live", "number"),
-    ("is_private", "is_private", "boolean"),
-    ("creation_time", "creation_time", "number"),
-    ("blob_size", "properties_blob_size", "number"),
-    ("content_type", "content_type", "text"),
-    ("owner_id", "owner_id", "text"),
-    ("service_id", "service_id", "text"),
-    ("account_id", "account_id", "number"),
-    ("container_id", "container_id", "number"),
-    ("is_encrypted", "is_encrypted", "boolean"),
-    ("content_encoding", "content_encoding", "text or null"),
-    ("filename", "filename", "text or null"),
-    ("reserved_metadata_blob_id", "reserved_metadata_blob_id", "text or null"),
-    ("blob_type", "blob_type", "blob type"),
-    ("is_compressed", "is_compressed", "boolean"),
-)
-UPDATE_HEADERS = (("update_time", "update_time", "number"), ("new_expiry", "new_expiry", "number"))
+_TEXT_ROWS = [FIELDS.index(field) + 1 for _, field, how, _ in texts.HEADERS if how in (texts.TEXT, texts.TEXT_OR_NONE)]
+_NUMBER_ROOM = texts.LONGEST_NUMBER * len(texts.HEADERS)
 
 
 def headers(messages: Messages) -> pa.Array:
     """The headers column of messages."""
     count = len(messages)
-    kind = messages["kind"]
-    put = kind == Kind.PUT
-    names, values, present = ["kind", "life_version"], [], []
-    values += [KINDS.take(pa.array(kind)).cast(pa.binary()), _numbers(messages["life_version"])]
-    present += [np.ones(count, np.bool_), np.ones(count, np.bool_)]
-    for name, field, how in PUT_HEADERS:
-        there = put if name not in ("account_id", "container_id") else np.ones(count, np.bool_)
-        value = _value(messages, field, how)
-        if value.null_count:
-            there = there & ~np.asarray(value.is_null())
-        if name == "is_encrypted":
-            there = there & (messages["serde"] >= 3)
-        if there.any():
-            names.append(name)
-            values.append(value)
-            present.append(there)
-    for name, field, how in UPDATE_HEADERS:
-        there = ~put if name == "update_time" else kind == Kind.TTL_UPDATE
-        if there.any():
-            names.append(name)
-            values.append(_value(messages, field, how))
-            present.append(there)
-    return _interleave(names, values, present, count)
-
-
-def _value(messages: Messages, field: str, how: str) -> pa.Array:
-    if how == "number":
-        return _numbers(messages[field])
-    if how == "boolean":
-        return _BOOLEANS.take(pa.array((messages[field] == 1).astype(np.int8)))
-    if how == "blob type":
-        return _BLOB_TYPES.take(pa.array(np.maximum(messages[field], 0)))
-    return text_column(messages, field, empty_is_null=how == "text or null").cast(pa.binary())
-
-
-def _numbers(values: NDArray[np.int64]) -> pa.Array:
-    if values.size and (values == values[0]).all():
-        return pa.repeat(pa.scalar(str(int(values[0])).encode(), pa.binary()), values.size)
-    return pa.array(values).cast(pa.string()).cast(pa.binary())
-
-
-def _interleave(names: list[str], values: list[pa.Array], present: list[NDArray[np.bool_]], count: int) -> pa.Array:
-    """Columns of values, each with a name, as one list a row."""
-    there = np.stack(present, axis=1)
-    rows, which = np.nonzero(there)
-    flat = pa.concat_arrays(values).take(pa.array(which * count + rows))
-    pairs = pa.StructArray.from_arrays(
-        [pa.array(names, pa.string()).take(pa.array(which)), flat], fields=list(_TYPE.value_type)
+    text = int(np.maximum(messages.fields[_TEXT_ROWS], 0).sum())
+    lists, key_ends, value_ends = (_buffer(4 * (size + 1)) for size in (count, count * texts.COUNT, count * texts.COUNT))
+    keys, values = _buffer(count * texts.NAME_BYTES + SLACK), _buffer(text + count * _NUMBER_ROOM + SLACK)
+    made, _, _ = texts.write_headers(
+        messages.data,
+        messages.fields,
+        _numbers(lists),
+        _numbers(key_ends),
+        np.frombuffer(keys, np.uint8),
+        _numbers(value_ends),
+        np.frombuffer(values, np.uint8),
     )
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(there.sum(axis=1), out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=_TYPE)
+    pairs = pa.StructArray.from_arrays(
+        [
+            pa.Array.from_buffers(pa.string(), made, [None, key_ends, keys]),
+            pa.Array.from_buffers(pa.binary(), made, [None, value_ends, values]),
+        ],
+        fields=list(_TYPE.value_type),
+    )
+    return pa.ListArray.from_arrays(pa.Array.from_buffers(pa.int32(), count + 1, [None, lists]), pairs, type=_TYPE)
+
+
+def blob_ids(messages: Messages) -> pa.Array:
+    """The text form of every key."""
+    room = int(messages["key_size"].sum()) * 4 // 3 + 4 * len(messages)
+    return _texts(messages, texts.write_base64, room)
+
+
+def uuids(messages: Messages) -> pa.Array:
+    """The uuid of every key; in V1 to V5 any text may stand there."""
+    return _texts(messages, texts.write_uuids, int(messages["key_size"].sum()) + texts.UUID_TEXT * len(messages))
+
+
+def _texts(messages: Messages, write: object, room: int) -> pa.Array:
+    count = len(messages)
+    ends, out = _buffer(4 * (count + 1)), _buffer(room + SLACK)
+    starts, sizes = (np.ascontiguousarray(messages[name]) for name in ("key_start", "key_size"))
+    write(messages.data, starts, sizes, np.frombuffer(out, np.uint8), _numbers(ends))  # type: ignore[operator]
+    array = pa.Array.from_buffers(pa.binary(), count, [None, ends, out])
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([text.decode("utf-8", "replace") for text in array.to_pylist()], pa.string())
+
+
+def _buffer(size: int) -> pa.Buffer:
+    return pa.allocate_buffer(size)
+
+
+def _numbers(buffer: pa.Buffer) -> NDArray[np.int32]:
+    return np.frombuffer(buffer, np.int32)

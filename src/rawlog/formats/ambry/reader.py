@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from rawlog import columns
 from rawlog.errors import CorruptError, DataError
 from rawlog.format import NO_TIME, File, Spans, Want
-from rawlog.formats.ambry import kernels
-from rawlog.formats.ambry.keys import text_of
+from rawlog.formats.ambry.kernels import messages as kernels
 from rawlog.formats.ambry.layouts import (
     BLOB_TYPES,
     CRC_SIZE,
@@ -208,15 +207,8 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(messages: Messages, want: Want) -> pa.RecordBatch:
-    from rawlog.formats.ambry.properties import headers
-
     made = _Columns(messages, want)
-    arrays = {}
-    for column in want.table.columns:
-        if column.name == "headers":
-            arrays[column.name] = headers(messages)
-        else:
-            arrays[column.name] = made.column(column.name, column.type)
+    arrays = {column.name: made.column(column.name, column.type) for column in want.table.columns}
     return columns.batch(want.table, arrays, len(messages))
 
 
@@ -260,7 +252,14 @@ class _Columns:
         return KINDS.take(pa.array(self.messages["kind"]))
 
     def _blob_id(self) -> pa.Array:
-        return pa.array([text_of(key) for key in self._key().to_pylist()], pa.string())
+        from rawlog.formats.ambry.properties import blob_ids
+
+        return blob_ids(self.messages)
+
+    def _headers(self) -> pa.Array:
+        from rawlog.formats.ambry.properties import headers
+
+        return headers(self.messages)
 
     def _key(self) -> pa.Array:
         return columns.spans(self.messages.data, self.messages["key_start"], self.messages["key_size"])
@@ -301,9 +300,9 @@ class _Columns:
         return columns.integers(np.where(fits, number, 0), "int", fits)
 
     def _uuid(self) -> pa.Array:
-        from rawlog.formats.ambry.keys import parse
+        from rawlog.formats.ambry.properties import uuids
 
-        return pa.array([parse(key).uuid for key in self._key().to_pylist()], pa.string())
+        return uuids(self.messages)
 
     def _crc_ok(self) -> pa.Array:
         return columns.booleans(self.messages.sound)

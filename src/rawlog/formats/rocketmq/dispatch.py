@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rawlog import columns
 from rawlog.format import File
-from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq import COMMIT_LOG, config
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
@@ -26,6 +26,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.reader import Messages
 from rawlog.formats.rocketmq.text import Pairs, escaped
+from rawlog.walk import walk
 
 Queue = tuple[str, int]
 
@@ -214,10 +215,6 @@ def commit_logs(files: Iterable[File]) -> list[File]:
 
 def messages_of(file: File, *, errors: str = "stop", with_crc: bool = True) -> Iterator[Messages]:
     """The messages of a commit-log file, stale ones left out; a window at a time."""
-    from rawlog import registry
-    from rawlog.walk import walk
-
-    format = registry.formats()["rocketmq.commitlog"]
-    for frames in walk(file, format, errors=errors):
+    for frames in walk(file, COMMIT_LOG, errors=errors):
         rows = Messages.take(frames, file, with_crc=with_crc)
         yield rows.where(~rows.stale)

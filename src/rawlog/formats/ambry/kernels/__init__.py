@@ -1,0 +1,1 @@
+"""Loops over the bytes of Ambry stores: `messages` of a log, `texts` made of their fields."""

@@ -1,0 +1,255 @@
+"""The messages in Kafka's records: metadata records in their frame, control records, the keys and values of internal topics.
+
+Each is found by the number that stands in front of it; `codec` has the bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rawlog.errors import CorruptError, EncodeError, TruncatedError, UnsupportedError, unknown
+from rawlog.formats.kafka.codec import Codec, Message, codec, read_uvarint, write_uvarint
+from rawlog.formats.kafka.schema import Schema, document, schemas
+
+FRAME_VERSION = 1
+_INT16 = struct.Struct(">h")
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """A metadata record: its type by number and name, its version, and the message."""
+
+    key: int
+    name: str
+    version: int
+    message: Message
+    codec: Codec
+
+    def to_json(self) -> dict[str, Any]:
+        return self.codec.to_json(self.message)
+
+
+def type_name(schema: str) -> str:
+    """The name Kafka's dump tool gives a record type: `FeatureLevelRecord` is FEATURE_LEVEL_RECORD."""
+    return _WORD.sub("_", schema).upper()
+
+
+@lru_cache(maxsize=2)
+def framed_types(kind: str = "metadata") -> dict[int, Schema]:
+    """Schemas by the number in the frame: of the `metadata` log, or of the `remote` log metadata topic."""
+    if kind == "metadata":
+        found = document("metadata")
+        raws = [*found["records"], *found.get("laterRecords", ())]
+    else:
+        raws = document("internal")["remoteLogMetadataRecords"]
+    return {raw["apiKey"]: schemas()[raw["name"]] for raw in raws}
+
+
+@lru_cache(maxsize=1)
+def type_numbers() -> dict[str, int]:
+    """Numbers of metadata records by every name they go by: `TopicRecord`, `Topic`, `TOPIC_RECORD`."""
+    found: dict[str, int] = {}
+    for key, schema in framed_types().items():
+        for name in (schema.name, schema.name.removesuffix("Record"), type_name(schema.name)):
+            found[name] = key
+    return found
+
+
+def frame_head(value: bytes) -> tuple[int, int, int]:
+    """The type and version in a frame, and where its body begins. DataError if it is no frame."""
+    try:
+        frame, position = read_uvarint(value, 0)
+        if frame != FRAME_VERSION:
+            raise UnsupportedError(f"frame version {frame}, 1 expected", position=0, expected=1, found=frame, field="frame version")
+        key, position = read_uvarint(value, position)
+        version, position = read_uvarint(value, position)
+    except IndexError:
+        raise TruncatedError("the bytes end inside the frame", position=len(value)) from None
+    if key > 0x7FFF or version > 0x7FFF:
+        raise CorruptError(f"type {key}, version {version}: at most 32767 expected", position=0)
+    return key, version, position
+
+
+@lru_cache(maxsize=512)
+def _framed_codec(kind: str, key: int, version: int) -> tuple[str, Codec]:
+    schema = framed_types(kind).get(key)
+    if schema is None:
+        raise UnsupportedError(f"record type {key}, which is not known", found=key, field="record type")
+    return type_name(schema.name), codec(schema, version)
+
+
+def decode_framed(value: bytes, kind: str = "metadata") -> Framed:
+    """The record in a frame. UnsupportedError for types and versions that are not known, CorruptError for the rest."""
+    # Nearly every number is one byte: this is the inner loop of a fold.
+    if len(value) > 3 and value[0] == FRAME_VERSION and value[1] < 0x80 and value[2] < 0x80:
+        key, version, position = value[1], value[2], 3
+    else:
+        key, version, position = frame_head(value)
+    name, chosen = _framed_codec(kind, key, version)
+    return Framed(key, name, version, chosen.decode_all(value, position), chosen)
+
+
+def encode_framed(type: int | str, message: Mapping[str, Any], version: int | None = None) -> bytes:
+    """A metadata record in its frame, by default in the lowest version that holds what is given.
+
+    OptionError for an unknown type; EncodeError for what does not fit.
+    """
+    if isinstance(type, str):
+        if type not in type_numbers():
+            raise unknown("metadata record", type, type_numbers())
+        type = type_numbers()[type]
+    schema = framed_types().get(type)
+    if schema is None:
+        raise EncodeError(f"metadata record type {type} is not known")
+    if version is None:
+        version = lowest_version(schema, message)
+    elif version not in schema.valid:
+        raise EncodeError(f"{schema.name} version {version}; {schema.valid.low} to {schema.valid.high} are known")
+    else:
+        _refuse_absent(schema, message, version)
+    head = write_uvarint(FRAME_VERSION) + write_uvarint(type) + write_uvarint(version)
+    return head + codec(schema, version).encode(message)
+
+
+def lowest_version(schema: Schema, message: Mapping[str, Any]) -> int:
+    """The lowest version that has every field with another value than its default."""
+    for version in range(schema.valid.low, schema.valid.high + 1):
+        if not _absent(schema, message, version):
+            return version
+    raise EncodeError(f"{schema.name}: no version holds {', '.join(sorted(message))}")
+
+
+def _absent(schema: Schema, message: Mapping[str, Any], version: int) -> list[str]:
+    fields = {one.name: one for one in schema.fields}
+    return [
+        name
+        for name, value in message.items()
+        if name in fields and version not in fields[name].versions and value != fields[name].default
+    ]
+
+
+def _refuse_absent(schema: Schema, message: Mapping[str, Any], version: int) -> None:
+    lost = _absent(schema, message, version)
+    if lost:
+        raise EncodeError(f"{schema.name} version {version} has no {', '.join(lost)}")
+
+
+# ------------------------------------------------------------------ control records
+
+
+@lru_cache(maxsize=1)
+def control_types() -> dict[int, tuple[str, Schema]]:
+    """Names and schemas of control records by their type."""
+    rows = document("internal")["controlTypes"]
+    return {row["controlType"]: (row["controlName"], schemas()[row["valueSchema"]]) for row in rows}
+
+
+def control_codec(type: int, value: bytes) -> tuple[str, Codec]:
+    """The name and codec of a control record's value, whose first field is its version. DataError if there is none."""
+    if type not in control_types():
+        raise UnsupportedError(f"control record type {type}, which is not known", found=type)
+    if len(value) < _INT16.size:
+        raise TruncatedError("a control record without a version", position=0)
+    name, schema = control_types()[type]
+    return name, codec(schema, _INT16.unpack_from(value)[0])
+
+
+def decode_control(type: int, value: bytes) -> tuple[str, Codec, Message]:
+    """The name, codec and message of a control record. DataError if it cannot be told."""
+    name, found = control_codec(type, value)
+    message, _ = found.decode(value)
+    return name, found, message
+
+
+def encode_control(type: int, message: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Key and value of a control record. EncodeError for what does not fit."""
+    if type not in control_types():
+        raise EncodeError(f"control record type {type} is not known")
+    key = codec(schemas()["ControlRecordKey"], 0).encode({"version": 0, "type": type})
+    return key, codec(control_types()[type][1], int(message.get("version", 0))).encode(message)
+
+
+# ------------------------------------------------------------------ internal topics
+
+CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_STATE = "__consumer_offsets", "__transaction_state", "__share_group_state"
+REMOTE_LOG_METADATA = "__remote_log_metadata"
+_KEY_TYPES = {
+    CONSUMER_OFFSETS: ("consumerOffsetsKeyTypes", "laterConsumerOffsetsKeyTypes"),
+    TRANSACTION_STATE: ("transactionStateKeyTypes",),
+    SHARE_STATE: ("shareGroupStateKeyTypes",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """A record of an internal topic: the schemas' names without Key and Value, both messages; `value` None deletes the key."""
+
+    type: int
+    name: str
+    key: Message
+    key_codec: Codec
+    version: int | None
+    value: Message | None
+    value_codec: Codec | None
+
+
+@lru_cache(maxsize=4)
+def key_types(topic: str) -> dict[int, tuple[Schema, Schema]]:
+    """Schemas of keys and values of an internal topic by the number in front of the key."""
+    found = {}
+    for name in _KEY_TYPES[topic]:
+        for row in document("internal")[name]:
+            found[row["keyType"]] = (schemas()[row["keySchema"]], schemas()[row["valueSchema"]])
+    return found
+
+
+def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
+    """A record of `__consumer_offsets`, `__transaction_state` or `__share_group_state`. DataError if it is none."""
+    if key is None or len(key) < _INT16.size:
+        raise CorruptError("no key, or none that names its type")
+    number = _INT16.unpack_from(key)[0]
+    if number not in key_types(topic):
+        raise UnsupportedError(f"key type {number}, which is not known in {topic}", found=number)
+    key_schema, value_schema = key_types(topic)[number]
+    key_codec = codec(key_schema, number)
+    key_message = key_codec.decode_all(key, _INT16.size)
+    name = key_schema.name.removesuffix("Key")
+    if value is None:
+        return Keyed(number, name, key_message, key_codec, None, None, None)
+    if len(value) < _INT16.size:
+        raise TruncatedError("a value without a version")
+    version = _INT16.unpack_from(value)[0]
+    value_codec = codec(value_schema, version)
+    message = value_codec.decode_all(value, _INT16.size)
+    return Keyed(number, name, key_message, key_codec, version, message, value_codec)
+
+
+def encode_keyed(record: Keyed) -> tuple[bytes, bytes | None]:
+    """Key and value of a record of an internal topic."""
+    key = _INT16.pack(record.type) + record.key_codec.encode(record.key)
+    if record.value is None or record.value_codec is None:
+        return key, None
+    return key, _INT16.pack(record.value_codec.version) + record.value_codec.encode(record.value)
+
+
+def embedded(name: str, raw: bytes) -> dict[str, Any] | None:
+    """The subscription or assignment inside a classic group's member, as JSON; None if the bytes are another protocol's.
+
+    A version above those known is read as the newest known, as consumers do.
+    """
+    if len(raw) < _INT16.size:
+        return None
+    schema = schemas()[name]
+    version = min(_INT16.unpack_from(raw)[0], schema.valid.high)
+    try:
+        found = codec(schema, version)
+        message, _ = found.decode(raw, _INT16.size)
+    except (CorruptError, TruncatedError, UnsupportedError):
+        return None
+    return found.to_json(message)

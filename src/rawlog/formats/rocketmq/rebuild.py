@@ -1,0 +1,263 @@
+"""Consume queues and key index anew from the commit log, byte for byte what the engine would write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.errors import DataError, OptionError
+from rawlog.format import File
+from rawlog.formats.rocketmq import dispatch, index
+from rawlog.formats.rocketmq.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, Derived, Queue
+from rawlog.formats.rocketmq.kernels import derive
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_UNIT,
+    CHECKPOINT,
+    CHECKPOINT_SIZE,
+    DEFAULT_ENTRIES,
+    DEFAULT_SLOTS,
+    EXT_END_SIZE,
+    EXT_UNIT,
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    PRE_BLANK_SIZE,
+    SLOT,
+    UNIT,
+)
+from rawlog.formats.rocketmq.stage import Report, copy_file, relative, staged, write_sized
+
+DERIVED = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext", "rocketmq.index", "rocketmq.checkpoint")
+NEVER_COPIED = ("rocketmq.abort", "rocketmq.lock", "rocketmq.stray")
+EXT_FLAG = -(1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large a broker makes its files, in bytes; the index in slots and entries."""
+
+    commit_log: int = 1 << 30
+    queue: int = 300_000 * UNIT.size
+    batch_queue: int = 300_000 * BATCH_UNIT.size
+    ext: int = 48 << 20
+    slots: int = DEFAULT_SLOTS
+    entries: int = DEFAULT_ENTRIES
+
+    def told(self, options: Mapping[str, str]) -> Sizes:
+        """The same with what options say: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots`, `index_entries`."""
+        names = {
+            "commit_log": "commitlog_size",
+            "queue": "queue_size",
+            "batch_queue": "batch_queue_size",
+            "ext": "ext_size",
+            "slots": "index_slots",
+            "entries": "index_entries",
+        }
+        changed = {}
+        for field, option in names.items():
+            if option in options:
+                try:
+                    changed[field] = int(options[option])
+                except ValueError:
+                    raise OptionError(f"{option} {options[option]!r}: a whole number expected") from None
+                if changed[field] <= 0:
+                    raise OptionError(f"{option} {changed[field]}: a number above zero expected")
+        sized = replace(self, **changed)
+        # A broker rounds these up to whole units.
+        return replace(sized, queue=_up(sized.queue, UNIT.size), batch_queue=_up(sized.batch_queue, BATCH_UNIT.size))
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def sizes_of(files: Iterable[File]) -> Sizes:
+    """The sizes that a store's own files have; the defaults where it has none."""
+    found: dict[str, int] = {}
+    names = {
+        "rocketmq.commitlog": "commit_log",
+        "rocketmq.consumequeue": "queue",
+        "rocketmq.batchconsumequeue": "batch_queue",
+        "rocketmq.consumequeueext": "ext",
+    }
+    for file in files:
+        if file.format in names and file.size and file.place.state is None:
+            found[names[file.format]] = max(file.size, found.get(names[file.format], 0))
+        elif file.format == "rocketmq.index" and file.problem is None and "slots" not in found:
+            try:
+                with index.Index(file.path) as opened:
+                    if opened.header.count > 1:
+                        found |= {"slots": opened.header.slots, "entries": opened.header.entries}
+            except DataError:
+                continue
+    return replace(Sizes(), **found)
+
+
+def rebuild_store(files: Sequence[File], target: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Report:
+    """A copy of a store whose consume queues, key index and checkpoint are made anew from the commit log. The source is not touched.
+
+    Options: the sizes (`Sizes.told`), `delay_levels` (as the broker's messageDelayLevel), `commitlog` = `copy` or `none`.
+    Messages behind damage in a file are not derived from: repair the store first (the report says so).
+    """
+    options = options or {}
+    unwanted = (*DERIVED, *NEVER_COPIED)
+    with staged(target) as stage:
+        report = Report(os.fspath(target))
+        for file in files:
+            if file.format in unwanted or file.format is None or file.problem is not None:
+                continue
+            if file.format == "rocketmq.commitlog" and options.get("commitlog") == "none":
+                continue
+            copy_file(file, stage / relative(file))
+            report.files += 1
+        write_derived(files, stage, sizes_of(files).told(options), options, report)
+    return report
+
+
+def write_derived(files: Sequence[File], stage: Path, sizes: Sizes, options: Mapping[str, str], report: Report) -> None:
+    """All derived files of a store below `stage`."""
+    settings = dispatch.settings_of(files, options)
+    derived = Derived()
+    last = 0
+    for file in dispatch.commit_logs(files):
+        for rows in dispatch.messages_of(file):
+            good = rows.crc_ok
+            stop = len(rows) if good.all() else int(np.argmin(good))
+            part = rows.cut(0, stop)
+            dispatch.derive_from(part, settings, derived)
+            report.messages += len(part)
+            if len(part):
+                last = max(last, int(part[dispatch.kernels.F_STORE_TIME].max()))
+            if stop < len(rows):
+                report.notes.append(f"{file.path}: byte {rows.frame_position(stop):,}: wrong checksum; nothing behind it was derived from")
+                break
+            if rows.frames.status.is_damage:
+                report.notes.append(f"{file.path}: byte {rows.frames.reached_in_file:,}: damage; nothing behind it was derived from")
+    batch_topics = settings.batch_topics | derived.batch_topics
+    ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
+    for queue in sorted(derived.units):
+        units = derived.queue(queue)
+        report.queues += 1
+        report.units += int(units.shape[1])
+        if queue[0] in batch_topics:
+            report.files += write_batch_queue(stage, queue, units, sizes)
+        else:
+            report.files += write_queue(stage, queue, units, sizes, report, with_ext=queue[0] in ext)
+    full_until = write_index(stage, derived, sizes, report)
+    write_checkpoint(stage, last, full_until)
+    report.files += 1
+
+
+def folder(stage: Path, kind: str, queue: Queue) -> Path:
+    return stage / kind / queue[0] / str(queue[1])
+
+
+def placed(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
+    """Units as a broker appends them: the first offset, those it takes, and how many numbers it passes over.
+
+    It appends each directly behind the one before, whatever number the message has, and drops one whose number was there already.
+    """
+    offsets = units[U_OFFSET]
+    first = int(offsets[0])
+    if (offsets == first + np.arange(offsets.size)).all():
+        return first, units, 0
+    keep, following, gaps = np.zeros(offsets.size, np.bool_), first, 0
+    for row, offset in enumerate(offsets.tolist()):
+        if offset >= following:
+            gaps += offset > following
+            keep[row] = True
+            following += 1
+    return first, units[:, keep], gaps
+
+
+def write_queue(stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes, report: Report, *, with_ext: bool = False) -> int:
+    """The files of a plain consume queue; their number."""
+    first, units, gaps = placed(units)
+    if gaps:
+        report.notes.append(f"{queue[0]} queue {queue[1]}: {gaps:,} gaps in the queue offsets: from there on numbers and places differ")
+    files = 0
+    if with_ext:
+        files, units = _write_ext(stage, queue, units, sizes)
+    start = first * UNIT.size // sizes.queue * sizes.queue
+    blanks = first - start // UNIT.size
+    rows = np.zeros(blanks + units.shape[1], UNIT.dtype)
+    rows["size"][:blanks] = PRE_BLANK_SIZE
+    rows["physical_offset"][blanks:], rows["size"][blanks:] = units[U_PHYSICAL], units[U_SIZE]
+    rows["tag_hash"][blanks:] = units[U_TAG]
+    return files + _write_files(folder(stage, "consumequeue", queue), rows.tobytes(), start, sizes.queue)
+
+
+def _write_files(where: Path, data: bytes, start: int, size: int) -> int:
+    for number, position in enumerate(range(0, len(data), size)):
+        write_sized(where / f"{start + number * size:020}", [data[position : position + size]], size)
+    return -(-len(data) // size)
+
+
+def _write_ext(stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes) -> tuple[int, NDArray[np.int64]]:
+    """Ext units of the messages, without bitmaps, and the plain units that point to them."""
+    count, each = units.shape[1], (sizes.ext - EXT_END_SIZE) // EXT_UNIT.size
+    rows = np.zeros(count, EXT_UNIT.dtype)
+    rows["size"], rows["tag_hash"], rows["store_timestamp"] = EXT_UNIT.size, units[U_TAG], units[U_TIME]
+    where, files = folder(stage, "consumequeue_ext", queue), -(-count // each)
+    for number in range(files):
+        part = rows[number * each : (number + 1) * each].tobytes()
+        mark = [b"\xff\xff"] if (number + 1) * each < count else []
+        write_sized(where / f"{number * sizes.ext:020}", [part, *mark], sizes.ext)
+    numbers = np.arange(count, dtype=np.int64)
+    pointing = units.copy()
+    pointing[U_TAG] = EXT_FLAG + numbers // each * sizes.ext + numbers % each * EXT_UNIT.size
+    return files, pointing
+
+
+def write_batch_queue(stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes) -> int:
+    """The files of a batch consume queue; their number."""
+    rows = np.zeros(units.shape[1], BATCH_UNIT.dtype)
+    rows["physical_offset"], rows["size"], rows["tag_hash"] = units[U_PHYSICAL], units[U_SIZE], units[U_TAG]
+    rows["store_timestamp"], rows["base_offset"], rows["batch_size"] = units[U_TIME], units[U_OFFSET], units[U_BATCH]
+    rows["compacted_offset"] = -1
+    return _write_files(folder(stage, "batchconsumequeue", queue), rows.tobytes(), 0, sizes.batch_queue)
+
+
+def write_index(stage: Path, derived: Derived, sizes: Sizes, report: Report) -> int:
+    """The files of the key index; the time at which the last full one ends."""
+    hashes, addresses, times = derived.keys()
+    report.keys = int(hashes.size)
+    done, full_until, before, name_before = 0, 0, np.zeros(derive.STATE, np.int64), 0
+    (stage / "index").mkdir(parents=True, exist_ok=True)
+    while done < hashes.size:
+        state = np.zeros(derive.STATE, np.int64)
+        state[derive.X_COUNT] = 1
+        if before[derive.X_END] > 0:
+            state[derive.X_BEGIN] = state[derive.X_END] = before[derive.X_END]
+        if before[derive.X_END_TIME] > 0:
+            state[derive.X_BEGIN_TIME] = state[derive.X_END_TIME] = before[derive.X_END_TIME]
+        slots, entries = np.zeros(sizes.slots, np.int32), np.zeros(sizes.entries * INDEX_ENTRY.size, np.uint8)
+        done = int(derive.append_keys(hashes, addresses, times, done, state, slots, entries))
+        name_before = max(int(state[derive.X_BEGIN_TIME]), name_before + 1)
+        header = np.array([tuple(state.tolist())], INDEX_HEADER.dtype).tobytes()
+        used = int(state[derive.X_COUNT]) * INDEX_ENTRY.size
+        size = INDEX_HEADER.size + sizes.slots * SLOT.size + sizes.entries * INDEX_ENTRY.size
+        write_sized(stage / "index" / _index_name(name_before), [header, slots.astype(">i4").tobytes(), entries[:used]], size)
+        report.files += 1
+        if int(state[derive.X_COUNT]) >= sizes.entries:
+            full_until = int(state[derive.X_END_TIME])
+        before = state
+    return full_until
+
+
+def _index_name(ms: int) -> str:
+    """17 digits; a broker takes its local clock, which nobody reads."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(max(ms, 0), 250_000_000_000_000))
+    return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03}"
+
+
+def write_checkpoint(stage: Path, last: int, index_until: int) -> None:
+    row = np.zeros(1, CHECKPOINT.dtype)
+    row["physic_timestamp"] = row["logics_timestamp"] = last
+    row["index_timestamp"] = index_until
+    write_sized(stage / "checkpoint", [row.tobytes()], CHECKPOINT_SIZE)

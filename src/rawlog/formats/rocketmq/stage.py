@@ -1,0 +1,96 @@
+"""A store directory on its way: written under another name, then renamed; what a job that wrote one has to tell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.errors import AccessError
+from rawlog.format import File
+from rawlog.formats.rocketmq.paths import above
+from rawlog.storage import Source, local_path
+
+PIECE = 4 << 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What was written, and every loss and change by name."""
+
+    target: str = ""
+    messages: int = 0
+    queues: int = 0
+    units: int = 0
+    keys: int = 0
+    files: int = 0
+    bytes_lost: int = 0
+    messages_lost: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was lost on the way."""
+        return not self.bytes_lost and not self.messages_lost
+
+
+@contextlib.contextmanager
+def staged(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """A directory to fill that appears under `target` only when the block ends well. AccessError if there is something already."""
+    path = Path(local_path(os.fspath(target)))
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise AccessError(f"{path}: exists already; choose another name")
+    stage = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir(parents=True)
+        yield stage
+        if path.exists():
+            path.rmdir()
+        stage.rename(path)
+    except OSError as error:
+        shutil.rmtree(stage, ignore_errors=True)
+        if isinstance(error, AccessError):
+            raise
+        raise AccessError(f"{path}: {error.strerror or error}") from None
+    except BaseException:
+        shutil.rmtree(stage, ignore_errors=True)
+        raise
+
+
+def write_sized(path: Path, pieces: list[NDArray[np.uint8] | bytes], size: int) -> None:
+    """A file of `size` bytes that begins with these and goes on with zeros, which take no room on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(memoryview(piece).cast("B"))
+        file.truncate(size)
+
+
+def copy_file(file: File, path: Path) -> None:
+    """The same bytes again; runs of zeros stay holes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Source(file.path) as source, path.open("wb") as out:
+        position = 0
+        while position < source.size:
+            piece = source.read(position, PIECE)
+            if not piece:
+                break
+            if piece.count(0) == len(piece):
+                out.seek(len(piece), os.SEEK_CUR)
+            else:
+                out.write(piece)
+            position += len(piece)
+        out.truncate(source.size)
+
+
+def relative(file: File) -> str:
+    """The path of a file below its store's root."""
+    root = file.place.group or above(file.path, 1)
+    return file.path[len(root) :].lstrip("/")

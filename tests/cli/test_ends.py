@@ -1,0 +1,227 @@
+"""How runs end: exit codes, messages with a place, and never a traceback, whatever the input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.conftest import COMMAND, HEADER, entry, recording
+from tests.golden_data import damaged_replays, golden_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("cat",),
+        ("cat", "{log}", "--nonsense"),
+        ("cat", "{log}", "--table", "record"),
+        ("cat", "{log}", "--columns", "offest"),
+        ("cat", "{log}", "--json", "--csv"),
+        ("cat", "{log}", "--delimiter", ","),
+        ("cat", "{log}", "--since", "yesterday"),
+        ("cat", "{log}", "-o", "middle"),
+        ("cat", "{log}", "-o", "1", "--from-offset", "2"),
+        ("cat", "{log}", "--where", "offset >"),
+        ("cat", "{log}", "--where", "nothing = 1"),
+        ("cat", "{log}", "--format", "%Q"),
+        ("cat", "{log}", "--format", "%v{nonsense}"),
+        ("cat", "{log}", "--format", "%["),
+        ("cat", "{log}", "--format", "%e"),
+        ("cat", "{log}", "--raw", "--columns", "offset"),
+        ("cat", "{log}", "--max-decompressed", "big"),
+        ("cat", "{log}", "--partition", "x"),
+        ("tail", "{log}", "-f", "--isolation", "read_committed"),
+        ("tail", "{log}", "-f", "--table", "files"),
+        ("verify", "{log}", "--rule", "no.such.rule"),
+        ("explain", "{log}", "--at", "-1"),
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_wrong_usage_is_2(run, log, arguments):
+    ran = run(*(str(log) if argument == "{log}" else argument for argument in arguments))
+    assert ran.code == 2, ran
+    assert ran.out == b""
+    assert ran.err.startswith("rawlog: ")
+
+
+def test_unknown_names_are_answered_with_the_nearest(run, log):
+    assert "did you mean records" in run("cat", log, "--table", "record").err
+    assert "did you mean verify" in run("verfy", log).err
+
+
+@pytest.mark.parametrize("verb", ["cat", "head", "tail", "count", "ls", "explain", "verify"])
+def test_what_is_not_there_is_3(run, tmp_path, verb):
+    ran = run(verb, tmp_path / "missing")
+    assert ran.code == 3
+    assert "missing: no such file or directory" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["cat", "head", "tail", "count", "explain", "verify"])
+def test_random_and_empty_files_are_3(run, tmp_path, verb):
+    noise = tmp_path / "noise.bin"
+    noise.write_bytes(os.urandom(4096).replace(b"\0", b"\1"))
+    nothing = tmp_path / "nothing.bin"
+    nothing.write_bytes(b"")
+    for path in (noise, nothing):
+        ran = run(verb, path)
+        assert ran.code == 3, ran
+        assert path.name in ran.err
+    assert run("ls", noise, nothing).code == 0
+
+
+def test_an_unknown_format_name_is_3(run, log):
+    assert run("cat", log, "--as", "replay.recordin").code == 3
+
+
+def test_as_overrules_recognition(run, tmp_path):
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(recording(b"x"))
+    assert run("cat", path, "--as", "replay.recording", "--raw").text == "x\n"
+
+
+@pytest.mark.parametrize("case", damaged_replays(), ids=str)
+def test_damaged_recordings_end_as_promised(run, case):
+    """The real tool's messages are all there; what it calls an error is ours too, with its place."""
+    ran = run("cat", case.path, "--json")
+    assert ran.code in (0, 1, 3), ran
+    if case.exit == 0 and ran.code == 0:
+        assert "unfinished" in ran.err or not ran.err
+    if ran.code == 1:
+        assert case.path.name in ran.err
+        assert "byte " in ran.err
+    verified = run("verify", case.path, "--json")
+    assert verified.code in (0, 1, 3), verified
+    assert run("ls", case.path, "--json").code == 0
+
+
+def test_damage_ends_behind_the_rows_before_it(run, tmp_path):
+    path = tmp_path / "r.log"
+    broken = entry(b"x")[:8] + b"\xff" * 16
+    path.write_bytes(recording(b"one", b"two") + broken + recording(b"three", b"four", b"five", b"six")[len(HEADER) :])
+    ran = run("cat", path, "--raw")
+    assert (ran.code, ran.text) == (1, "one\ntwo\n")
+    assert f"byte {len(recording(b'one', b'two')):,}" in ran.err
+    assert run("count", path).code == 1
+    stopped = run("cat", path, "--raw", "--errors", "stop")
+    assert (stopped.code, stopped.text) == (1, "one\ntwo\n")
+    skipped = run("cat", path, "--raw", "--errors", "skip")
+    assert (skipped.code, skipped.text) == (1, "one\ntwo\nthree\nfour\nfive\nsix\n")
+    assert "skipped" in skipped.err
+    assert run("tail", "-n", 1, path).code == 1
+    assert run("explain", path, "--at", len(recording(b"one", b"two")) + 2).code == 1
+
+
+def test_a_cut_file_is_only_noted(run, log):
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-2])
+    for verb in ("cat", "count", "tail"):
+        ran = run(verb, log)
+        assert ran.code == 0
+        assert "unfinished" in ran.err
+    assert run("cat", log, "--raw").text == "zero\none\ntwo\nthree\n"
+    assert run("verify", log).code == 0
+    assert run("ls", log, "--json").rows[0]["state"] == "truncated"
+    assert run("explain", log, "--at", len(whole) - 4).code == 1
+
+
+def test_a_directory_with_files_that_cannot_be_read(spawn, run, log):
+    """The readable ones are read, the others are told, and the end is 3."""
+    folder = log.parent
+    (folder / "dangling.log").symlink_to(folder / "nowhere")
+    os.mkfifo(folder / "pipe.log")
+    (folder / "note.txt").write_text("not a log")
+    ran = run("cat", folder, "--raw")
+    assert (ran.code, ran.text) == (3, "zero\none\ntwo\nthree\nfour\n")
+    assert "dangling symbolic link" in ran.err
+    assert "not a regular file" in ran.err
+    assert run("count", folder).code == 3
+    assert run("ls", folder).code == 3
+    verified = run("verify", folder, "--json")
+    assert verified.code == 3
+    assert verified.rows[-1]["verdict"] == "damaged"
+    assert run("cat", folder / "dangling.log").code == 3
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+def test_a_file_without_permission(run, log):
+    log.chmod(0)
+    ran = run("cat", log)
+    assert ran.code == 3
+    assert "permission denied" in ran.err.lower()
+
+
+def test_huge_declared_lengths_take_no_memory(spawn, tmp_path):
+    path = tmp_path / "r.log"
+    path.write_bytes(HEADER + b"\0" * 8 + b"\0" * 8 + (2**62).to_bytes(8, "big") + b"x")
+    assert spawn("cat", path).code == 1
+    path.write_bytes(HEADER + b"\0" * 8 + b"\0" * 8 + (104_857_600).to_bytes(8, "big") + b"x")
+    assert spawn("cat", path).code == 0
+
+
+def test_an_internal_error_is_one_line(run, log, monkeypatch):
+    import rawlog.rows
+
+    def broken(self):
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(rawlog.rows.Rows, "batches", broken)
+    ran = run("cat", log)
+    assert ran.code == 70
+    assert ran.err.count("\n") == 1
+    assert "please report" in ran.err
+
+
+# ------------------------------------------------------------------ real processes
+
+
+def test_real_exit_codes(spawn, log, tmp_path):
+    assert spawn("cat", log, "--raw").out == b"zero\none\ntwo\nthree\nfour\n"
+    assert spawn("verify", golden_path("replay", "damaged", "v2-hole.log")).code == 1
+    assert spawn("cat", log, "--nonsense").code == 2
+    assert spawn("cat", tmp_path / "missing").code == 3
+
+
+def test_a_closed_pipe_ends_quietly(environment, tmp_path):
+    path = tmp_path / "big.log"
+    path.write_bytes(HEADER + entry(b"v" * 100) * 20_000)
+    for options in (["cat", str(path), "--json"], ["cat", str(path)], ["cat", str(path), "--arrow"], ["verify", "--rules"]):
+        process = subprocess.Popen(
+            [*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        )
+        process.stdout.read(10)
+        process.stdout.close()
+        error = process.stderr.read()
+        assert (process.wait(60), error) == (0, b""), options
+        process.stderr.close()
+
+
+def test_a_full_disk_is_told(spawn, environment, log):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "cat", str(log), "--json"], stdout=full, stderr=subprocess.PIPE, env=environment, check=False
+        )
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"rawlog: standard output: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_interrupt_is_130(environment, tmp_path):
+    path = tmp_path / "big.log"
+    path.write_bytes(HEADER + entry(b"v" * 100) * 500_000)
+    process = subprocess.Popen(
+        [*COMMAND, "cat", str(path), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    process.stdout.read(10)  # it is at work, and soon waits for us
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in error

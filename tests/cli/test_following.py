@@ -1,0 +1,215 @@
+"""`tail -f`: every row once, as files grow, roll and are replaced."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rawlog import registry
+from rawlog.cli.following import Follower
+from rawlog.select import Selection
+from rawlog.tree import open_tree
+from tests.cli.conftest import COMMAND, HEADER, entry, recording
+from tests.golden_data import golden_path
+
+SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
+
+
+def follower(path: Path, **changes: object) -> Follower:
+    notes: list[str] = []
+    made = Follower([str(path)], None, registry.table_named("records"), Selection(**changes), notes.append)
+    made.notes = notes  # type: ignore[attr-defined]
+    return made
+
+
+def values(made: Follower) -> list[bytes]:
+    return [value for batch in made.poll() for value in batch.column("value").to_pylist()]
+
+
+def offsets(made: Follower) -> list[int]:
+    return [value for batch in made.poll() for value in batch.column("offset").to_pylist()]
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_a_growing_file_byte_by_byte(tmp_path):
+    path = tmp_path / "r.log"
+    made = follower(path.parent)
+    seen: list[bytes] = []
+    for byte in recording(b"one", b"two", b""):
+        append(path, bytes([byte]))
+        seen += values(made)
+    assert seen == [b"one", b"two", b""]
+    assert values(made) == []
+
+
+def test_begins_at_the_present_end(log):
+    made = follower(log)
+    made.skip(open_tree(str(log)))
+    assert values(made) == []
+    append(log, entry(b"five"))
+    (batch,) = made.poll()
+    assert batch.column("value").to_pylist() == [b"five"]
+    assert batch.column("offset").to_pylist() == [5]
+
+
+def test_an_unfinished_entry_is_waited_for(log):
+    made = follower(log)
+    append(log, entry(b"five")[:-1])
+    assert values(made) == [b"zero", b"one", b"two", b"three", b"four"]
+    assert values(made) == []
+    append(log, b"e" + entry(b"six"))
+    assert values(made) == [b"five", b"six"]
+
+
+def test_rolling_segments_in_a_growing_directory(tmp_path):
+    target = tmp_path / "segments-by-size-0"
+    target.mkdir()
+    made = follower(tmp_path)
+    seen: list[int] = []
+    segments = sorted(SEGMENTS.glob("*.log"))
+    assert len(segments) > 2
+    for segment in segments:
+        data = segment.read_bytes()
+        for start in range(0, len(data), 700):
+            append(target / segment.name, data[start : start + 700])
+            seen += offsets(made)
+    everything = [row for row in _all(SEGMENTS)]
+    assert seen == everything
+    assert len(set(seen)) == len(seen)
+
+
+def _all(path: Path) -> list[int]:
+    import rawlog
+
+    return rawlog.read(path, columns=["offset"]).column("offset").to_pylist()
+
+
+def test_old_segments_are_not_shown_again(tmp_path):
+    target = tmp_path / "segments-by-size-0"
+    shutil.copytree(SEGMENTS, target)
+    made = follower(tmp_path)
+    made.skip(open_tree(str(tmp_path)))
+    assert offsets(made) == []
+    for path in target.glob("*.log"):
+        path.touch()
+    assert offsets(made) == []
+
+
+def test_a_recording_begun_again_is_read_from_its_beginning(log):
+    made = follower(log)
+    values(made)
+    log.write_bytes(recording(b"new"))
+    assert values(made) == [b"new"]
+    assert "became smaller" in made.notes[0]  # type: ignore[attr-defined]
+
+
+def test_a_replaced_file_is_read_from_its_beginning(log):
+    made = follower(log)
+    values(made)
+    log.rename(log.with_suffix(".old"))
+    log.write_bytes(recording(b"a", b"b", b"c", b"d", b"e", b"f", b"gggggggggggggggggggggggg"))
+    assert values(made)[-1] == b"gggggggggggggggggggggggg"
+    assert "was replaced" in made.notes[0]  # type: ignore[attr-defined]
+
+
+def test_a_log_cut_back_shows_only_what_comes(tmp_path):
+    target = tmp_path / "segments-by-size-0"
+    target.mkdir()
+    source = sorted(SEGMENTS.glob("*.log"))[0].read_bytes()
+    path = target / "00000000000000000000.log"
+    path.write_bytes(source)
+    made = follower(tmp_path)
+    first = offsets(made)
+    sizes = [int.from_bytes(source[8:12], "big") + 12]
+    path.write_bytes(source[: sizes[0]])
+    assert offsets(made) == []
+    append(path, source[sizes[0] :])
+    again = offsets(made)
+    assert again
+    assert again == first[-len(again) :]
+
+
+def test_selections_hold_while_following(log):
+    made = follower(log, where="length(value) = 3")
+    assert values(made) == [b"one", b"two"]
+    append(log, entry(b"five") + entry(b"six"))
+    assert values(made) == [b"six"]
+
+
+class Tail:
+    """A real `tail -f`, with its lines as they come."""
+
+    def __init__(self, environment: dict[str, str], *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "tail", "-f", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        self.lines: queue.Queue[bytes] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.put(line)
+
+    def next(self) -> dict[str, object]:
+        return json.loads(self.lines.get(timeout=120))
+
+
+def test_a_real_tail_f_until_interrupted(environment, log):
+    tail = Tail(environment, log.parent, "-n", 1, "--json")
+    assert tail.next()["value"] == "four"
+    append(log, entry(b"five"))
+    assert tail.next()["value"] == "five"
+    (log.parent / "second.log").write_bytes(recording(b"new file"))
+    assert tail.next()["value"] == "new file"
+    append(log, entry(b"six"))
+    assert tail.next()["value"] == "six"
+    time.sleep(0.6)
+    assert tail.lines.empty()
+    tail.process.send_signal(signal.SIGINT)
+    assert tail.process.wait(60) == 0
+    assert tail.process.stderr.read() == b""
+
+
+def test_tail_f_ends_when_nobody_reads(environment, log):
+    process = subprocess.Popen(
+        [*COMMAND, "tail", "-f", str(log), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_tail_f_with_a_limit(run, log):
+    assert run("tail", "-f", "-n", 3, "--limit", 2, log, "--raw").text == "two\nthree\n"
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv", "--raw"])
+def test_tail_f_waits_for_a_file_in_an_empty_directory(environment, tmp_path, form):
+    process = subprocess.Popen(
+        [*COMMAND, "tail", "-f", str(tmp_path), "--limit", "1", form],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    time.sleep(1)
+    (tmp_path / "r.log").write_bytes(HEADER + entry(b"first"))
+    out, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (0, b"")
+    assert b"first" in out
