@@ -205,6 +205,9 @@ class Family:
         default_factory=dict
     )
     fold_tables: tuple[Table, ...] = ()
+    #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
+    #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
+    takes: Callable[[str | None, File], bool] | None = None
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
@@ -220,6 +223,12 @@ class Family:
     @property
     def all_group_rules(self) -> Sequence[Rule[Any]]:
         return self.group_rules() if callable(self.group_rules) else self.group_rules
+
+    def files_for(self, table: str | None, files: Iterable[File]) -> list[File]:
+        """The files that a folded table is made of, or, for None, that rules over several files look at."""
+        if self.takes is None:
+            return [file for file in files if file.system == self.name]
+        return [file for file in files if self.takes(table, file)]
 
     @property
     def tables(self) -> tuple[Table, ...]:

@@ -187,7 +187,7 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None) -> Findin
     chosen = chosen or Chosen()
     result = Findings()
     for family in registry.families():
-        mine = [file for file in files if file.system == family.name]
+        mine = family.files_for(None, files)
         for one in family.all_group_rules if mine else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, mine)
@@ -208,7 +208,7 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
     chosen = chosen or Chosen()
     result = Findings()
     for family in registry.families():
-        files = [file for file in tree if file.system == family.name]
+        files = family.files_for(None, tree)
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, files)

@@ -67,7 +67,10 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
         return [Part((file,)) for file in tree if selection.takes_file(file)]
     for family in registry.families():
         if table.name in family.folds:
-            chosen = tuple(file for file in tree if file.system == family.name and selection.takes_file(file))
+            # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
+            by_row = {"topic", "partition"} & set(table.names)
+            files = family.files_for(table.name, tree)
+            chosen = tuple(file for file in files if by_row or selection.takes_file(file))
             return [Part(chosen)] if chosen else []
     able = registry.formats_with(table)
     parts: list[Part] = []
@@ -172,7 +175,7 @@ def read(
         return
     for family in registry.families():
         if table.name in family.folds:
-            wanted = {"isolation": selection.isolation, **selection.options}
+            wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
             for batch in family.folds[table.name](part.files, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)
             return

@@ -26,11 +26,12 @@ class Tree:
     def tables(self) -> tuple[str, ...]:
         """The names of the tables that these files can be read as."""
         present = {file.format for file in self.files if file.format}
-        systems = {file.system for file in self.files if file.format}
+        folds = {table.name: family for family in registry.families() for table in family.fold_tables}
         names = []
         for name, table in registry.tables().items():
-            family = name.split(".", 1)[0] if "." in name else None
-            if name in ("files", "findings") or registry.formats_with(table) & present or (family in systems and any(table is fold for fold in registry.family(str(family)).fold_tables)):
+            if name in ("files", "findings") or registry.formats_with(table) & present:
+                names.append(name)
+            elif name in folds and folds[name].files_for(name, self.files):
                 names.append(name)
         return tuple(names)
 

@@ -83,13 +83,23 @@ def lock(name: str, roots: Iterable[str], alone: Iterable[str] = ()) -> Path:
     artifacts = [each.artifact for each in (*asked, *(n for n in needed if n.scope in ("compile", "runtime")))]
     artifacts += [repository.create_dependency(each).artifact for each in alone]
     lines = []
-    for artifact in artifacts:
+    for asked_for in artifacts:
+        artifact = _pinned(repository, asked_for)
         digest = hashlib.sha256(artifact.resolve().read_bytes()).hexdigest()
         lines.append(f"{artifact.groupId}:{artifact.artifactId}:{artifact.version} {digest}\n")
     path = LOCKS / f"{name}.txt"
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"# {' '.join(roots)}\n" + "".join(dict.fromkeys(lines)))
     return path
+
+
+def _pinned(repository: Any, artifact: Any) -> Any:
+    """The artifact itself; for a range of one version, such as `[1.53.0]`, which jgo takes for a name, that of the version."""
+    version = str(artifact.version)
+    if not version.startswith("["):
+        return artifact
+    exact = version.strip("[]").partition(",")[0]
+    return repository.create_dependency(f"{artifact.groupId}:{artifact.artifactId}:{exact}").artifact
 
 
 def _repository() -> Any:

@@ -139,7 +139,7 @@ def test_the_session_is_ready(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.range(10).count() == 10
     workers = spark.sparkContext.parallelize([0]).map(lambda _: __import__("sys").executable).collect()
-    assert workers == [os.environ["PYSPARK_PYTHON"]]
+    assert workers == [sys.executable]
 
 
 def test_the_active_session_is_used_again(spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.errors import CorruptError, OptionError, UnknownFormatError
+from rawlog.errors import CorruptError, DataError, OptionError, UnknownFormatError
 from rawlog.spark import options, splits
 from tests.golden_data import golden_path
 
@@ -317,6 +317,22 @@ def test_modes_fail_pass_over_or_drop(tmp_path: Path) -> None:
         read(damaged)
     for mode in ("PERMISSIVE", "DROPMALFORMED"):
         assert read(damaged, mode=mode).equals(rawlog.read(damaged, errors="skip"))
+
+
+def test_only_dropmalformed_drops_a_file_whose_header_is_damaged() -> None:
+    from rawlog.format import File
+    from rawlog.rows import Part
+
+    path = golden_path("replay", "damaged", "v1-version-3.log")
+    part = Part((File(str(path), path.stat().st_size, None, "replay.recording"),))
+    for mode in options.MODES:
+        request = options.parse({"path": str(path), "mode": mode})
+        task = splits.Splits(((part, request.selection),))
+        if mode == "DROPMALFORMED":
+            assert list(splits.read(task, request, request.wanted.schema)) == []
+        else:
+            with pytest.raises(DataError, match="unsupported protocol version: 3"):
+                list(splits.read(task, request, request.wanted.schema))
 
 
 def test_nothing_to_read_as_the_table_is_said() -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 import rawlog
@@ -388,10 +387,11 @@ def test_spark_follows_a_growing_directory_across_a_restart(spark: SparkSession,
         query = collect(spark, source.parent, out).trigger(processingTime="100 milliseconds").start(f"{out}/data")
         try:
             for log in half:
-                for piece in pieces(log.read_bytes(), rng):
+                for size in (1, 100, 61, 5000, -1):  # in the middle of a frame, mostly
+                    data = log.read_bytes()[(source / log.name).stat().st_size if (source / log.name).exists() else 0 :]
                     with (source / log.name).open("ab") as file:
-                        file.write(piece)
-                    time.sleep(0.05)
+                        file.write(data if size < 0 else data[:size])
+                    time.sleep(0.2)
             if half[0] is segments[0]:
                 time.sleep(rng.random())  # stopped wherever it is, perhaps in the middle of a batch
             else:

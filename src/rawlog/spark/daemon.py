@@ -24,8 +24,9 @@ def quiet_print_exc() -> None:
 def main() -> None:
     """Import what does not start threads, then be Spark's daemon."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    with suppress(ImportError):
-        import numba  # noqa: F401
+    if sys.argv[1:] == ["pyspark.worker"]:  # not for those that only plan
+        with suppress(ImportError):
+            import numba  # noqa: F401
     from pyspark import daemon
 
     vars(daemon)["traceback"] = SimpleNamespace(print_exc=quiet_print_exc, format_exc=traceback.format_exc)

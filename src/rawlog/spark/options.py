@@ -133,7 +133,7 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _absolute(path: str) -> str:
     path = re.sub(r"^s3[an]://", "s3://", path)
-    return path if is_remote(path) else os.path.abspath(local_path(path))  # noqa: PTH100 (links stay links)
+    return path if is_remote(path) else os.path.abspath(local_path(path))
 
 
 def _topics(given: Mapping[str, str]) -> dict[str, Any]:

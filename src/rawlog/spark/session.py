@@ -6,8 +6,10 @@ Chooses settings and starts the JVM. The data source is registered by `source.py
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import re
+import shlex
 import shutil
 import socket
 import sys
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rawlog.errors import AccessError, OptionError
-from rawlog.spark.java import facade, find_java
+from rawlog.spark.java import cache_directory, facade, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +57,15 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
         )
     )
 )
+
+# The workers that plan a read take no `spark.python.daemon.module`, and say BrokenPipeError on the terminal when Unix sockets are on.
+PYTHON = """\
+#!/bin/sh
+# Written by rawlog: the Python below, with rawlog's daemon in place of Spark's.
+if [ "$1" = -m ] && [ "$2" = pyspark.daemon ]; then shift 2; set -- -m {daemon} "$@"; fi
+exec {python} "$@"
+"""
+DAEMON = "rawlog.spark.daemon"
 
 # Settings that a session may take at any time, on any kind of master.
 RUNTIME = {
@@ -164,7 +175,7 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str,
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": f"{min(max(memory_size() // 4, 1 << 30), 8 << 30) >> 20}m",
-            "spark.python.daemon.module": "rawlog.spark.daemon",
+            "spark.python.daemon.module": DAEMON,
             "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
         }
         if "SPARK_LOCAL_DIRS" not in os.environ:
@@ -178,7 +189,7 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str,
 @contextmanager
 def _environment(target: str, remote: bool) -> Iterator[None]:
     """What the JVM inherits. Only the interpreter stays set: later workers ask for it."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", _python() if is_local(target) and not remote else sys.executable)
     changes: dict[str, str | None] = {}
     if not remote:
         changes["SPARK_REMOTE"] = None  # PySpark refuses a master beside it
@@ -213,6 +224,24 @@ def _put(variables: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def _python() -> str:
+    """The interpreter for workers on this machine: this one, behind a script, if there is a place for one."""
+    script = PYTHON.format(daemon=DAEMON, python=shlex.quote(sys.executable))
+    path = cache_directory() / "python" / f"python-{hashlib.blake2b(script.encode(), digest_size=6).hexdigest()}"
+    if os.name != "posix":
+        return sys.executable
+    try:
+        if not path.is_file() or path.read_text() != script or not os.access(path, os.X_OK):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = path.with_name(f"{path.name}.{os.getpid()}")
+            draft.write_text(script)
+            draft.chmod(0o755)
+            draft.replace(path)
+    except OSError:
+        return sys.executable
+    return str(path)
 
 
 @cache

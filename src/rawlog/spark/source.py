@@ -27,7 +27,22 @@ if TYPE_CHECKING:
 
 
 class RawlogSource(DataSource):
-    """`spark.read.format("rawlog").option("table", "records").load(path)`; options as in `rawlog.spark.options`."""
+    """`spark.read.format("rawlog").option("table", "records").load(path)`, and the same with `readStream`.
+
+    Paths are files, directories, globs or URLs, as everywhere in rawlog. Options, none of them needed:
+
+    - `table` (records), `columns` (`offset,key`; or give a `.schema(…)`), `includeHeaders` (true)
+    - `topic` (globs), `subscribe` (names), `subscribePattern` (a regular expression); `partition` (`0,3`); `pathGlobFilter`
+    - `startingOffsets`, `endingOffsets` (exclusive): `earliest`, `latest`, a number, or `{"orders": {"0": 23}}`, where -2 is
+      earliest and -1 latest; a partition that is not named is read whole
+    - `startingTimestamp`, `endingTimestamp` (exclusive): ISO 8601, epoch milliseconds, or an age such as `-2h`
+    - `isolation`: `read_uncommitted` or, in batch queries, `read_committed`
+    - `mode`: `FAILFAST` ends at the first damage; `PERMISSIVE` reads every sound row and warns in the executor's log;
+      `DROPMALFORMED` does too, and drops files whose own header is damaged
+    - `splitSize` (bytes a task; 128m, less for little data)
+    - streams: `maxBytesPerTrigger`, `maxFilesPerTrigger`, `failOnDataLoss` (true: a file that is gone before it was read to
+      its end stops the query)
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -42,7 +57,7 @@ class RawlogSource(DataSource):
         """For `spark.read`. OptionError for an option or a column that is not one."""
         return BatchReader(*splits.spark_schema(options.parse(self.options), schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. OptionError for an option or a column that is not one."""
         from rawlog.spark.stream import StreamReader
 

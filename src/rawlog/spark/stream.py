@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.follower = Follower(MODES[request.mode], request.fail_on_data_loss)
         self.frozen: Chosen | None = None
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> Offset:
         """Where a stream without a checkpoint begins: nothing read, or all where the latest offset is asked for."""
         marks = {
             key: self.follower.advance(line, Mark.before(line.files[0]))[0]
@@ -59,17 +59,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return _to_json(marks)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """What one batch may read, as the options say."""
         if self.request.max_bytes is not None:
             return ReadMaxBytes(self.request.max_bytes)
         return ReadAllAvailable() if self.request.max_files is None else ReadMaxFiles(self.request.max_files)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Look at the files now; what is added later is left to a later run."""
         self.frozen = self._tree()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """How far the next batch goes. DataError at damage, unless the mode passes it over; AccessError for lost data."""
         bounded = not isinstance(limit, ReadAllAvailable)
         size = self.request.max_bytes if bounded else None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
 SHOWN = 20
+#: The rule whose findings are not about damage.
+CANNOT_BE_READ = "rawlog.file.unreadable"
 
 
 @click.command(
@@ -94,10 +96,8 @@ def _refuse_unknown(reading: Any) -> None:
 
 
 def _code(findings: Findings) -> int:
-    from rawlog.inspection import UNREADABLE as CANNOT_BE_READ
-
     serious = [item for item in findings if item.severity in ("error", "warning")]
-    if any(item.code != CANNOT_BE_READ.code for item in serious):
+    if any(item.code != CANNOT_BE_READ for item in serious):
         return FOUND
     return UNREADABLE if serious else DONE
 

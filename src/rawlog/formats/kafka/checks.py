@@ -13,6 +13,7 @@ from rawlog.format import Inspection
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, OUTLINE, Attributes
+from rawlog.formats.kafka.legacy import holds_older
 from rawlog.formats.kafka.log import decode_run, only, pieces
 from rawlog.formats.kafka.reader import Columns, TooMuch
 from rawlog.frames import Frames
@@ -227,6 +228,23 @@ def attributes(seen: Inspection) -> Iterator[Mark]:
         )
 
 
+@rule("kafka.log.mixed-magic", Severity.INFO)
+def mixed_magic(seen: Inspection) -> Iterator[Mark]:
+    """A compressed entry of magic 1 holds entries of magic 0: the cleaner of Kafka 0.10.0 and before 0.10.1.1 left that
+    (KAFKA-4298) when it met messages older than the topic's format.
+
+    The records are read with the wrapper's offsets and no time. Some clients stop there; compacting the log with a later broker
+    mends it.
+    """
+    sound, memory = seen.share(_sound), seen.memory
+    for index in np.flatnonzero((sound.head["magic"] == 1) & (sound.head.codec > 0)).tolist():
+        if holds_older(sound.frames.slice(index, index + 1), sound.head.slice(index, index + 1), seen.limit):
+            memory.setdefault("position", int(sound.frames.positions[index]))
+            memory["count"] = memory.get("count", 0) + 1
+    if seen.frames.last and memory.get("count"):
+        yield Mark(f"{memory['count']:,} wrappers of magic 1 hold entries of magic 0", position=memory["position"])
+
+
 def _mark(
     frames: Frames,
     index: int,
@@ -245,4 +263,4 @@ def _mark(
 
 def rules() -> Sequence[Rule[Inspection]]:
     """The rules of this module, as its format names them."""
-    return (magic, crc, codec, records, offsets, order, base, max_timestamp, attributes)
+    return (magic, crc, codec, records, offsets, order, base, max_timestamp, attributes, mixed_magic)

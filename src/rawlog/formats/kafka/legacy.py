@@ -18,7 +18,7 @@ from rawlog.formats.kafka.kernels import legacy as kernels
 from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
 from rawlog.formats.kafka.layouts import CODECS, ENTRY_V0, ENTRY_V1, OUTLINE, Attributes
 from rawlog.formats.kafka.reader import TIMESTAMP, BinaryBuffers, Columns, TooMuch
-from rawlog.frames import Bytes
+from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
@@ -149,6 +149,22 @@ def unwrap(
     if status != Status.OK:
         raise _fault(int(frame), int(position) - int(first[frame]), Status(status), starts, head)
     return Spans(source, first, last, kinds, counts, bases)
+
+
+def holds_older(wrapper: Frames, head: Heads, limit: int) -> bool:
+    """Whether a compressed entry of magic 1 has an entry of magic 0 inside."""
+    try:
+        inside = unwrap(wrapper.data, wrapper.starts, wrapper.stops, head, limit=limit, total=limit)
+    except DataError:
+        return False
+    position, stop = int(inside.starts[0]), int(inside.stops[0])
+    for _ in range(int(inside.counts[0])):
+        if inside.data[position + OUTLINE.at("magic")] == 0:
+            return True
+        length = bytes(inside.data[position + OUTLINE.at("length") : position + OUTLINE.after("length")])
+        position += OUTLINE.after("length") + int.from_bytes(length, "big")
+    assert position <= stop
+    return False
 
 
 def _unwrapped(entry: Any, magic: int, codec: int, start: int, limit: int) -> Any:

@@ -1,0 +1,237 @@
+"""A mended copy of a store: what a broker would cut off or delete is kept, or moved, and every loss is told.
+
+`salvage` (the default) keeps all that can be read: a hole is covered by a filler entry, so that every later message stays at its physical
+offset; what cannot be covered so (fewer bytes than the smallest entry) is joined with the entry before or behind it. `cut` ends the log at
+the first damage, as a broker would. With `move` the messages behind a hole close up: their physical offsets and ids change, and nothing is
+filled in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rawlog.errors import OptionError
+from rawlog.format import File
+from rawlog.formats.rocketmq import COMMIT_LOG, dispatch
+from rawlog.formats.rocketmq.encoder import Entries, from_messages, host_bytes
+from rawlog.formats.rocketmq.kernels import encode as kernels
+from rawlog.formats.rocketmq.kernels import entries as fields
+from rawlog.formats.rocketmq.layouts import (
+    BLANK,
+    DLEDGER,
+    DLEDGER_MAGIC,
+    FIXED_V4,
+    LARGEST_BODY,
+    PROPERTIES,
+    TOPIC_V1,
+    SysFlag,
+)
+from rawlog.formats.rocketmq.reader import Messages
+from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, sizes_of, write_derived
+from rawlog.formats.rocketmq.stage import Report, copy_file, relative, staged
+from rawlog.formats.rocketmq.writer import LogWriter, store_files
+from rawlog.walk import walk
+
+POLICIES = ("salvage", "cut")
+FILLER_TOPIC = "RAWLOG_FILLER"
+SMALLEST_FILLER = FIXED_V4 + TOPIC_V1.size + len(FILLER_TOPIC) + PROPERTIES.size
+LARGEST_FILLER = LARGEST_BODY
+
+
+@dataclass(slots=True)
+class Run:
+    """Whole, sound messages one behind the other in a file; `stop` is the address behind the last."""
+
+    rows: Messages
+    start: int
+    stop: int
+
+
+def runs_of(file: File, *, skip: bool) -> Iterator[Run]:
+    """The sound messages of a file in runs without a hole; nothing behind the first one unless `skip`."""
+    for frames in walk(file, COMMIT_LOG, errors="skip" if skip else "stop"):
+        rows = Messages.take(frames, file)
+        good = rows.crc_ok & ~rows.stale
+        if not len(rows):
+            continue
+        addresses, sizes = rows[fields.F_PHYSICAL], rows[fields.F_SIZE]
+        if not good.all() and not skip:
+            bad = int(np.argmin(good))
+            if bad:
+                yield Run(rows.cut(0, bad), int(addresses[0]), int(addresses[bad - 1] + sizes[bad - 1]))
+            return
+        rows = rows.where(good)
+        addresses, sizes = rows[fields.F_PHYSICAL], rows[fields.F_SIZE]
+        edges = np.flatnonzero(addresses[1:] != addresses[:-1] + sizes[:-1]) + 1
+        for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
+            if stop > start:
+                yield Run(rows.cut(start, stop), int(addresses[start]), int(addresses[stop - 1] + sizes[stop - 1]))
+
+
+def repair_store(files: Sequence[File], target: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Report:
+    """A copy of a store on which a broker starts and serves all that could be kept. The source is not touched.
+
+    Options: `policy` = salvage or cut, `move` = true, and those of `rebuild_store`. Consume queues and index are made anew.
+    OptionError for a store whose log DLedger wrote, or whose files have no sizes in common.
+    """
+    options = options or {}
+    policy, move = options.get("policy", "salvage"), options.get("move", "false") == "true"
+    if policy not in POLICIES:
+        raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
+    with staged(target) as stage:
+        report = Report(os.fspath(target))
+        sizes = sizes_of(files).told(options)
+        mended = _Mended(stage / "commitlog", sizes.commit_log, report, move=move)
+        logs = dispatch.commit_logs(files)
+        for number, file in enumerate(logs):
+            clean = mended.take(file, skip=policy == "salvage", is_last=number == len(logs) - 1)
+            if not clean and policy == "cut":
+                for later in logs[number + 1 :]:
+                    report.notes.append(f"{later.path}: left out, it follows the damage")
+                    report.bytes_lost += later.size
+                break
+        mended.close()
+        report.files += mended.log.files
+        unwanted = (*DERIVED, *NEVER_COPIED, COMMIT_LOG.name)
+        for file in files:
+            if file.format not in unwanted and file.format is not None and file.problem is None:
+                copy_file(file, stage / relative(file))
+                report.files += 1
+        others = [file for file in files if file.format != COMMIT_LOG.name]
+        counted = Report()
+        write_derived([*others, *store_files(stage)], stage, sizes, options, counted)
+        report.messages, report.queues, report.units, report.keys = counted.messages, counted.queues, counted.units, counted.keys
+        report.files += counted.files
+        report.notes += counted.notes
+    return report
+
+
+class _Mended:
+    """The commit log on its way: runs written where they were, holes covered."""
+
+    def __init__(self, folder: Path, file_size: int, report: Report, *, move: bool) -> None:
+        self.file_size, self.report, self.move = file_size, report, move
+        self.log: LogWriter
+        self.folder = folder
+        self.started = False
+
+    def take(self, file: File, *, skip: bool, is_last: bool) -> bool:
+        """Add the messages of a file; whether nothing of it was lost."""
+        first = file.place.start_offset or 0
+        if not self.started:
+            start = 0 if self.move and first < self.file_size else first // self.file_size * self.file_size
+            self.log, self.started = LogWriter(self.folder, self.file_size, start), True
+        lost_before, notes_before = self.report.bytes_lost, len(self.report.notes)
+        end, seen = first, False
+        for run in runs_of(file, skip=skip):
+            _refuse_dledger(run)
+            hole = run.start - end
+            if hole:
+                self.report.bytes_lost += hole
+                self.report.notes.append(f"{file.path}: byte {end - first:,}: {hole:,} bytes could not be kept")
+                if not self.move:
+                    self.fill(end, run.start, run)
+            self.add(run)
+            end, seen = run.stop, True
+        return self._end(file, first, end, seen, is_last) and self.report.bytes_lost == lost_before and len(self.report.notes) == notes_before
+
+    def _end(self, file: File, first: int, end: int, seen: bool, is_last: bool) -> bool:
+        """What stands behind the last sound message: a blank entry, zeros, or something lost."""
+        tail = _tail(file, end - first)
+        if tail == "blank" or (tail == "zeros" and is_last):
+            return True
+        if tail == "zeros" and not seen:
+            return True  # allocated, never used
+        if tail == "zeros":
+            self.report.notes.append(f"{file.path}: byte {end - first:,}: no blank entry at the end; one was added")
+            return True
+        kept = f"{file.path}: byte {end - first:,}: {tail} bytes at the end could not be read"
+        self.report.notes.append(kept)
+        self.report.bytes_lost += int(tail.replace(",", ""))
+        return False
+
+    def add(self, run: Run) -> None:
+        entries = from_messages(run.rows)
+        if self.move:
+            self.log.append(entries)
+            return
+        sizes = entries.sizes()
+        data = entries.encode(sizes, run.rows[fields.F_PHYSICAL].copy(), run.start, run.stop)
+        self.log.write(run.start, memoryview(data))
+
+    def fill(self, start: int, stop: int, run: Run) -> None:
+        """Cover a hole so that a broker reads across it."""
+        store_time = max(1, int(run.rows[fields.F_STORE_TIME][0]))
+        while start < stop:
+            size = min(stop - start, LARGEST_FILLER)
+            if 0 < stop - start - size < SMALLEST_FILLER:
+                size -= SMALLEST_FILLER
+            if size < SMALLEST_FILLER:
+                raise OptionError(
+                    f"a hole of {stop - start} bytes at address {start:,} is too small for an entry ({SMALLEST_FILLER} bytes): "
+                    "repair with move, which closes it"
+                )
+            self.log.write(start, memoryview(filler(start, size, store_time)))
+            start += size
+
+    def close(self) -> None:
+        if self.started:
+            if not self.log.files:
+                self.log.seek(self.log.end)
+            self.log.close()
+
+
+def filler(address: int, size: int, store_time: int) -> bytes:
+    """An entry of exactly `size` bytes that no queue shows: a rolled-back message of a topic of its own."""
+    body = size - SMALLEST_FILLER
+    numbers = np.zeros((kernels.NUMBERS, 1), np.int64)
+    numbers[kernels.N_SYS_FLAG] = int(SysFlag.PREPARED | SysFlag.COMMIT)
+    numbers[kernels.N_BORN_TIME] = numbers[kernels.N_STORE_TIME] = store_time
+    numbers[kernels.N_VERSION] = 1
+    host, _ = host_bytes("127.0.0.1:0")
+    import pyarrow as pa
+
+    entries = Entries(
+        numbers,
+        host[None, :].copy(),
+        host[None, :].copy(),
+        pa.array([bytes(body)], pa.binary()),
+        pa.array([FILLER_TOPIC.encode()], pa.binary()),
+        pa.array([b""], pa.binary()),
+    )
+    sizes = entries.sizes()
+    assert int(sizes[0]) == size
+    return entries.encode(sizes, np.array([address], np.int64), address, address + size).tobytes()
+
+
+def _tail(file: File, position: int) -> str:
+    """What follows the last sound message of a file: `blank`, `zeros`, or the number of other bytes."""
+    from rawlog.storage import Source
+
+    with Source(file.path) as source:
+        head = source.read(position, BLANK.size)
+        if len(head) == BLANK.size:
+            room, magic = np.frombuffer(head, ">i4").tolist()
+            if magic == fields.MAGIC_BLANK and room == source.size - position:
+                return "blank"
+        last, at = 0, position
+        while at < source.size:
+            piece = source.read(at, 4 << 20)
+            if not piece:
+                break
+            used = len(piece.rstrip(b"\0"))
+            last = at + used - position if used else last
+            at += len(piece)
+    return "zeros" if not last else f"{last:,}"
+
+
+def _refuse_dledger(run: Run) -> None:
+    rows = run.rows
+    start = int(rows.frames.starts[rows[fields.F_FRAME][0]])
+    if int.from_bytes(bytes(rows.data[start : start + 4]), "big") == DLEDGER_MAGIC and start != int(rows[fields.F_START][0]):
+        raise OptionError(f"a log of DLedger entries ({DLEDGER.name}) cannot be repaired in place; convert it with move")
