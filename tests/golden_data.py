@@ -208,9 +208,14 @@ def kafka_dumps(broker: str | None = None) -> Iterator[DumpCase]:
 
 
 def _dumps(broker: str, dump: Path, root: Path) -> Iterator[DumpCase]:
+    return dumps_in(gzip.decompress(dump.read_bytes()).decode("utf-8", "replace"), broker, root)
+
+
+def dumps_in(text: str, broker: str, root: Path) -> Iterator[DumpCase]:
+    """The files and batches in what the dump tool printed."""
     case: DumpCase | None = None
     # Text of keys and values stands in there raw: only \n ends a line, and a line may be a piece of a value.
-    for line in gzip.decompress(dump.read_bytes()).decode("utf-8", "replace").split("\n"):
+    for line in text.split("\n"):
         if line.startswith("Dumping "):
             if case:
                 yield case

@@ -76,7 +76,7 @@ def test_every_rule_has_a_stable_code_and_a_page() -> None:
     assert codes == sorted(set(codes))
     for one in rules:
         assert re.fullmatch(r"[a-z]+\.[a-z_]+\.[a-z][a-z0-9-]*", one.code), one.code
-        first, _, rest = one.about.partition("\n\n")
+        first, _, _ = one.about.partition("\n\n")
         assert first.endswith((".", ":")) or "." in first, one.code
         assert len(first) > 30, one.code
 

@@ -267,9 +267,8 @@ def test_a_directory_in_the_way_is_an_access_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(AccessError):
         put(str(tmp_path / "file" / "below"))
-    with pytest.raises(AccessError):
-        with writing(str(tmp_path), overwrite=True) as file:
-            file.write(b"x")
+    with pytest.raises(AccessError), writing(str(tmp_path), overwrite=True) as file:
+        file.write(b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert list(tmp_path.parent.glob(f".{tmp_path.name}*")) == []
 

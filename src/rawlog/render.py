@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.errors import unknown
-from rawlog.kernels import byte_view
+from rawlog.kernels import byte_view, digits, weave
 from rawlog.kernels import json as kernels
 from rawlog.text import binary_value, formed, to_json
 
@@ -73,7 +74,7 @@ class Lines:
         self._out.filled = 0
         spans = np.empty((2, rows), np.int64)
         self._weave.write(arrays, np.ones(rows, np.uint8), self._out, spans[0], spans[1])
-        return memoryview(self._out.buffer)[: self._out.filled]
+        return self._out.buffer.data[: self._out.filled]
 
 
 class _Weave:
@@ -93,7 +94,7 @@ class _Weave:
         for index, (leaf, array) in enumerate(zip(self.leaves, arrays, strict=True)):
             leaf(array, pieces, begins[index], ends[index])
         out = sink.room(pieces.filled + rows * (int(self.edges[-1]) + 4))
-        _, sink.filled, _ = kernels.weave(
+        _, sink.filled, _ = weave.weave(
             pieces.buffer, begins, ends, self.literals, self.edges, valid, out, sink.filled, starts, stops
         )
 
@@ -128,8 +129,8 @@ def runs(array: pa.Array) -> tuple[NDArray[np.uint8], Spans, Spans]:
     if offsets is None or not rows:
         return NOTHING, np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    edges = np.frombuffer(offsets, np.int64 if large else np.int32)[array.offset : array.offset + rows + 1]
-    edges = edges.astype(np.int64)
+    stored = np.frombuffer(offsets, "i8" if large else "i4")[array.offset : array.offset + rows + 1]
+    edges: Spans = stored.astype(np.int64)
     return NOTHING if data is None else byte_view(data), edges[:-1], edges[1:]
 
 
@@ -140,6 +141,7 @@ def is_text(type: pa.DataType) -> bool:
 
 
 def is_bytes(type: pa.DataType) -> bool:
+    """Whether values of a type are bytes that need not be text."""
     return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type))
 
 
@@ -180,8 +182,8 @@ def integer_leaf(null: bytes = b"", values: Callable[[pa.Array], NDArray[np.int6
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
         numbers = _numbers(array) if values is None else values(array)
         valid = _valid(array) if values is None else np.ones(len(array), np.uint8)
-        out = sink.room(len(array) * (kernels.INTEGER_SIZE + literal.size))
-        _, sink.filled, _ = kernels.write_integers(numbers, valid, literal, out, sink.filled, starts, stops)
+        out = sink.room(len(array) * (digits.INTEGER_SIZE + literal.size))
+        _, sink.filled, _ = digits.write_integers(numbers, valid, literal, out, sink.filled, starts, stops)
 
     return write
 
@@ -193,8 +195,8 @@ def boolean_leaf(null: bytes = b"") -> Leaf:
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
         buffer = array.buffers()[1] if len(array) else None
         values = _bits(buffer, array.offset, len(array))
-        out = sink.room(len(array) * (kernels.BOOLEAN_SIZE + literal.size))
-        _, sink.filled, _ = kernels.write_booleans(values, _valid(array), literal, out, sink.filled, starts, stops)
+        out = sink.room(len(array) * (digits.BOOLEAN_SIZE + literal.size))
+        _, sink.filled, _ = digits.write_booleans(values, _valid(array), literal, out, sink.filled, starts, stops)
 
     return write
 
@@ -204,11 +206,9 @@ def time_leaf(*, quoted: bool, null: bytes = b"") -> Leaf:
     literal = byte_view(null)
 
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
-        out = sink.room(len(array) * (kernels.TIME_SIZE + literal.size))
+        out = sink.room(len(array) * (digits.TIME_SIZE + literal.size))
         numbers = _numbers(array)
-        _, sink.filled, _ = kernels.write_times(
-            numbers, _valid(array), quoted, literal, out, sink.filled, starts, stops
-        )
+        _, sink.filled, _ = digits.write_times(numbers, _valid(array), quoted, literal, out, sink.filled, starts, stops)
 
     return write
 
@@ -267,14 +267,14 @@ def json_leaf(type: pa.DataType, form: str | None = None) -> Leaf:
 
 def _struct_leaf(type: pa.DataType, form: str | None) -> Leaf:
     fields = [type.field(index) for index in range(type.num_fields)]
-    weave = _Weave(
+    woven = _Weave(
         [json_leaf(field.type, form) for field in fields],
         _object_literals([field.name for field in fields], b"}"),
     )
 
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
         children = [array.field(index) for index in range(len(fields))]
-        weave.write(children, _valid(array), sink, starts, stops)
+        woven.write(children, _valid(array), sink, starts, stops)
 
     return write
 
@@ -323,7 +323,7 @@ def _join(
     stops: Spans,
 ) -> None:
     out = sink.room(pieces.filled + begins.size + 4 * valid.size)
-    _, sink.filled, _ = kernels.join(
+    _, sink.filled, _ = weave.join(
         pieces.buffer, begins, ends, edges, valid, brackets[0], brackets[1], out, sink.filled, starts, stops
     )
 
@@ -353,10 +353,7 @@ def csv_leaf(type: pa.DataType, form: str | None, safe: Callable[[bytes], str] |
         return boolean_leaf()
     if pa.types.is_timestamp(type) and type.unit == "us":
         return time_leaf(quoted=False)
-    if is_text(type):
-        inner = plain_leaf(type, form, safe)
-    else:
-        inner = json_leaf(type, form)
+    inner = plain_leaf(type, form, safe) if is_text(type) else json_leaf(type, form)
     pieces = Sink()
 
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
@@ -418,7 +415,7 @@ def plain_json(array: pa.Array, form: str | None = None) -> list[str]:
 def _plain_items(array: pa.Array, valid: list[int], brackets: str, make: Callable[[pa.Array], list[str]]) -> list[str]:
     edges = array.offsets.to_pylist()
     items = make(array.values.slice(edges[0], edges[-1] - edges[0]))
-    ranges = [(start - edges[0], stop - edges[0]) for start, stop in zip(edges, edges[1:], strict=False)]
+    ranges = [(start - edges[0], stop - edges[0]) for start, stop in pairwise(edges)]
     texts = [brackets[0] + ",".join(items[start:stop]) + brackets[1] for start, stop in ranges]
     return [text if here else "null" for text, here in zip(texts, valid, strict=True)]
 

@@ -311,12 +311,15 @@ class Rows:
         """The end offset of each group of files that this table reads."""
         ends: dict[str, int] = {}
         for part in plan(self.tree, self.table, self.selection.replace(last=None)):
-            format = registry.formats()[str(part.file.format)]
             key = part.file.place.group or part.file.path
-            for frames in walk(part.file, format, start=part.start, errors="stop"):
-                spans = format.spans(frames, part.file) if format.spans is not None and len(frames) else None
-                if spans is not None and spans.stop_offset is not None:
-                    ends[key] = max(ends.get(key, 0), int(spans.stop_offset.max()))
+            for file in part.files:
+                format = registry.formats()[str(file.format)]
+                if format.spans is None or file.place.state is not None:
+                    continue
+                for frames in walk(file, format, start=part.start, errors="stop"):
+                    spans = format.spans(frames, file) if len(frames) else None
+                    if spans is not None and spans.stop_offset is not None:
+                        ends[key] = max(ends.get(key, 0), int(spans.stop_offset.max()))
         return ends
 
     def count(self) -> int:

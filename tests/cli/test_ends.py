@@ -189,7 +189,12 @@ def test_real_exit_codes(spawn, log, tmp_path):
 def test_a_closed_pipe_ends_quietly(environment, tmp_path):
     path = tmp_path / "big.log"
     path.write_bytes(HEADER + entry(b"v" * 100) * 20_000)
-    for options in (["cat", str(path), "--json"], ["cat", str(path)], ["cat", str(path), "--arrow"], ["verify", "--rules"]):
+    for options in (
+        ["cat", str(path), "--json"],
+        ["cat", str(path)],
+        ["cat", str(path), "--arrow"],
+        ["verify", "--rules"],
+    ):
         process = subprocess.Popen(
             [*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
         )
@@ -222,6 +227,6 @@ def test_interrupt_is_130(environment, tmp_path):
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
-    out, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in error

@@ -85,8 +85,7 @@ def test_rolling_segments_in_a_growing_directory(tmp_path):
         for start in range(0, len(data), 700):
             append(target / segment.name, data[start : start + 700])
             seen += offsets(made)
-    everything = [row for row in _all(SEGMENTS)]
-    assert seen == everything
+    assert seen == _all(SEGMENTS)
     assert len(set(seen)) == len(seen)
 
 
@@ -127,7 +126,7 @@ def test_a_replaced_file_is_read_from_its_beginning(log):
 def test_a_log_cut_back_shows_only_what_comes(tmp_path):
     target = tmp_path / "segments-by-size-0"
     target.mkdir()
-    source = sorted(SEGMENTS.glob("*.log"))[0].read_bytes()
+    source = min(SEGMENTS.glob("*.log")).read_bytes()
     path = target / "00000000000000000000.log"
     path.write_bytes(source)
     made = follower(tmp_path)
@@ -159,11 +158,20 @@ class Tail:
             env=environment,
         )
         self.lines: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
     def _read(self) -> None:
         for line in self.process.stdout:
             self.lines.put(line)
+
+    def end(self) -> tuple[int, bytes]:
+        """Interrupt it; its exit code and what it said."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(60)
+        self._thread.join(60)
+        with self.process.stdout, self.process.stderr:
+            return code, self.process.stderr.read()
 
     def next(self) -> dict[str, object]:
         return json.loads(self.lines.get(timeout=120))
@@ -180,9 +188,7 @@ def test_a_real_tail_f_until_interrupted(environment, log):
     assert tail.next()["value"] == "six"
     time.sleep(0.6)
     assert tail.lines.empty()
-    tail.process.send_signal(signal.SIGINT)
-    assert tail.process.wait(60) == 0
-    assert tail.process.stderr.read() == b""
+    assert tail.end() == (0, b"")
 
 
 def test_tail_f_ends_when_nobody_reads(environment, log):

@@ -81,7 +81,9 @@ def test_a_terminal_gets_no_control_characters():
     assert show("%v", safe=printable)[0] == b"\\x00\\x00\\x00\\x05\\x01\\x02tail"
 
 
-@pytest.mark.parametrize("text", ["%", "%Q", "%v{", "%v{x}", "%d{strftime}", "%a", "%a{x}", r"\q", r"\x1", "%[", "%x", "%h{%t}", "%o{hex5}"])
+@pytest.mark.parametrize(
+    "text", ["%", "%Q", "%v{", "%v{x}", "%d{strftime}", "%a", "%a{x}", r"\q", r"\x1", "%[", "%x", "%h{%t}", "%o{hex5}"]
+)
 def test_what_is_not_grammar(text):
     with pytest.raises(OptionError):
         compile_template(text, RECORDS)

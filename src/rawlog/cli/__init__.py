@@ -9,6 +9,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -80,9 +81,10 @@ class Verbs(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and end the process with its exit code."""
+        run = partial(super().main, *args, **extra, standalone_mode=False)  # type: ignore[call-overload]
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
-        raise SystemExit(guarded(lambda: super(Verbs, self).main(*args, standalone_mode=False, **extra)))
+            return run()
+        raise SystemExit(guarded(run))
 
 
 @click.group(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -40,6 +40,7 @@ def json_line(value: Any) -> None:
 
 
 def json_rows(rows: Iterable[dict[str, Any]]) -> None:
+    """A line of JSON for each row."""
     for row in rows:
         json_line(row)
 
@@ -65,21 +66,21 @@ class Printer(ABC):
     #: The columns it needs, where it needs only some.
     columns: tuple[str, ...] | None = None
 
-    def begin(self, schema: pa.Schema) -> None:
+    def begin(self, schema: pa.Schema) -> None:  # noqa: B027 - most have nothing to print there
         """Print what stands in front of the first row."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
         """Print rows."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027
         """Print what stands behind the last row."""
 
     def flush(self) -> None:
         """Show everything written so far (a follower waits now)."""
         flush()
 
-    def __enter__(self) -> Printer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -151,9 +152,9 @@ class _CsvPrinter(_LinesPrinter):
 
 def _raw_printer(given: dict[str, Any], table: Table) -> Printer:
     from rawlog.cli.template import unescape
+    from rawlog.kernels.json import RAW
     from rawlog.render import Lines, is_text, plain_leaf
     from rawlog.render import text_leaf as styled
-    from rawlog.kernels.json import RAW
     from rawlog.select import parse_columns
     from rawlog.tables import arrow_type
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from types import TracebackType
+from typing import Self
 
 from rawlog.text import size_text
 
@@ -32,7 +33,7 @@ class Progress:
         """So many bytes are done in all."""
         self.done = done
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self.active:
             self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
             self._thread.start()

@@ -9,7 +9,8 @@ import base64
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -244,7 +245,8 @@ class _Compiler:
                 steps.append(lambda _, piece=piece: piece)  # type: ignore[misc]
                 continue
             if text[at] != "%":
-                steps.append(lambda _, piece=text[at].encode("utf-8", "surrogateescape"): piece)  # type: ignore[misc]
+                literal = text[at].encode("utf-8", "surrogateescape")
+                steps.append(lambda _, piece=literal: piece)  # type: ignore[misc]
                 at += 1
                 continue
             verb, modifier, behind = text[at + 1 : at + 2], None, at + 2
@@ -252,13 +254,16 @@ class _Compiler:
                 modifier, behind = _braced(text, behind)
             at = behind
             if verb in ("%", "{", "}") and verb:
-                steps.append(lambda _, piece=verb.encode(): piece)  # type: ignore[misc]
+                literal = verb.encode()
+                steps.append(lambda _, piece=literal: piece)  # type: ignore[misc]
             elif verb in ("k", "v") and verb:
                 convert = self.converter(verb if verb == "v" else "t", modifier)
-                steps.append(lambda header, i="kv".index(verb), c=convert: c(header[i] or b""))  # type: ignore[misc]
+                which = "kv".index(verb)
+                steps.append(lambda header, i=which, c=convert: c(header[i] or b""))  # type: ignore[misc]
             elif verb in ("K", "V") and verb:
                 number = self.number(modifier or "")
-                steps.append(lambda header, i="KV".index(verb), n=number: n(len(header[i] or b"")))  # type: ignore[misc]
+                which = "KV".index(verb)
+                steps.append(lambda header, i=which, n=number: n(len(header[i] or b"")))  # type: ignore[misc]
             else:
                 raise self.wrong(f"%{verb} is not known inside %h; %k %v %K %V are")
         return lambda header: b"".join(step(header) for step in steps)
@@ -330,7 +335,7 @@ def _headers(array: pa.Array) -> list[list[tuple[bytes, bytes | None]]]:
     edges = np.asarray(array.offsets, np.int64)
     items = array.values.slice(edges[0], edges[-1] - edges[0])
     pairs = list(zip(values_of(items.field(0)), values_of(items.field(1)), strict=True))
-    return [pairs[start - edges[0] : stop - edges[0]] for start, stop in zip(edges, edges[1:], strict=False)]  # type: ignore[misc]
+    return [pairs[start - edges[0] : stop - edges[0]] for start, stop in pairwise(edges)]  # type: ignore[misc]
 
 
 # ------------------------------------------------------------------ times

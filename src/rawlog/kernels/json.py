@@ -1,8 +1,8 @@
-"""Writing columns as text: JSON strings, numbers, times and base64, and weaving the pieces of rows together.
+"""Writing bytes as text: JSON strings, base64, hex, escapes and fields of CSV.
 
-A leaf kernel writes one column into `out` from `at` on and says for each row where its text begins and ends; `weave` and `join`
-then copy such pieces into rows, objects and lists. `rawlog.render` makes the room (each kernel's docstring gives the
-bound) and decides what is written how; `rawlog.render.plain` is the slow twin that gives the same text.
+Like the kernels of `digits`, `write_text` writes one column into `out` from `at` on and says for each row where its text begins
+and ends; those of `weave` copy such pieces into rows. `rawlog.render` makes the room (each docstring gives the bound) and
+decides what is written how; `rawlog.render.plain_json` is the slow twin that gives the same text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.gather import copy, copy_exact
+from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_u32_le
+from rawlog.kernels.weave import put
 from rawlog.status import OK
 
 # What `write_text` makes of bytes.
@@ -31,25 +32,11 @@ JSON_ESCAPE = 10
 
 #: For a value of n bytes `write_text` writes at most TEXT_RATE * n + TEXT_EXTRA bytes.
 TEXT_RATE, TEXT_EXTRA = 6, 24
-INTEGER_SIZE, BOOLEAN_SIZE, TIME_SIZE = 20, 5, 34
-MINUTE, HOUR, DAY = 60, 3600, 86400
-MILLION = 1_000_000
 
 HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 BASE64_DIGITS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 BASE64_OPEN = np.frombuffer(b'{"base64":"', np.uint8)
-NULL = np.frombuffer(b"null", np.uint8)
-TRUE = np.frombuffer(b"true", np.uint8)
-FALSE = np.frombuffer(b"false", np.uint8)
 QUOTE, BACKSLASH, COMMA, EQUALS, SPACE = 0x22, 0x5C, 0x2C, 0x3D, 0x20
-
-
-@inline
-def put(out: Any, at: Any, literal: Any) -> Any:
-    """Write a constant; the position behind it."""
-    for index in range(literal.size):
-        out[at + index] = literal[index]
-    return at + literal.size
 
 
 @inline
@@ -67,7 +54,7 @@ def plain_until(data: Any, start: Any, stop: Any) -> Any:
         position += 4
     while position < stop:
         byte = np.int64(data[position])
-        if byte < 0x20 or byte > 0x7E or byte == QUOTE or byte == BACKSLASH:
+        if byte < 0x20 or byte > 0x7E or byte in (QUOTE, BACKSLASH):
             break
         position += 1
     return position
@@ -131,7 +118,7 @@ def put_unicode(out: Any, at: Any, code: Any) -> Any:
 def put_escape(out: Any, at: Any, byte: Any) -> Any:
     """Write an ASCII character that a JSON string cannot hold as it is."""
     short = np.int64(0)
-    if byte == QUOTE or byte == BACKSLASH:
+    if byte in (QUOTE, BACKSLASH):
         short = byte
     elif byte == 0x0A:
         short = np.int64(0x6E)
@@ -185,6 +172,7 @@ def put_json(out: Any, at: Any, data: Any, start: Any, stop: Any) -> Any:
 
 @inline
 def is_utf8(data: Any, start: Any, stop: Any) -> Any:
+    """Whether a run of bytes is UTF-8."""
     position = np.int64(start)
     while position < stop:
         if data[position] < 0x80:
@@ -199,6 +187,7 @@ def is_utf8(data: Any, start: Any, stop: Any) -> Any:
 
 @inline
 def put_base64(out: Any, at: Any, data: Any, start: Any, stop: Any, padded: Any) -> Any:
+    """Write base64, padded or not."""
     position = np.int64(start)
     while stop - position >= 3:
         bits = np.int64(data[position]) << 16 | np.int64(data[position + 1]) << 8 | np.int64(data[position + 2])
@@ -228,6 +217,7 @@ def put_base64(out: Any, at: Any, data: Any, start: Any, stop: Any, padded: Any)
 
 @inline
 def put_base64_object(out: Any, at: Any, data: Any, start: Any, stop: Any) -> Any:
+    """Write `{"base64":"…"}`."""
     at = put_base64(out, put(out, at, BASE64_OPEN), data, start, stop, True)
     out[at] = QUOTE
     out[at + 1] = 0x7D
@@ -236,6 +226,7 @@ def put_base64_object(out: Any, at: Any, data: Any, start: Any, stop: Any) -> An
 
 @inline
 def put_hex(out: Any, at: Any, data: Any, start: Any, stop: Any) -> Any:
+    """Write two digits a byte."""
     for position in range(start, stop):
         byte = np.int64(data[position])
         out[at] = HEX_DIGITS[byte >> 4]
@@ -277,7 +268,7 @@ def put_csv(out: Any, at: Any, data: Any, start: Any, stop: Any) -> Any:
     needs = stop == start or data[start] == SPACE or data[stop - 1] == SPACE
     for position in range(start, stop):
         byte = data[position]
-        if byte == QUOTE or byte == COMMA or byte == 0x0A or byte == 0x0D:
+        if byte in (QUOTE, COMMA, 0x0A, 0x0D):
             needs = True
             break
     if not needs:
@@ -298,6 +289,7 @@ def put_csv(out: Any, at: Any, data: Any, start: Any, stop: Any) -> Any:
 
 @inline
 def put_styled(out: Any, at: Any, data: Any, start: Any, stop: Any, style: Any) -> Any:
+    """Write a run of bytes in a style."""
     if style == JSON:
         behind = put_json(out, at, data, start, stop)
         return behind if behind >= 0 else put_base64_object(out, at, data, start, stop)
@@ -305,16 +297,16 @@ def put_styled(out: Any, at: Any, data: Any, start: Any, stop: Any, style: Any) 
         return put_csv(out, at, data, start, stop)
     if style == PLAIN and not is_utf8(data, start, stop):
         return put_base64_object(out, at, data, start, stop)
-    if style == PLAIN or style == RAW:
+    if style in (PLAIN, RAW):
         copy(out, at, data, start, stop - start)
         return at + stop - start
     quoted = style >= JSON_BASE64
     if quoted:
         out[at] = QUOTE
         at += 1
-    if style == HEX or style == JSON_HEX:
+    if style in (HEX, JSON_HEX):
         at = put_hex(out, at, data, start, stop)
-    elif style == ESCAPE or style == JSON_ESCAPE:
+    elif style in (ESCAPE, JSON_ESCAPE):
         at = put_escaped(out, at, data, start, stop, quoted)
     else:
         at = put_base64(out, at, data, start, stop, style != BASE64_RAW)
@@ -341,210 +333,3 @@ def write_text(
             position = put(out, position, null)
         stops[row] = position
     return begins.size, position, OK
-
-
-@inline
-def put_digits(out: Any, at: Any, value: Any, width: Any) -> Any:
-    """Write a number that is not negative with at least `width` digits."""
-    digits = np.int64(1)
-    rest = value // 10
-    while rest > 0:
-        digits += 1
-        rest //= 10
-    if digits < width:
-        digits = np.int64(width)
-    place = at + digits
-    rest = value
-    while place > at:
-        place -= 1
-        out[place] = 0x30 + rest % 10
-        rest //= 10
-    return at + digits
-
-
-@inline
-def put_integer(out: Any, at: Any, value: Any) -> Any:
-    if value >= 0:
-        return put_digits(out, at, value, 1)
-    out[at] = 0x2D
-    # The smallest number has no positive twin: its last digit is taken off first.
-    last = (10 - value % 10) % 10
-    rest = -((value + last) // 10)
-    at += 1
-    if rest > 0:
-        at = put_digits(out, at, rest, 1)
-    out[at] = 0x30 + last
-    return at + 1
-
-
-@kernel
-def write_integers(values: Any, valid: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
-    """Write int64 numbers. Room: INTEGER_SIZE and the size of `null` a row. -> (count, position, status)"""
-    position = np.int64(at)
-    for row in range(values.size):
-        starts[row] = position
-        position = put_integer(out, position, np.int64(values[row])) if valid[row] else put(out, position, null)
-        stops[row] = position
-    return values.size, position, OK
-
-
-@kernel
-def write_booleans(values: Any, valid: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
-    """Write true and false. Room: BOOLEAN_SIZE and the size of `null` a row. -> (count, position, status)"""
-    position = np.int64(at)
-    for row in range(values.size):
-        starts[row] = position
-        if not valid[row]:
-            position = put(out, position, null)
-        elif values[row]:
-            position = put(out, position, TRUE)
-        else:
-            position = put(out, position, FALSE)
-        stops[row] = position
-    return values.size, position, OK
-
-
-@inline
-def put_time(out: Any, at: Any, microseconds: Any) -> Any:
-    """ISO 8601 in UTC with three or six fraction digits; a year outside 0001 to 9999 with its sign and six digits."""
-    seconds = microseconds // MILLION
-    fraction = microseconds - seconds * MILLION
-    days = seconds // DAY
-    second = seconds - days * DAY
-    # Days to a date of the Gregorian calendar, by eras of 400 years that begin on the first of March.
-    shifted = days + 719468
-    era = shifted // 146097
-    day_of_era = shifted - era * 146097
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36524 - day_of_era // 146096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted_month = (5 * day_of_year + 2) // 153
-    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
-    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
-    year = year_of_era + era * 400
-    if month <= 2:
-        year += 1
-    if 1 <= year <= 9999:
-        at = put_digits(out, at, year, 4)
-    else:
-        out[at] = 0x2B if year >= 0 else 0x2D
-        at = put_digits(out, at + 1, year if year >= 0 else -year, 6)
-    out[at] = 0x2D
-    at = put_digits(out, at + 1, month, 2)
-    out[at] = 0x2D
-    at = put_digits(out, at + 1, day, 2)
-    out[at] = 0x54
-    at = put_digits(out, at + 1, second // HOUR, 2)
-    out[at] = 0x3A
-    at = put_digits(out, at + 1, second // MINUTE % 60, 2)
-    out[at] = 0x3A
-    at = put_digits(out, at + 1, second % MINUTE, 2)
-    out[at] = 0x2E
-    if fraction % 1000 == 0:
-        at = put_digits(out, at + 1, fraction // 1000, 3)
-    else:
-        at = put_digits(out, at + 1, fraction, 6)
-    out[at] = 0x5A
-    return at + 1
-
-
-@kernel
-def write_times(values: Any, valid: Any, quoted: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
-    """Write microseconds since 1970 as ISO 8601, in quotes or not. -> (count, position, status)
-
-    Room: TIME_SIZE and the size of `null` a row.
-    """
-    position = np.int64(at)
-    for row in range(values.size):
-        starts[row] = position
-        if not valid[row]:
-            position = put(out, position, null)
-        else:
-            if quoted:
-                out[position] = QUOTE
-                position += 1
-            position = put_time(out, position, np.int64(values[row]))
-            if quoted:
-                out[position] = QUOTE
-                position += 1
-        stops[row] = position
-    return values.size, position, OK
-
-
-@kernel
-def weave(
-    pieces: Any,
-    begins: Any,
-    ends: Any,
-    literals: Any,
-    edges: Any,
-    valid: Any,
-    out: Any,
-    at: Any,
-    starts: Any,
-    stops: Any,
-) -> Any:
-    """Write each row as literal, piece, literal, piece … literal; an invalid row is null. -> (count, position, status)
-
-    `begins` and `ends` have a line for each column, `edges` one number more than there are literals. Room: all pieces, and a
-    row's literals (at least four bytes) for every row.
-    """
-    columns, rows = begins.shape
-    position = np.int64(at)
-    for row in range(rows):
-        starts[row] = position
-        if not valid[row]:
-            position = put(out, position, NULL)
-            stops[row] = position
-            continue
-        for column in range(columns):
-            size = edges[column + 1] - edges[column]
-            copy(out, position, literals, edges[column], size)
-            position += size
-            size = ends[column, row] - begins[column, row]
-            copy(out, position, pieces, begins[column, row], size)
-            position += size
-        size = edges[columns + 1] - edges[columns]
-        copy(out, position, literals, edges[columns], size)
-        position += size
-        stops[row] = position
-    return rows, position, OK
-
-
-@kernel
-def join(
-    pieces: Any,
-    begins: Any,
-    ends: Any,
-    offsets: Any,
-    valid: Any,
-    opening: Any,
-    closing: Any,
-    out: Any,
-    at: Any,
-    starts: Any,
-    stops: Any,
-) -> Any:
-    """Write each row's pieces, those from offsets[row] to offsets[row + 1], between two bytes with commas; an invalid row is null.
-
-    Room: all pieces and a byte for each, and four bytes a row. -> (count, position, status)
-    """
-    position = np.int64(at)
-    for row in range(offsets.size - 1):
-        starts[row] = position
-        if not valid[row]:
-            position = put(out, position, NULL)
-            stops[row] = position
-            continue
-        out[position] = opening
-        position += 1
-        for item in range(offsets[row], offsets[row + 1]):
-            if item > offsets[row]:
-                out[position] = COMMA
-                position += 1
-            size = ends[item] - begins[item]
-            copy_exact(out, position, pieces, begins[item], size)
-            position += size
-        out[position] = closing
-        position += 1
-        stops[row] = position
-    return offsets.size - 1, position, OK

@@ -190,8 +190,7 @@ def survives(log: Log, format: Format) -> Findings:
             try:
                 rows, _ = rows_of(log, table, errors=errors)
             except RawlogError as error:
-                assert 0 <= (getattr(error, "position", None) or 0) <= size, error
-                assert str(error)
+                told(error, size)
                 continue
             _inside(rows, size)
     findings = inspect_file(log.files[0])
@@ -202,15 +201,21 @@ def survives(log: Log, format: Format) -> Findings:
                 try:
                     format.explain(frames.slice(index, index + 1), log.files[0])
                 except RawlogError as error:
-                    assert str(error)
+                    told(error, size)
     return findings
+
+
+def told(error: RawlogError, size: int) -> None:
+    """An error says something, of a place inside the file."""
+    assert str(error)
+    assert 0 <= (getattr(error, "position", None) or 0) <= size, error
 
 
 def _survivors(file: File, format: Format) -> Iterator[Any]:
     try:
         yield from walk(file, format, errors="skip")
     except RawlogError as error:
-        assert str(error)
+        told(error, file.size)
 
 
 def _inside(rows: RowList, size: int) -> None:

@@ -45,12 +45,12 @@ def segment_rows(case: KafkaCase, path: Path) -> list[dict[str, Any]]:
 
 class TestLog(FormatTests):
     format = "kafka.log"
-    golden = [path for case in CASES for path in case.segments]
-    small = [
+    golden = tuple(path for case in CASES for path in case.segments)
+    small = (
         VECTORS["v2-none"] + VECTORS["endtxn-abort"],
         VECTORS["v2-zstd"],
         VECTORS["v1-none"] + VECTORS["v0-gzip"],
-    ]
+    )
     everything = GOLDEN
     name = "orders-0/00000000000000000000.log"
 
@@ -81,7 +81,8 @@ class TestLog(FormatTests):
         return strategies.logs(magics=(2, 2, 2, 1, 0)).map(lambda sample: sample.data)
 
     def owns(self, path: Path) -> bool | None:
-        if path.parent.name == "__cluster_metadata-0" or path.suffix in (".checkpoint", ".deleted", ".cleaned", ".swap"):
+        elsewhere = (".checkpoint", ".deleted", ".cleaned", ".swap")
+        if path.parent.name == "__cluster_metadata-0" or path.suffix in elsewhere:
             return None  # the same frames, of another family or in another state
         return re.fullmatch(r"\d{20}\.log", path.name) is not None
 

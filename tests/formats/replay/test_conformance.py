@@ -74,13 +74,13 @@ def storable(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
 
 class TestRecording(FormatTests):
     format = "replay.recording"
-    golden = [case.path for case in replay_cases()]
-    small = [
+    golden = tuple(case.path for case in replay_cases())
+    small = (
         golden_path("replay", "v2", "find.log").read_bytes(),
         golden_path("replay", "v2", "zero-time.log").read_bytes(),
         golden_path("replay", "v1", "basic-v1.1.0.log").read_bytes()[:185],
         golden_path("replay", "v0", "basic-v0.10.0.log").read_bytes()[:127],
-    ]
+    )
     everything = GOLDEN
 
     def header(self, data: bytes) -> int:

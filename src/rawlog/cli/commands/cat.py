@@ -9,9 +9,7 @@ import click
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE
 
-TEMPLATE_HELP = (
-    "\b"
-    + r"""
+TEMPLATE_HELP = r"""\b
 --format prints each row by a pattern, as rpk's does:
   \t \n \r \\ \xNN             tab, line end, carriage return, backslash, any byte
   %t %k %v  %T %K %V           topic, key, value; their lengths (kcat's %s %S: value)
@@ -25,8 +23,7 @@ TEMPLATE_HELP = (
   time:     {strftime[%F %T]} {go[2006-01-02T15:04:05Z07:00]}
   A null text prints nothing; a null number is -1.
 
-"""
-)
+""".replace(r"\b", "\b", 1)  # click's mark for "leave these lines as they are"
 
 EXIT_HELP = """
 Files below a directory that cannot be opened are told on stderr and the rest is read; the exit code is 3 then. Damage ends the run
@@ -66,6 +63,6 @@ def run(paths: tuple[str, ...], given: dict[str, Any], limit: int | None = None)
 @options.selection()
 @options.output
 @click.pass_context
-def command(ctx: click.Context, paths: tuple[str, ...], **given: Any) -> None:
+def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:
     """Print the rows of a table of PATHs: files, directories, globs or URLs."""
     ctx.exit(run(paths, given))

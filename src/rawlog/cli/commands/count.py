@@ -15,7 +15,7 @@ from rawlog.cli import options, output
 @options.selection(columns=False)
 @options.json_flag
 @click.pass_context
-def command(ctx: click.Context, paths: tuple[str, ...], as_json: bool, **given: Any) -> None:
+def command(ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Print the number of rows that `rawlog cat` with the same options prints.
 
     Checksums are checked; rows are decoded only where a selection or the format demands it.

@@ -19,6 +19,6 @@ from rawlog.cli.commands.cat import run
 @options.selection(limit=False)
 @options.output
 @click.pass_context
-def command(ctx: click.Context, count: int, paths: tuple[str, ...], **given: Any) -> None:
+def command(ctx: click.Context, /, count: int, paths: tuple[str, ...], **given: Any) -> None:
     """Print the first rows: those that `rawlog cat` with the same options prints first, whose help tells of the options."""
     ctx.exit(run(paths, given, limit=count))

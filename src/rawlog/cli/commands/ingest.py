@@ -91,14 +91,14 @@ def _show(outcome: Ingested, catalog: str | None) -> None:
         for text in aligned(rows, [False, True]):
             output.line(text)
         output.line()
-        read = f"{_files(outcome.files)}, {size_text(outcome.size)} decoded"
+        read = f"{_some(outcome.files, 'file')}, {size_text(outcome.size)} decoded"
         output.line(read + (f"; {outcome.unchanged:,} unchanged" if outcome.unchanged else ""))
-        found = f"{outcome.errors:,} errors, {outcome.warnings:,} warnings"
+        found = f"{_some(outcome.errors, 'error')}, {_some(outcome.warnings, 'warning')}"
         output.line(
             f"{outcome.verdict}: {found}; see the table findings" if outcome.errors + outcome.warnings else "clean"
         )
     else:
-        output.line(f"nothing new: {_files(outcome.unchanged)} as before")
+        output.line(f"nothing new: {_some(outcome.unchanged, 'file')} as before")
     output.line(f"lake: {printable(outcome.lake)}")
     output.line(f"  rawlog query 'SELECT * FROM findings' {printable(outcome.lake)}")
     if catalog is None:
@@ -106,5 +106,5 @@ def _show(outcome: Ingested, catalog: str | None) -> None:
         output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="{printable(uri)}")')
 
 
-def _files(count: int) -> str:
-    return f"{count:,} file{'' if count == 1 else 's'}"
+def _some(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

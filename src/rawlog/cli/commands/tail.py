@@ -31,7 +31,7 @@ INTERVAL = 0.25
 @options.output
 @click.pass_context
 def command(
-    ctx: click.Context, count: int, follow: bool, limit: int | None, paths: tuple[str, ...], **given: Any
+    ctx: click.Context, /, count: int, follow: bool, limit: int | None, paths: tuple[str, ...], **given: Any
 ) -> None:
     """Print the last rows: those that `rawlog cat` with the same options prints last. Earlier ones are not decoded.
 
@@ -81,7 +81,7 @@ def _print(printer: output.Printer, batch: Any, left: int | None) -> int | None:
         printer.write(batch)
         return None
     printer.write(batch.slice(0, left))
-    return max(0, left - batch.num_rows)
+    return max(0, left - int(batch.num_rows))
 
 
 def _follow(printer: output.Printer, follower: Follower, left: int | None) -> None:

@@ -44,7 +44,12 @@ LOG = Format(
     spans=Deferred(_READER, "spans"),
     resync=Deferred(_READER, "resync"),
     fault=Deferred(_READER, "fault"),
+    explain=Deferred(f"{_AMBRY}.explanation", "explain_message"),
+    explain_header=Deferred(f"{_AMBRY}.explanation", "explain_header"),
     context=Deferred(f"{_AMBRY}.store", "context"),
+    cuts=Deferred(f"{_AMBRY}.seek", "cuts"),
+    seek=Deferred(f"{_AMBRY}.seek", "seek"),
+    rules=Deferred(f"{_AMBRY}.checks", "log_rules"),
 )
 
 INDEX_SEGMENT = Format(
@@ -66,6 +71,7 @@ INDEX_SEGMENT = Format(
     decode=Deferred(_INDEX, "decode"),
     explain=Deferred(_INDEX, "explain_entry"),
     explain_header=Deferred(_INDEX, "explain_header"),
+    rules=Deferred(f"{_AMBRY}.checks", "index_rules"),
 )
 
 
@@ -140,4 +146,5 @@ FAMILY = Family(
     folds={"ambry.blobs": Deferred(f"{_AMBRY}.fold", "blobs"), "ambry.chunks": Deferred(f"{_AMBRY}.fold", "chunks")},
     fold_tables=(BLOBS, CHUNKS),
     settle=Deferred(f"{_AMBRY}.store", "settle"),
+    group_rules=Deferred(f"{_AMBRY}.store_checks", "group_rules"),
 )

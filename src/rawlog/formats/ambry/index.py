@@ -282,7 +282,12 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
                 cursor.number(item.name, f"i{item.size * 8}", item.note)
     if cursor.left:
         cursor.raw("padding", cursor.left, meaning="up to the size of the longest entry")
-    return [Node(frames.base + start, stop - start, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
+    nodes = [Node(frames.base + start, stop - start, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
+    if frames.last and frames.data.size - stop == CRC_SIZE:
+        closing = frames.data[stop:].tobytes()
+        what = "over the whole file before it"
+        nodes.append(Node(frames.base + stop, CRC_SIZE, "crc", "crc32", int.from_bytes(closing, "big"), what, closing.hex(" ")))
+    return nodes
 
 
 __all__ = ["Entries", "Header", "IndexFile", "begin", "decode", "read_entries", "read_header", "read_index", "scan"]

@@ -20,10 +20,15 @@ from rawlog.formats.kafka.tables import (
     BATCHES,
     CHECKPOINTS,
     EPOCHS,
+    GROUPS,
     INDEX,
     KAFKA_RECORDS,
+    OFFSETS,
     PRODUCERS,
+    REMOTE,
+    SHARES,
     TIMEINDEX,
+    TRANSACTIONS,
     TXNINDEX,
 )
 from rawlog.tables import RECORDS
@@ -134,6 +139,15 @@ def _text(kind: str, title: str, name: str) -> Format:
 FAMILY = Family(
     name="kafka",
     title="Apache Kafka",
+    folds={
+        OFFSETS.name: Deferred("rawlog.formats.kafka.internal", "offsets"),
+        GROUPS.name: Deferred("rawlog.formats.kafka.internal", "groups"),
+        TRANSACTIONS.name: Deferred("rawlog.formats.kafka.internal", "transaction_states"),
+        SHARES.name: Deferred("rawlog.formats.kafka.internal", "shares"),
+        REMOTE.name: Deferred("rawlog.formats.kafka.internal", "remote"),
+    },
+    fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
+    takes=paths.takes,
     group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),
     rules=Deferred("rawlog.formats.kafka.checks_directory", "rules"),
     formats=(

@@ -27,9 +27,9 @@ class Framed:
 
     key: int
     name: str
+    codec: Codec
     version: int
     message: Message
-    codec: Codec
 
     def to_json(self) -> dict[str, Any]:
         return self.codec.to_json(self.message)
@@ -84,15 +84,22 @@ def _framed_codec(kind: str, key: int, version: int) -> tuple[str, Codec]:
     return type_name(schema.name), codec(schema, version)
 
 
-def decode_framed(value: bytes, kind: str = "metadata") -> Framed:
-    """The record in a frame. UnsupportedError for types and versions that are not known, CorruptError for the rest."""
+def decode_record(value: bytes, kind: str = "metadata") -> tuple[int, int, Message]:
+    """The type, version and message of the record in a frame. UnsupportedError for types and versions that are not known,
+    CorruptError and TruncatedError for the rest.
+    """
     # Nearly every number is one byte: this is the inner loop of a fold.
     if len(value) > 3 and value[0] == FRAME_VERSION and value[1] < 0x80 and value[2] < 0x80:
         key, version, position = value[1], value[2], 3
     else:
         key, version, position = frame_head(value)
-    name, chosen = _framed_codec(kind, key, version)
-    return Framed(key, name, version, chosen.decode_all(value, position), chosen)
+    return key, version, _framed_codec(kind, key, version)[1].decode_all(value, position)
+
+
+def decode_framed(value: bytes, kind: str = "metadata") -> Framed:
+    """The record in a frame, with its name and codec. Raises as `decode_record` does."""
+    key, version, message = decode_record(value, kind)
+    return Framed(key, *_framed_codec(kind, key, version), version=version, message=message)
 
 
 def encode_framed(type: int | str, message: Mapping[str, Any], version: int | None = None) -> bytes:
@@ -178,7 +185,6 @@ def encode_control(type: int, message: Mapping[str, Any]) -> tuple[bytes, bytes]
 # ------------------------------------------------------------------ internal topics
 
 CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_STATE = "__consumer_offsets", "__transaction_state", "__share_group_state"
-REMOTE_LOG_METADATA = "__remote_log_metadata"
 _KEY_TYPES = {
     CONSUMER_OFFSETS: ("consumerOffsetsKeyTypes", "laterConsumerOffsetsKeyTypes"),
     TRANSACTION_STATE: ("transactionStateKeyTypes",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from rawlog.format import Place
+from rawlog.format import File, Place
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, SMALLEST_BATCH
 
 _SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
@@ -19,6 +19,22 @@ OFFSET_CHECKPOINTS = (
     "log-start-offset-checkpoint",
     "cleaner-offset-checkpoint",
 )
+
+#: The internal topic that a folded table is made of.
+INTERNAL = {
+    "kafka.offsets": "__consumer_offsets",
+    "kafka.groups": "__consumer_offsets",
+    "kafka.transactions": "__transaction_state",
+    "kafka.shares": "__share_group_state",
+    "kafka.remote": "__remote_log_metadata",
+}
+
+
+def takes(table: str | None, file: File) -> bool:
+    """Which files a folded table of the family is made of; rules look at all of the family's own."""
+    if table is None:
+        return file.system == "kafka"
+    return file.format == "kafka.log" and file.place.topic == INTERNAL[table] and file.place.state is None
 
 
 def split(path: str) -> tuple[str, str]:

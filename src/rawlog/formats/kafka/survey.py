@@ -226,6 +226,8 @@ class _Survey:
                 message = f"the transaction begins at offset {seen.first_offset}"
                 expected, found = seen.first_offset, entry.first_offset
                 self.mark("txnindex", Mark(message, expected=expected, found=found, **place))  # type: ignore[arg-type]
+        if beside is None and self.beside(file, "kafka.index") is None:
+            return  # the log alone was asked for: what is beside it is not known
         for missing in known.values():
             message = (
                 f"producer {missing.producer_id}'s transaction from offset {missing.first_offset} was aborted at "

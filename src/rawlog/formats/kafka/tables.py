@@ -126,3 +126,97 @@ CHECKPOINTS = Table(
     about="one row a partition in an offset checkpoint of a log directory",
     offsets=("offset", "offset"),
 )
+
+_WHERE = (
+    Column("is_current", "boolean", "the newest that counts for its key"),
+    Column("deleted", "boolean", "a tombstone: its key is gone"),
+    Column("state", "string", "committed; or, of a transaction, aborted, or pending: it does not count"),
+    Column("log_partition", "int", "of the internal topic"),
+    Column("path", "string"),
+)
+
+OFFSETS = Table(
+    "kafka.offsets",
+    Column("offset_in_log", "bigint"),
+    Column("group", "string"),
+    Column("topic", "string"),
+    Column("partition", "int"),
+    Column("committed_offset", "bigint"),
+    Column("leader_epoch", "int", "null: the committer did not know it"),
+    Column("metadata", "string"),
+    Column("commit_timestamp", "timestamp"),
+    Column("expire_timestamp", "timestamp", "only in records of version 1"),
+    *_WHERE,
+    about="one row an offset commit in __consumer_offsets; a group is where is_current and not deleted",
+    times=("commit_timestamp", "commit_timestamp"),
+)
+
+GROUPS = Table(
+    "kafka.groups",
+    Column("offset_in_log", "bigint"),
+    Column("timestamp", "timestamp"),
+    Column("group", "string"),
+    Column("type", "string", "what the record is of: GroupMetadata, ConsumerGroupMemberMetadata …"),
+    Column("member", "string", "where the record is one member's"),
+    Column("version", "int"),
+    Column("value", "string", "as JSON, with Kafka's own names"),
+    *_WHERE,
+    about="one row a record about a group in __consumer_offsets: classic, consumer, share and streams groups",
+    times=("timestamp", "timestamp"),
+)
+
+TRANSACTIONS = Table(
+    "kafka.transactions",
+    Column("offset_in_log", "bigint"),
+    Column("timestamp", "timestamp"),
+    Column("transactional_id", "string"),
+    Column("producer_id", "bigint"),
+    Column("producer_epoch", "int"),
+    Column("status", "string", "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead, PrepareEpochFence"),
+    Column("timeout_ms", "int"),
+    Column("partitions", "array<struct<topic:string,partition:int>>", "taking part"),
+    Column("start_timestamp", "timestamp"),
+    Column("update_timestamp", "timestamp"),
+    Column("previous_producer_id", "bigint"),
+    Column("next_producer_id", "bigint"),
+    Column("next_producer_epoch", "int"),
+    Column("client_transaction_version", "int"),
+    Column("version", "int"),
+    *_WHERE,
+    about="one row a state of a transactional id in __transaction_state",
+    times=("timestamp", "timestamp"),
+)
+
+SHARES = Table(
+    "kafka.shares",
+    Column("offset_in_log", "bigint"),
+    Column("timestamp", "timestamp"),
+    Column("group", "string"),
+    Column("topic_id", "string"),
+    Column("partition", "int"),
+    Column("type", "string", "ShareSnapshot, or ShareUpdate of the snapshot before it"),
+    Column("snapshot_epoch", "bigint"),
+    Column("state_epoch", "int"),
+    Column("leader_epoch", "int"),
+    Column("start_offset", "bigint"),
+    Column("delivery_complete_count", "int"),
+    Column("batches", "array<struct<first_offset:bigint,last_offset:bigint,delivery_state:int,delivery_count:int>>"),
+    Column("create_timestamp", "timestamp"),
+    Column("write_timestamp", "timestamp"),
+    *_WHERE,
+    about="one row a state of a share group's partition in __share_group_state",
+    times=("timestamp", "timestamp"),
+)
+
+REMOTE = Table(
+    "kafka.remote",
+    Column("offset_in_log", "bigint"),
+    Column("timestamp", "timestamp"),
+    Column("type", "string"),
+    Column("version", "int"),
+    Column("value", "string", "as JSON, with Kafka's own names"),
+    Column("log_partition", "int", "of the internal topic"),
+    Column("path", "string"),
+    about="one row a record about tiered storage in __remote_log_metadata",
+    times=("timestamp", "timestamp"),
+)

@@ -62,8 +62,17 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Tr
     return Transactions(found.producers, found.firsts, found.ends, found.last_stable_offset, committed_only)
 
 
-@lru_cache(maxsize=4)
+def undecided(segments: tuple[File, ...]) -> dict[int, int]:
+    """The first offsets of transactions without a marker, by producer."""
+    return dict(_walked(segments)[1])
+
+
 def _walk(segments: tuple[File, ...]) -> Transactions:
+    return _walked(segments)[0]
+
+
+@lru_cache(maxsize=4)
+def _walked(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
     from rawlog.formats.kafka import LOG
     from rawlog.walk import walk
 
@@ -74,5 +83,6 @@ def _walk(segments: tuple[File, ...]) -> Transactions:
                 pass  # what is odd about a producer is for verification to say
     ranges = sorted(((one.producer_id, one.first_offset, one.last_offset) for one in state.aborted), key=lambda r: r[2])
     table = np.array(ranges, np.int64).reshape(-1, 3)
-    stable = min(state.open_transactions().values(), default=NO_OFFSET)
-    return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable)
+    undone = state.open_transactions()
+    stable = min(undone.values(), default=NO_OFFSET)
+    return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable), tuple(undone.items())

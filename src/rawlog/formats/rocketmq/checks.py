@@ -1,21 +1,402 @@
-"""stub"""
+"""What verification looks for in single files of a store. What files say of one another is `store_checks`' business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog import columns
+from rawlog.checksums import crc32_spans
+from rawlog.errors import DataError
+from rawlog.findings import Mark, Rule, Severity, rule
+from rawlog.format import Inspection
+from rawlog.formats.rocketmq.index import Index
+from rawlog.formats.rocketmq.kernels import entries as kernels
+from rawlog.formats.rocketmq.kernels import inner
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_MASK,
+    BATCH_UNIT,
+    CRC_MASK,
+    CRC_PROPERTY,
+    CRC_PROPERTY_SIZE,
+    INDEX_HEADER,
+    MAGIC_BLANK,
+    NAME_VALUE,
+    PRE_BLANK_SIZE,
+    SLOT,
+    UNIT,
+)
+from rawlog.formats.rocketmq.reader import MOST_MS, Messages, bodies
+from rawlog.status import Status
+
+MOST_MARKS = 1000
+"""Findings of one rule on one window: what is wrong throughout need not be said a million times."""
 
 
-def commit_log():
-    return ()
+def _rows(seen: Inspection) -> Messages:
+    return Messages.take(seen.frames, seen.file)
 
 
-def compaction_log():
-    return ()
+def _numbers(which: NDArray[Any]) -> list[int]:
+    found: list[int] = np.flatnonzero(which).tolist()
+    return found[:MOST_MARKS]
 
 
-def consume_queue():
-    return ()
+@rule("rocketmq.commitlog.crc", Severity.ERROR)
+def body_crc(seen: Inspection) -> Iterator[Mark]:
+    """The body of a message does not have the checksum stored with it.
+
+    A broker that scans the file at its next start ends the log here: this message and everything behind it is cut off, and every later
+    commit-log file is deleted. `rawlog repair` keeps what follows. Work on copies.
+    """
+    rows = seen.share(_rows)
+    for row in _numbers(~rows.crc_ok & ~rows.stale):
+        error = rows.crc_error(row)
+        yield Mark(
+            "body with a wrong checksum; a broker scanning this file would cut the log here",
+            position=error.position,
+            size=int(rows[kernels.F_SIZE][row]),
+            offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
+            expected=error.expected,
+            found=error.found,
+        )
 
 
-def batch_queue():
-    return ()
+@rule("rocketmq.commitlog.physical-offset", Severity.ERROR)
+def physical_offset(seen: Inspection) -> Iterator[Mark]:
+    """An entry says that it stands elsewhere, although entries in their right place follow it.
+
+    Brokers up to 5.4.0 do not look: they build queues that point to the wrong bytes. The entry was copied or moved by something that did
+    not know the format.
+    """
+    for position, count, size, is_tail in _stale_runs(seen):
+        if not is_tail:
+            yield Mark(f"{count:,} entries with a physical offset that is not their place", position=position, size=size)
 
 
-def key_index():
-    return ()
+@rule("rocketmq.commitlog.stale", Severity.WARNING)
+def stale_entries(seen: Inspection) -> Iterator[Mark]:
+    """Behind the logical end of the log stand old entries: whole, with right checksums, but of another place.
+
+    A start after a crash only moves the end of the log back; the bytes behind it stay. They are no messages, and rawlog does not read them
+    as such. Brokers up to 5.4.0 do not compare the physical offset and may take them up at the next start.
+    """
+    for position, count, size, is_tail in _stale_runs(seen):
+        if is_tail:
+            yield Mark(
+                f"{count:,} stale entries behind the logical end; a broker that does not compare physical offsets takes them up",
+                position=position,
+                size=size,
+            )
+
+
+def _stale_runs(seen: Inspection) -> Iterator[tuple[int, int, int, bool]]:
+    """Position, number, size of runs of stale entries, and whether nothing else follows."""
+    rows, memory = seen.share(_rows), seen.memory
+    stale, positions, sizes = rows.stale, rows.positions, rows[kernels.F_SIZE]
+    run: list[int] | None = memory.get("run")
+    if stale.any() or run is not None:
+        for row in range(len(rows)):
+            if stale[row]:
+                run = run or [int(positions[row]), 0, 0]
+                run[1] += 1
+                run[2] = int(positions[row] + sizes[row]) - run[0]
+            elif run is not None:
+                yield run[0], run[1], run[2], False
+                run = None
+    memory["run"] = run
+    if seen.frames.last and run is not None:
+        yield run[0], run[1], run[2], True
+
+
+@rule("rocketmq.commitlog.entry-crc", Severity.ERROR)
+def entry_crc(seen: Inspection) -> Iterator[Mark]:
+    """The property `__CRC32#` is not the checksum of the whole entry (written by 5.2.0 and later with enabledAppendPropCRC).
+
+    Some field of the entry was changed after it was written. A broker with forceVerifyPropCRC ends the log here at its next start.
+    """
+    rows = seen.share(_rows)
+    ends = rows[kernels.F_PROPERTIES] + rows[kernels.F_PROPERTIES_SIZE]
+    which = np.flatnonzero((rows[kernels.F_PROPERTIES_SIZE] >= CRC_PROPERTY_SIZE) & ~rows.stale)
+    name = CRC_PROPERTY + bytes([NAME_VALUE])
+    at = ends[which] - CRC_PROPERTY_SIZE
+    if not which.size:
+        return
+    same = (rows.data[at[:, None] + np.arange(len(name))] == np.frombuffer(name, np.uint8)).all(axis=1)
+    which, at = which[same], at[same]
+    if not which.size:
+        return
+    sums = crc32_spans(rows.data, rows[kernels.F_START][which], at) & CRC_MASK
+    digits = rows.data[(at + len(name))[:, None] + np.arange(10)].astype(np.int64) - 48
+    stored = (digits * 10 ** np.arange(10)).sum(axis=1)
+    for index in _numbers(sums != stored):
+        yield Mark(
+            "entry with a wrong checksum in its property __CRC32#",
+            position=rows.frame_position(int(which[index])),
+            size=int(rows[kernels.F_SIZE][which[index]]),
+            offset=int(rows[kernels.F_QUEUE_OFFSET][which[index]]),
+            expected=int(stored[index]),
+            found=int(sums[index]),
+        )
+
+
+@rule("rocketmq.commitlog.body", Severity.ERROR)
+def unreadable_body(seen: Inspection) -> Iterator[Mark]:
+    """A compressed body cannot be decompressed, or names a compression that does not exist, although its checksum is right.
+
+    The producer wrote it so; no consumer can read the message either.
+    """
+    rows = seen.share(_rows)
+    rows = rows.where(rows.crc_ok & ~rows.stale)
+    while len(rows):
+        found = bodies(rows, seen.limit)
+        if found.error is not None:
+            yield Mark(found.error.message, position=found.error.position, offset=int(rows[kernels.F_QUEUE_OFFSET][found.fits]))
+            rows = rows.cut(found.fits + 1, len(rows))
+        else:
+            rows = rows.cut(found.fits, len(rows))
+
+
+@rule("rocketmq.commitlog.inner-batch", Severity.ERROR)
+def inner_batches(seen: Inspection) -> Iterator[Mark]:
+    """The body of an inner batch is not a run of messages.
+
+    Consumers fail on it. The entry as such is sound.
+    """
+    rows = seen.share(_rows)
+    rows = rows.where(rows.crc_ok & ~rows.stale & ((rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK))
+    if not len(rows):
+        return
+    found = bodies(rows, seen.limit)
+    for row in range(found.fits):
+        start, size = found.starts[row : row + 1], found.sizes[row : row + 1]
+        out = np.empty((inner.INNER_FIELDS, int(size[0]) // inner.SMALLEST + 2), np.int64)
+        _, _, status = inner.unpack_inner(found.data, start, size, np.ones(1, np.bool_), start, size, out)
+        if status != Status.OK:
+            yield Mark("an inner batch whose lengths do not fit", position=rows.frame_position(row))
+
+
+@rule("rocketmq.commitlog.blank-size", Severity.WARNING)
+def blank_size(seen: Inspection) -> Iterator[Mark]:
+    """A blank entry does not reach to the end of its file.
+
+    A broker goes on with the next file all the same; whatever follows in this one is never read.
+    """
+    frames = seen.frames
+    for start, stop in zip(frames.starts.tolist(), frames.stops.tolist(), strict=True):
+        if stop - start < SLOT.size * 2 or int.from_bytes(bytes(frames.data[start + 4 : start + 8]), "big", signed=True) != MAGIC_BLANK:
+            continue
+        room = seen.file.size - frames.base - start
+        if stop - start != room:
+            yield Mark("a blank entry that does not reach the end", position=frames.base + start, expected=room, found=stop - start)
+
+
+@rule("rocketmq.commitlog.time", Severity.WARNING)
+def falling_times(seen: Inspection) -> Iterator[Mark]:
+    """The store time of a message is below that of the one before it, zero, or beyond any calendar.
+
+    Within one broker it never falls: its clock was set back, or the bytes are older than those in front of them. Searching by time is a
+    binary search and then finds wrong places; the first message of a file decides where a start after a crash begins to scan.
+    """
+    rows = seen.share(_rows)
+    rows = rows.where(~rows.stale & ~rows.fillers)
+    times = rows[kernels.F_STORE_TIME]
+    before = seen.memory.get("time", 0)
+    highest = np.maximum.accumulate(np.concatenate(([before], times))) if times.size else np.zeros(1, np.int64)
+    for row in _numbers((times < highest[:-1]) | (times <= 0) | (times > MOST_MS)):
+        yield Mark(
+            "a store time that falls" if 0 < times[row] <= MOST_MS else "a store time that cannot be",
+            position=rows.frame_position(row),
+            offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
+            expected=f"at least {int(highest[row])}",
+            found=int(times[row]),
+        )
+    seen.memory["time"] = int(highest[-1]) if times.size else before
+
+
+@rule("rocketmq.commitlog.text", Severity.WARNING)
+def not_utf8(seen: Inspection) -> Iterator[Mark]:
+    """A topic or property is not UTF-8, which RocketMQ takes all text for.
+
+    Its clients show replacement characters; rawlog shows the bytes as \\xNN, and `headers` of `records` has values as they are.
+    """
+    rows = seen.share(_rows)
+    if not len(rows):
+        return
+    start, size = rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]
+    ends = rows[kernels.F_PROPERTIES] + rows[kernels.F_PROPERTIES_SIZE]
+    texts = columns.spans(rows.data, start, ends - start)  # the two bytes of a length between them are cut out below
+    if int(np.frombuffer(texts.buffers()[2], np.uint8).max(initial=0)) < 0x80:
+        return
+    marks = 0
+    for row, raw in enumerate(texts.to_pylist()):
+        for name, part in (("topic", raw[: int(size[row])]), ("properties", raw[int(size[row]) + 2 :])):
+            try:
+                part.decode("utf-8")
+            except UnicodeDecodeError as error:
+                marks += 1
+                if marks <= MOST_MARKS:
+                    yield Mark(f"{name}: not UTF-8 ({error.reason})", position=rows.frame_position(row), found=part[error.start : error.end].hex())
+
+
+@rule("rocketmq.commitlog.filler", Severity.INFO)
+def fillers(seen: Inspection) -> Iterator[Mark]:
+    """Entries that only cover a hole: `rawlog repair` wrote them where damage could not be mended.
+
+    What they cover is lost. No queue shows them.
+    """
+    rows = seen.share(_rows)
+    for row in _numbers(rows.fillers):
+        yield Mark("a filler over lost bytes", position=rows.frame_position(row), size=int(rows[kernels.F_SIZE][row]))
+
+
+def commit_log() -> Sequence[Rule[Inspection]]:
+    return (
+        body_crc, physical_offset, stale_entries, entry_crc, unreadable_body, inner_batches, blank_size, falling_times, not_utf8, fillers,
+    )  # fmt: skip
+
+
+@rule("rocketmq.compactionlog.crc", Severity.ERROR)
+def compacted_crc(seen: Inspection) -> Iterator[Mark]:
+    """The body of a message in a compaction topic's log does not have its checksum.
+
+    The same message stands in the commit log as well until that expires.
+    """
+    rows = seen.share(_rows)
+    for row in _numbers(~rows.crc_ok):
+        yield Mark("body with a wrong checksum", position=rows.frame_position(row), offset=int(rows[kernels.F_QUEUE_OFFSET][row]))
+
+
+def compaction_log() -> Sequence[Rule[Inspection]]:
+    return (compacted_crc,)
+
+
+def _queue_order(seen: Inspection, layout: Any) -> Iterator[Mark]:
+    rows = layout.take(seen.frames.data, seen.frames.starts)
+    addresses = rows["physical_offset"].astype(np.int64)
+    real = np.flatnonzero(rows["size"] != PRE_BLANK_SIZE)
+    addresses = addresses[real]
+    before = seen.memory.get("address", -1)
+    chain = np.concatenate(([before], addresses))
+    for index in _numbers(chain[1:] <= chain[:-1]):
+        row = int(real[index])
+        yield Mark(
+            "a unit whose message stands before that of the unit in front of it",
+            position=int(seen.frames.positions[row]),
+            size=layout.size,
+            expected=f"above {int(chain[index])}",
+            found=int(addresses[index]),
+        )
+    if addresses.size:
+        seen.memory["address"] = int(addresses[-1])
+
+
+@rule("rocketmq.consumequeue.order", Severity.ERROR)
+def queue_order(seen: Inspection) -> Iterator[Mark]:
+    """The addresses of a queue's units do not rise.
+
+    Messages are dispatched in the order of the log, so the unit is wrong. Rebuild the queue from the commit log: `rawlog rebuild`.
+    """
+    yield from _queue_order(seen, UNIT)
+
+
+@rule("rocketmq.consumequeue.empty", Severity.ERROR)
+def empty_queue_file(seen: Inspection) -> Iterator[Mark]:
+    """A queue file holds nothing but zeros.
+
+    At the next start a broker counts its first unit: the queue shows one or two messages that do not exist. Remove the file.
+    """
+    if seen.frames.last and seen.frames.base == 0 and not len(seen.frames) and seen.file.size:
+        yield Mark("a queue file of zeros; a broker would show phantom messages", position=0, size=seen.file.size)
+
+
+def consume_queue() -> Sequence[Rule[Inspection]]:
+    return (queue_order, empty_queue_file)
+
+
+@rule("rocketmq.batchconsumequeue.order", Severity.ERROR)
+def batch_queue_order(seen: Inspection) -> Iterator[Mark]:
+    """The addresses of a batch queue's units do not rise, or a batch does not begin where the one before ended.
+
+    Rebuild the queue from the commit log: `rawlog rebuild`.
+    """
+    yield from _queue_order(seen, BATCH_UNIT)
+    rows = BATCH_UNIT.take(seen.frames.data, seen.frames.starts)
+    base, count = rows["base_offset"].astype(np.int64), rows["batch_size"].astype(np.int64)
+    expected = np.concatenate(([seen.memory.get("next", int(base[0]) if base.size else 0)], base + count))
+    for row in _numbers(base != expected[:-1]):
+        yield Mark("a batch with a gap before it", position=int(seen.frames.positions[row]), expected=int(expected[row]), found=int(base[row]))
+    if base.size:
+        seen.memory["next"] = int(expected[-1])
+
+
+def batch_queue() -> Sequence[Rule[Inspection]]:
+    return (batch_queue_order,)
+
+
+@rule("rocketmq.index.count", Severity.ERROR)
+def index_count(seen: Inspection) -> Iterator[Mark]:
+    """The header counts another number of entries than there are.
+
+    A broker goes by the header: keys behind it are not found, and the next one is written over them. Rebuild the index.
+    """
+    seen.memory["count"] = seen.memory.get("count", 0) + len(seen.frames)
+    if seen.frames.last and seen.frames.status is not Status.TRUNCATED:
+        with Index(seen.file.path) as index:
+            if index.header.count - 1 != seen.memory["count"]:
+                yield Mark(
+                    "a count that is not that of the entries",
+                    position=INDEX_HEADER.at("index_count"),
+                    size=4,
+                    expected=seen.memory["count"] + 1,
+                    found=index.header.count,
+                )
+
+
+@rule("rocketmq.index.chain", Severity.ERROR)
+def index_chains(seen: Inspection) -> Iterator[Mark]:
+    """A slot does not lead to its newest entry, or an entry not to the next older one of its slot.
+
+    Keys are then not found although they are there, or a look-up does not end. Rebuild the index from the commit log.
+    """
+    if not seen.frames.last:
+        return
+    try:
+        with Index(seen.file.path) as index:
+            entries, slots, header = index.table(), index.slots().astype(np.int64), index.header
+    except DataError:
+        return  # the header's own finding
+    hashes, previous = entries["key_hash"].astype(np.int64), entries["previous"].astype(np.int64)
+    if not header.slots or not len(entries):
+        return
+    newest = np.zeros(header.slots, np.int64)
+    expected = np.zeros(len(entries), np.int64)
+    where = np.where(hashes >= 0, hashes, 0) % header.slots
+    for number in range(1, len(entries)):
+        expected[number] = newest[where[number]]
+        newest[where[number]] = number
+    for number in _numbers(previous[1:] != expected[1:]):
+        yield Mark(
+            f"entry {number + 1} leads to the wrong one",
+            position=header.entries_at + (number + 1) * entries.dtype.itemsize,
+            expected=int(expected[number + 1]),
+            found=int(previous[number + 1]),
+        )
+    for slot in _numbers(slots != newest):
+        yield Mark(
+            f"slot {slot} leads to the wrong entry",
+            position=INDEX_HEADER.size + slot * SLOT.size,
+            size=SLOT.size,
+            expected=int(newest[slot]),
+            found=int(slots[slot]),
+        )
+    used = int(np.count_nonzero(newest))
+    if used != header.used_slots:
+        yield Mark("a number of used slots that is wrong", position=INDEX_HEADER.at("used_slots"), size=4, expected=used, found=header.used_slots)
+
+
+def key_index() -> Sequence[Rule[Inspection]]:
+    return (index_count, index_chains)

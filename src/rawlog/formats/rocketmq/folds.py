@@ -1,1 +1,420 @@
-"""stub"""
+"""What a store as a whole tells: settings with their lag, and what became of transactions, delayed messages and retries.
+
+A message's TOPIC says where it is; REAL_TOPIC and its like where it belongs, and stay in the copy that was delivered. So the state of a
+message is told by the topic it is in, never by its properties alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rawlog import columns
+from rawlog.format import File
+from rawlog.formats.rocketmq import config, dispatch, tables
+from rawlog.formats.rocketmq.kernels import entries as fields
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_UNIT,
+    CHECK_MAX_TOPIC,
+    DELAY_LEVELS_MS,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    NAME_VALUE,
+    OP_TOPIC,
+    PAIR_END,
+    PRE_BLANK_SIZE,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_CHECK,
+    TIMER_TOPIC,
+    TRANSACTION_MASK,
+    UNIT,
+    SysFlag,
+)
+from rawlog.formats.rocketmq.reader import Messages
+from rawlog.formats.rocketmq.text import escaped
+from rawlog.storage import Source
+from rawlog.tables import Table
+
+Batches = Iterator[pa.RecordBatch]
+Options = Mapping[str, str]
+COMMITTED_MASK = int(SysFlag.COMMIT)
+
+
+def _batch(table: Table, rows: list[dict[str, Any]]) -> Batches:
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=table.schema)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _permission(value: Any) -> str:
+    number = value if isinstance(value, int) else 0
+    return "".join(letter if number & bit else "-" for letter, bit in (("r", 4), ("w", 2), ("i", 1)))
+
+
+def topics(files: Sequence[File], options: Options) -> Batches:
+    """`config/topics.json`."""
+    rows = []
+    for file, value in config.load(files, "topics.json"):
+        for name, topic in sorted((value.get("topicConfigTable") or {}).items()):
+            rows.append(
+                {
+                    "path": file.path,
+                    "topic": name,
+                    "read_queues": topic.get("readQueueNums"),
+                    "write_queues": topic.get("writeQueueNums"),
+                    "permission": _permission(topic.get("perm")),
+                    "is_ordered": topic.get("order"),
+                    "filter_type": topic.get("topicFilterType"),
+                    "sys_flag": topic.get("topicSysFlag"),
+                    "attributes": sorted((key, _text(each)) for key, each in (topic.get("attributes") or {}).items()),
+                }
+            )
+    return _batch(tables.TOPICS, rows)
+
+
+def groups(files: Sequence[File], options: Options) -> Batches:
+    """`config/subscriptionGroup.json`."""
+    rows = []
+    for file, value in config.load(files, "subscriptionGroup.json"):
+        for name, group in sorted((value.get("subscriptionGroupTable") or {}).items()):
+            rows.append(
+                {
+                    "path": file.path,
+                    "group": name,
+                    "is_enabled": group.get("consumeEnable"),
+                    "is_orderly": group.get("consumeMessageOrderly"),
+                    "retry_queues": group.get("retryQueueNums"),
+                    "retry_max_times": group.get("retryMaxTimes"),
+                    "settings": sorted((key, _text(each)) for key, each in group.items()),
+                }
+            )
+    return _batch(tables.GROUPS, rows)
+
+
+def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tuple[int, int]]:
+    """First and next offset of every queue, as its files show, by store, topic and queue id."""
+    first_log: dict[str | None, int] = {}
+    queues: dict[tuple[str | None, str, int], list[File]] = {}
+    for file in files:
+        place = file.place
+        if place.state is not None or file.problem is not None:
+            continue
+        if file.format == "rocketmq.commitlog" and place.start_offset is not None:
+            first_log[place.group] = min(place.start_offset, first_log.get(place.group, place.start_offset))
+        elif file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue"):
+            queues.setdefault((place.group, str(place.topic), int(place.partition or 0)), []).append(file)
+    return {key: _bounds(found, first_log.get(key[0], 0)) for key, found in queues.items()}
+
+
+def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
+    files = sorted(files, key=lambda file: file.place.start_offset or 0)
+    batch = files[0].format == "rocketmq.batchconsumequeue"
+    layout = BATCH_UNIT if batch else UNIT
+    low: int | None = None
+    high = 0
+    for file in files:
+        with Source(file.path) as source:
+            rows = layout.view(np.frombuffer(source.read(0, source.size), np.uint8))
+        valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0)
+        count = int(np.argmin(valid)) if not valid.all() else len(rows)
+        rows = rows[:count]
+        numbers = rows["base_offset"].astype(np.int64) if batch else (file.place.start_offset or 0) // UNIT.size + np.arange(count)
+        if count:
+            high = int(numbers[-1]) + (int(rows["batch_size"][-1]) if batch else 1)
+            here = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
+            if low is None and here.size:
+                low = int(numbers[here[0]])
+    return high if low is None else low, high
+
+
+def offsets(files: Sequence[File], options: Options) -> Batches:
+    """Consumer offsets with the lag behind each queue; with light queues on, ordinary offsets are in the other file."""
+    bounds = queue_bounds(files)
+    rows = []
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        for file, value in config.load(files, name):
+            for key, queues in sorted((value.get("offsetTable") or {}).items()):
+                topic, _, group = key.partition("@")
+                for queue_id, offset in sorted(queues.items(), key=lambda pair: int(pair[0])):
+                    low, high = bounds.get((file.place.group, topic, int(queue_id)), (None, None))
+                    rows.append(_offset_row(file, group, topic, int(queue_id), offset, low, high))
+            for key, offset in sorted((value.get("lmqOffsetTable") or {}).items()):
+                topic, _, group = key.partition("@")
+                low, high = bounds.get((file.place.group, topic, 0), (None, None))
+                rows.append(_offset_row(file, group, topic, 0, offset, low, high))
+    return _batch(tables.OFFSETS, rows)
+
+
+def _offset_row(
+    file: File, group: str, topic: str, queue_id: int, offset: int, low: int | None, high: int | None
+) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "group": group,
+        "topic": topic,
+        "queue_id": queue_id,
+        "offset": offset,
+        "min_offset": low,
+        "max_offset": high,
+        "lag": None if high is None else high - offset,
+    }
+
+
+def delays(files: Sequence[File], options: Options) -> Batches:
+    """`config/delayOffset.json`."""
+    bounds = queue_bounds(files)
+    rows = []
+    for file, value in config.load(files, "delayOffset.json"):
+        for key, offset in sorted((value.get("offsetTable") or {}).items(), key=lambda pair: int(pair[0])):
+            level = int(key)
+            _, high = bounds.get((file.place.group, SCHEDULE_TOPIC, level - 1), (None, None))
+            delay = DELAY_LEVELS_MS[level - 1] if 0 < level <= len(DELAY_LEVELS_MS) else None
+            pending = None if high is None else high - offset
+            rows.append({"path": file.path, "level": level, "delay_ms": delay, "offset": offset, "max_offset": high, "pending": pending})
+    return _batch(tables.DELAYS, rows)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message of interest, as plain values."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical: int
+    sys_flag: int
+    prepared: int
+    born: int
+    stored: int
+    reconsumed: int
+    properties: dict[str, str]
+    body: bytes
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get("UNIQ_KEY")
+
+    @property
+    def real(self) -> tuple[str | None, int | None]:
+        queue_id = self.properties.get("REAL_QID", "")
+        return self.properties.get("REAL_TOPIC"), int(queue_id) if queue_id.lstrip("-").isdecimal() else None
+
+
+def _is_system(topic: str) -> bool:
+    return topic in (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def entries_of(files: Sequence[File]) -> Iterator[Entry]:
+    """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit)."""
+    for file in dispatch.commit_logs(files):
+        if file.place.state is not None:
+            continue
+        for rows in dispatch.messages_of(file, errors="raise", with_crc=False):
+            if not len(rows):
+                continue
+            topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
+            names = [escaped(name) for name in topics.dictionary.to_pylist()]
+            codes = np.asarray(topics.indices)
+            system = np.array([_is_system(name) for name in names])[codes]
+            out = np.empty((2, len(rows)), np.int64)
+            dispatch.derive.find_property(
+                rows.data, rows[fields.F_PROPERTIES], rows[fields.F_PROPERTIES_SIZE], np.frombuffer(b"REAL_TOPIC", np.uint8), out
+            )
+            for row in np.flatnonzero((system | (out[1] >= 0)) & ~rows.fillers).tolist():
+                yield _entry(rows, row, names[codes[row]])
+
+
+def _entry(rows: Messages, row: int, topic: str) -> Entry:
+    def number(field: int) -> int:
+        return int(rows[field][row])
+
+    start, size = number(fields.F_PROPERTIES), number(fields.F_PROPERTIES_SIZE)
+    body, body_size = number(fields.F_BODY), number(fields.F_BODY_SIZE)
+    return Entry(
+        topic,
+        number(fields.F_QUEUE_ID),
+        number(fields.F_QUEUE_OFFSET),
+        number(fields.F_PHYSICAL),
+        number(fields.F_SYS_FLAG),
+        number(fields.F_PREPARED),
+        number(fields.F_BORN_TIME),
+        number(fields.F_STORE_TIME),
+        number(fields.F_RECONSUME),
+        _properties(bytes(rows.data[start : start + size])),
+        bytes(rows.data[body : body + body_size]),
+    )
+
+
+def _properties(raw: bytes) -> dict[str, str]:
+    pairs = {}
+    for piece in raw.split(bytes([PAIR_END])):
+        name, _, value = piece.partition(bytes([NAME_VALUE]))
+        if name and value:
+            pairs[escaped(name)] = escaped(value)
+    return pairs
+
+
+def _time(ms: int) -> int | None:
+    return ms * 1000 if abs(ms) < 1 << 50 else None
+
+
+def transactions(files: Sequence[File], options: Options) -> Batches:
+    """Half messages, copies of one grouped, with what became of them: committed before rolled back before discarded before pending."""
+    halves: dict[str, list[Entry]] = {}
+    commits: dict[int, int] = {}
+    committed_keys: dict[tuple[str, str], int] = {}
+    finished: set[tuple[int, int]] = set()
+    discarded: set[str] = set()
+    for entry in entries_of(files):
+        if entry.topic == HALF_TOPIC:
+            halves.setdefault(entry.unique_key or f"@{entry.physical}", []).append(entry)
+        elif entry.topic == OP_TOPIC:
+            numbers = (piece for piece in entry.body.split(b",") if piece.isdigit())
+            finished.update((entry.queue_id, int(piece)) for piece in numbers)
+        elif entry.topic == CHECK_MAX_TOPIC:
+            discarded.add(entry.unique_key or "")
+        elif entry.sys_flag & TRANSACTION_MASK == COMMITTED_MASK:
+            commits[entry.prepared] = entry.physical
+            if entry.unique_key:
+                committed_keys[entry.topic, entry.unique_key] = entry.physical
+    rows = []
+    for key, copies in halves.items():
+        first, newest = copies[0], copies[-1]
+        topic, queue_id = first.real
+        commit = next((commits[copy.physical] for copy in copies if copy.physical in commits), None)
+        commit = commit if commit is not None else committed_keys.get((topic or "", key))
+        state = "pending"
+        if commit is not None:
+            state = "committed"
+        elif any((copy.queue_id, copy.queue_offset) in finished for copy in copies):
+            state = "rolled_back"
+        elif key in discarded:
+            state = "discarded"
+        checks = newest.properties.get("TRANSACTION_CHECK_TIMES", "0")
+        rows.append(
+            {
+                "unique_key": first.unique_key,
+                "topic": topic,
+                "queue_id": queue_id,
+                "producer_group": first.properties.get("PGROUP"),
+                "state": state,
+                "half_offset": newest.queue_offset,
+                "half_physical_offset": first.physical,
+                "copies": len(copies),
+                "checks": int(checks) if checks.isdecimal() else None,
+                "commit_physical_offset": commit,
+                "born_timestamp": _time(first.born),
+            }
+        )
+    return _batch(tables.TRANSACTIONS, rows)
+
+
+def scheduled(files: Sequence[File], options: Options) -> Batches:
+    """Delayed and timer messages: due when, delivered or not."""
+    waiting: list[Entry] = []
+    delivered: dict[tuple[str, str], int] = {}
+    cancelled: set[str] = set()
+    for entry in entries_of(files):
+        if entry.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            waiting.append(entry)
+            if "TIMER_DEL_UNIQKEY" in entry.properties:
+                cancelled.add(entry.properties["TIMER_DEL_UNIQKEY"].rpartition("+")[2])
+        elif entry.unique_key:
+            delivered[entry.topic, entry.unique_key] = entry.physical
+    done = {}
+    for file, value in config.load(files, "delayOffset.json"):
+        done.update({(file.place.group, int(level)): int(offset) for level, offset in (value.get("offsetTable") or {}).items()})
+    reached = max(_read_until(files), default=0)
+    rows = []
+    for entry in waiting:
+        topic, queue_id = entry.real
+        copy = delivered.get((topic or "", entry.unique_key or ""))
+        copy = copy if copy is not None and copy > entry.physical else None
+        if entry.topic == SCHEDULE_TOPIC:
+            level = entry.queue_id + 1
+            delay = DELAY_LEVELS_MS[level - 1] if level <= len(DELAY_LEVELS_MS) else 0
+            due = entry.stored + delay
+            was_read = any(entry.queue_offset < offset for (_, each), offset in done.items() if each == level)
+            state = "delivered" if copy is not None or was_read else "pending"
+        else:
+            level, text = None, entry.properties.get("TIMER_OUT_MS", "")
+            due = int(text) if text.isdecimal() else entry.stored
+            state = "delivered" if copy is not None else "cancelled" if entry.unique_key in cancelled else "pending"
+            if state == "pending" and reached and due <= reached and "TIMER_DEL_UNIQKEY" in entry.properties:
+                state = "cancelled"
+        rows.append(
+            {
+                "kind": "delay" if entry.topic == SCHEDULE_TOPIC else "timer",
+                "topic": topic,
+                "queue_id": queue_id,
+                "unique_key": entry.unique_key,
+                "level": level,
+                "store_timestamp": _time(entry.stored),
+                "due_timestamp": _time(due),
+                "state": state,
+                "physical_offset": entry.physical,
+                "delivered_physical_offset": copy,
+            }
+        )
+    return _batch(tables.SCHEDULED, rows)
+
+
+def _read_until(files: Iterable[File]) -> Iterator[int]:
+    """The time up to which each store's timer has come."""
+    for file in files:
+        if file.format == "rocketmq.timercheck" and file.problem is None:
+            with Source(file.path) as source:
+                head = source.read(0, TIMER_CHECK.size)
+            yield int.from_bytes(head[: TIMER_CHECK.after("last_read_timestamp")], "big", signed=True)
+
+
+def retries(files: Sequence[File], options: Options) -> Batches:
+    """Messages that were sent back, and dead letters, with the message that each began as."""
+    rows = []
+    for entry in entries_of(files):
+        topic, real = entry.topic, entry.properties.get("REAL_TOPIC", "")
+        if topic == SCHEDULE_TOPIC and real.startswith(RETRY_PREFIX):
+            kind, group = "scheduled retry", real.removeprefix(RETRY_PREFIX)
+        elif topic.startswith(RETRY_PREFIX):
+            kind, group = "retry", topic.removeprefix(RETRY_PREFIX)
+        elif topic.startswith(DLQ_PREFIX):
+            kind, group = "dead letter", topic.removeprefix(DLQ_PREFIX)
+        else:
+            continue
+        source_id = entry.properties.get("DLQ_ORIGIN_MESSAGE_ID") or entry.properties.get("ORIGIN_MESSAGE_ID")
+        rows.append(
+            {
+                "kind": kind,
+                "group": group,
+                "source_topic": entry.properties.get("DLQ_ORIGIN_TOPIC") or entry.properties.get("RETRY_TOPIC"),
+                "source_physical_offset": _address(source_id),
+                "source_message_id": source_id,
+                "reconsume_times": entry.reconsumed,
+                "unique_key": entry.unique_key,
+                "topic": topic,
+                "queue_offset": entry.queue_offset,
+                "physical_offset": entry.physical,
+                "store_timestamp": _time(entry.stored),
+            }
+        )
+    return _batch(tables.RETRIES, rows)
+
+
+def _address(message_id: str | None) -> int | None:
+    """The physical offset at the end of a message id."""
+    if message_id is None or len(message_id) not in (32, 56):
+        return None
+    try:
+        return int(message_id[-16:], 16)
+    except ValueError:
+        return None
+
+

@@ -236,6 +236,9 @@ TIMER_CHECK = Layout(
     Field("version_counter", ">i8"),
 )
 
+FILLER_TOPIC, FILLER_FLAG = "_", int.from_bytes(b"rawl", "big")
+"""What `repair` writes over a hole: rolled-back messages of this topic and flag, which no queue shows."""
+
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -22,6 +22,7 @@ from rawlog.formats.rocketmq.layouts import (
     CODEC_MASK,
     CODEC_SHIFT,
     CODECS,
+    FILLER_FLAG,
     HALF_TOPIC,
     HEAD,
     OP_TOPIC,
@@ -137,6 +138,12 @@ class Messages:
             return np.zeros(len(self), np.bool_)
         return self[kernels.F_PHYSICAL] != self.positions + self.start
 
+    @property
+    def fillers(self) -> NDArray[np.bool_]:
+        """Which entries only cover a hole that `repair` found."""
+        rolled_back = (self[kernels.F_SYS_FLAG] & TRANSACTION_MASK) == TRANSACTION_MASK
+        return rolled_back & (self[kernels.F_FLAG] == FILLER_FLAG)
+
     def frame_position(self, row: int) -> int:
         return int(self.frames.positions[self[kernels.F_FRAME][row]])
 
@@ -247,7 +254,7 @@ def _for_records(rows: Messages, want: Want) -> tuple[Messages, DataError | None
         if wrong.size:
             bad = int(wrong[0])
             error, rows = rows.crc_error(bad), rows.cut(0, bad)
-    keep = ~rows.stale
+    keep = ~rows.stale & ~rows.fillers
     if want.options.get("isolation") == "read_committed" or want.context == "read_committed":
         transaction = rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK
         keep &= (transaction == 0) | (transaction == SysFlag.COMMIT)
@@ -397,7 +404,7 @@ def spans(frames: Frames, file: File) -> Spans:
     high[at[fits]] = np.maximum(born, stored)[fits] * 1000
     records = np.zeros(count, np.int64)
     packed = (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK
-    records[at] = np.where(stale, 0, np.where(packed, -1, 1))
+    records[at] = np.where(stale | rows.fillers, 0, np.where(packed, -1, 1))
     return Spans(min_time=low, max_time=high, records=records)
 
 

@@ -25,6 +25,8 @@ from rawlog.formats.rocketmq.layouts import (
     BLANK,
     DLEDGER,
     DLEDGER_MAGIC,
+    FILLER_FLAG,
+    FILLER_TOPIC,
     FIXED_V4,
     LARGEST_BODY,
     PROPERTIES,
@@ -38,7 +40,6 @@ from rawlog.formats.rocketmq.writer import LogWriter, store_files
 from rawlog.walk import walk
 
 POLICIES = ("salvage", "cut")
-FILLER_TOPIC = "RAWLOG_FILLER"
 SMALLEST_FILLER = FIXED_V4 + TOPIC_V1.size + len(FILLER_TOPIC) + PROPERTIES.size
 LARGEST_FILLER = LARGEST_BODY
 
@@ -119,10 +120,15 @@ class _Mended:
         self.log: LogWriter
         self.folder = folder
         self.started = False
+        self.expected = 0
 
     def take(self, file: File, *, skip: bool, is_last: bool) -> bool:
         """Add the messages of a file; whether nothing of it was lost."""
         first = file.place.start_offset or 0
+        if self.started and first > self.expected:
+            missing = (first - self.expected) // self.file_size
+            self.report.notes.append(f"{missing} file(s) missing before {file.path}: a broker passes over them")
+        self.expected = first + self.file_size
         if not self.started:
             start = 0 if self.move and first < self.file_size else first // self.file_size * self.file_size
             self.log, self.started = LogWriter(self.folder, self.file_size, start), True
@@ -192,7 +198,7 @@ def filler(address: int, size: int, store_time: int) -> bytes:
     numbers = np.zeros((kernels.NUMBERS, 1), np.int64)
     numbers[kernels.N_SYS_FLAG] = int(SysFlag.PREPARED | SysFlag.COMMIT)
     numbers[kernels.N_BORN_TIME] = numbers[kernels.N_STORE_TIME] = store_time
-    numbers[kernels.N_VERSION] = 1
+    numbers[kernels.N_VERSION], numbers[kernels.N_FLAG] = 1, FILLER_FLAG
     host, _ = host_bytes("127.0.0.1:0")
     import pyarrow as pa
 

@@ -1,0 +1,329 @@
+"""What verification looks for in one file of a store. Files against one another: `store_checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rawlog.checksums import crc32
+from rawlog.errors import CorruptError, DataError
+from rawlog.findings import Mark, Rule, Severity, rule
+from rawlog.format import Inspection
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.content import open_envelope, parse_metadata
+from rawlog.formats.ambry.index import read_entries, read_header
+from rawlog.formats.ambry.kernels import messages as kernels
+from rawlog.formats.ambry.layouts import CRC_SIZE, Kind
+from rawlog.formats.ambry.paths import capacity
+from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages
+from rawlog.formats.ambry.structures import Cursor
+from rawlog.status import Status
+from rawlog.storage import Source
+
+ENVELOPE_LIMIT = 1 << 26
+_PLACES = {
+    kernels.IN_ENCRYPTION_KEY: "encryption_key_at",
+    kernels.IN_PROPERTIES: "properties_at",
+    kernels.IN_USER_METADATA: "user_metadata_at",
+    kernels.IN_BLOB: "blob_at",
+    kernels.IN_UPDATE: "update_at",
+}
+
+
+def parsed(seen: Inspection) -> Messages:
+    """The messages of a window, checksums compared; computed once for all rules."""
+    return Messages(seen.frames)
+
+
+def _records(messages: Messages, bits: Any) -> Iterator[tuple[int, int, str, int]]:
+    """For every bit set: the message, the record's position in the file, its name, the message's position."""
+    frames = messages.frames
+    for index in np.flatnonzero(bits).tolist():
+        for bit, place in _PLACES.items():
+            if int(bits[index]) & bit:
+                at = int(messages[place][index])
+                yield index, frames.base + at, RECORD_NAMES[bit], int(frames.positions[index])
+
+
+def _stored(messages: Messages, index: int, start: int) -> tuple[int, int, int]:
+    """The checksum stored behind the record that begins at `start` in the data, the one expected, and where it stands."""
+    ends = [int(messages[name][index]) for name in _PLACES.values()]
+    later = [end for end in ends if end > start]
+    stop = (min(later) if later else int(messages.frames.stops[index])) - CRC_SIZE
+    data = messages.data
+    return int.from_bytes(data[stop : stop + CRC_SIZE].tobytes(), "big"), crc32(data, start, stop), stop
+
+
+@rule("ambry.log.crc", Severity.ERROR)
+def record_crc(seen: Inspection) -> Iterator[Mark]:
+    """The checksum of a record (properties, user metadata, content, encryption key or update) differs from that of its bytes.
+
+    What the record holds is not what was written. Ambry refuses to read the blob, and refuses to start if it meets the message in
+    recovery. Take the blob from another replica; `rawlog repair` drops the message.
+    """
+    messages = seen.share(parsed)
+    for index, position, name, message in _records(messages, messages["crc_bad"] & ~messages["crc_high"]):
+        stored, computed, _ = _stored(messages, index, position - seen.frames.base)
+        yield Mark(
+            f"checksum of the {name} does not match (message at byte {message:,})",
+            position=position,
+            offset=message + (seen.file.place.start_offset or 0),
+            expected=f"{computed:016x}",
+            found=f"{stored:016x}",
+        )
+
+
+@rule("ambry.log.crc-upper", Severity.ERROR)
+def crc_upper(seen: Inspection) -> Iterator[Mark]:
+    """The upper half of a checksum field is not zero, as it always is: the field holds a CRC-32 in eight bytes.
+
+    Bytes were damaged that no checksum covers, or another program wrote the message.
+    """
+    messages = seen.share(parsed)
+    for index, position, name, message in _records(messages, messages["crc_high"]):
+        stored, computed, at = _stored(messages, index, position - seen.frames.base)
+        yield Mark(
+            f"checksum field of the {name} with a non-zero upper half (message at byte {message:,})",
+            position=seen.frames.base + at,
+            size=CRC_SIZE,
+            expected=f"{computed:016x}",
+            found=f"{stored:016x}",
+        )
+
+
+@rule("ambry.log.record", Severity.ERROR)
+def unreadable_record(seen: Inspection) -> Iterator[Mark]:
+    """A record of a message is of no known version or type, or does not fit into the message.
+
+    The header is sound, so the messages behind this one can be read; this one cannot.
+    """
+    messages = seen.share(parsed)
+    for index in np.flatnonzero(messages["fault"]).tolist():
+        position = seen.frames.base + int(messages["fault_at"][index])
+        stop = int(seen.frames.positions[index] + seen.frames.sizes[index])
+        yield Mark(FAULTS[int(messages["fault"][index])], position=position, size=stop - position)
+
+
+@rule("ambry.log.offsets", Severity.ERROR)
+def wrong_offsets(seen: Inspection) -> Iterator[Mark]:
+    """The header says that a record begins elsewhere than it does.
+
+    Ambry's recovery reads records in sequence and does not notice; its GETs go by the offsets and return wrong bytes or an error.
+    """
+    messages = seen.share(parsed)
+    for index, position, name, message in _records(messages, messages["mismatch"] & ~kernels.IN_PAYLOAD):
+        yield Mark(
+            f"the header puts the {name} elsewhere than it stands",
+            position=message,
+            size=int(seen.frames.sizes[index]),
+            expected=position - message,
+        )
+
+
+@rule("ambry.log.payload-size", Severity.ERROR)
+def wrong_payload(seen: Inspection) -> Iterator[Mark]:
+    """The records of a message are not as long together as its header says.
+
+    Ambry's recovery places every later index entry by the header's size, hence at wrong positions. (A size that leads to no other
+    message is reported as `ambry.log.framing`.)
+    """
+    messages = seen.share(parsed)
+    for index in np.flatnonzero(messages["mismatch"] & kernels.IN_PAYLOAD).tolist():
+        yield Mark(
+            "records that end before their message does",
+            position=int(seen.frames.positions[index]),
+            size=int(seen.frames.sizes[index]),
+            found=int(messages["payload"][index]),
+        )
+
+
+@rule("ambry.log.partition", Severity.WARNING)
+def foreign_partition(seen: Inspection) -> Iterator[Mark]:
+    """A blob id names another partition than the directory, or than the messages before it.
+
+    A store holds blobs of one partition only: the file was put into the wrong directory, or a key is damaged (no checksum covers it).
+    """
+    messages, memory = seen.share(parsed), seen.memory
+    if not len(messages):
+        return
+    expected = seen.file.place.partition
+    if expected is None:
+        expected = memory.setdefault("partition", int(messages["partition"][0]))
+    for index in np.flatnonzero(messages["partition"] != expected).tolist():
+        yield Mark(
+            "a blob id of another partition",
+            position=int(seen.frames.base + messages["key_start"][index]),
+            size=int(messages["key_size"][index]),
+            expected=expected,
+            found=int(messages["partition"][index]),
+        )
+
+
+@rule("ambry.log.padding", Severity.ERROR)
+def zero_tail(seen: Inspection) -> Iterator[Mark]:
+    """The file ends in zero bytes behind its last message.
+
+    Ambry never leaves any, and refuses to start when its recovery meets them: cut the file at the position given.
+    """
+    if seen.frames.status is Status.PADDING:
+        at = seen.frames.reached_in_file
+        yield Mark("zero bytes behind the last message", position=at, size=seen.file.size - at)
+
+
+def _hidden(messages: Messages, index: int) -> bool:
+    """Whether the content of a message is encrypted, so that nothing can be said of it."""
+    if int(messages["is_encrypted"][index]) == 1 or int(messages["encryption_key_size"][index]) >= 0:
+        return True
+    return keys.parse(messages.key(index)).is_encrypted
+
+
+@rule("ambry.log.envelope", Severity.WARNING)
+def bad_envelope(seen: Inspection) -> Iterator[Mark]:
+    """The blob record says that its content is compressed, and it is not: no envelope, an unknown algorithm, bytes that do not open.
+
+    A user who asks for the blob gets an error. Encrypted content is not looked at.
+    """
+    messages = seen.share(parsed)
+    wanted = (messages["is_compressed"] == 1) & messages.sound
+    for index in np.flatnonzero(wanted).tolist():
+        if _hidden(messages, index):
+            continue
+        try:
+            open_envelope(messages.bytes(index, "content"), ENVELOPE_LIMIT)
+        except DataError as error:
+            yield Mark(
+                f"content that is said to be compressed: {error.message}",
+                position=int(seen.frames.base + messages["content_start"][index]),
+                size=int(messages["content_size"][index]),
+            )
+
+
+@rule("ambry.log.metadata", Severity.ERROR)
+def bad_metadata(seen: Inspection) -> Iterator[Mark]:
+    """The content of a metadata blob is no list of chunks.
+
+    The blob it stands for cannot be put together. Encrypted and zeroed content is not looked at.
+    """
+    messages = seen.share(parsed)
+    wanted = (messages["kind"] == Kind.PUT) & (messages["blob_type"] == 1) & messages.sound & (messages["zeros"] == 0)
+    for index in np.flatnonzero(wanted & (messages["is_compressed"] != 1)).tolist():
+        if _hidden(messages, index):
+            continue
+        try:
+            parse_metadata(messages.bytes(index, "content"))
+        except DataError as error:
+            yield Mark(
+                f"content of a metadata blob: {error.message}",
+                position=int(seen.frames.base + messages["content_start"][index]),
+                size=int(messages["content_size"][index]),
+            )
+
+
+@rule("ambry.log.capacity", Severity.ERROR)
+def over_capacity(seen: Inspection) -> Iterator[Mark]:
+    """The log segment is longer than the capacity in its header.
+
+    Ambry never writes past it: something was appended, or the header is of another file.
+    """
+    if not seen.frames.last:
+        return
+    with Source(seen.file.path) as source:
+        most = capacity(source.read(0, 64))
+    if most is not None and seen.file.size > most:
+        yield Mark("a segment longer than its capacity", position=most, size=seen.file.size - most, expected=most, found=seen.file.size)
+
+
+@rule("ambry.index.crc", Severity.ERROR)
+def index_crc(seen: Inspection) -> Iterator[Mark]:
+    """The checksum at the end of an index file differs from that of the bytes before it, or is not there.
+
+    Ambry refuses to start, unless it is the store's last index file, which it then builds anew. `rawlog rebuild` builds all of them.
+    """
+    if not seen.frames.last or not seen.file.size:
+        return
+    with Source(seen.file.path) as source:
+        raw = source.read(0, source.size)
+    if len(raw) < CRC_SIZE:
+        return
+    stored, computed = int.from_bytes(raw[-CRC_SIZE:], "big"), crc32(raw[:-CRC_SIZE])
+    if stored != computed and seen.frames.status is not Status.TRUNCATED:
+        yield Mark(
+            "checksum of the index does not match",
+            position=len(raw) - CRC_SIZE,
+            size=CRC_SIZE,
+            expected=f"{computed:016x}",
+            found=f"{stored:016x}",
+        )
+
+
+@rule("ambry.index.entry", Severity.ERROR)
+def index_entry(seen: Inspection) -> Iterator[Mark]:
+    """An entry has no blob id where one must be, or reaches beyond the end that the file's header names.
+
+    The entry is lost; entries past the end are ignored by Ambry in its last index file.
+    """
+    frames = seen.frames
+    try:
+        entries = read_entries(frames)
+    except CorruptError as error:
+        yield Mark(error.message, position=error.position, size=int(frames.sizes[0]))
+        return
+    if not len(frames):
+        return
+    end = seen.memory.get("end")
+    if end is None:
+        with Source(seen.file.path) as source:
+            end = seen.memory["end"] = read_header(Cursor(source.read(0, 4096))).log_end
+    past = (entries.offset < 0) | (entries.size <= 0) | (entries.offset > end - entries.size)
+    for index in np.flatnonzero(past).tolist():
+        yield Mark(
+            "an entry past the end of what the index covers",
+            position=int(frames.positions[index]),
+            size=int(frames.sizes[index]),
+            expected=f"at most {end}",
+            found=int(entries.offset[index] + entries.size[index]),
+        )
+
+
+@rule("ambry.index.order", Severity.ERROR)
+def index_order(seen: Inspection) -> Iterator[Mark]:
+    """Entries are not sorted by blob id, and entries of one blob by their place in the log.
+
+    Ambry searches by halves and will miss blobs that are there.
+    """
+    frames, memory = seen.frames, seen.memory
+    try:
+        entries = read_entries(frames)
+    except CorruptError:
+        return
+    previous = memory.get("previous")
+    for index, key in enumerate(entries.keys):
+        current = (keys.order(key), int(entries.offset[index]))
+        if previous is not None and current <= previous:
+            yield Mark("an entry out of order", position=int(frames.positions[index]), size=int(frames.sizes[index]))
+        previous = current
+    memory["previous"] = previous
+
+
+@rule("ambry.index.empty", Severity.ERROR)
+def index_empty(seen: Inspection) -> Iterator[Mark]:
+    """An index file without entries. Ambry does not start on one: remove it, or rebuild the index."""
+    frames, memory = seen.frames, seen.memory
+    memory["count"] = memory.get("count", 0) + len(frames)
+    if frames.last and not memory["count"] and seen.file.size and frames.status is Status.OK:
+        yield Mark("no entries", position=frames.reached_in_file)
+
+
+def log_rules() -> Sequence[Rule[Any]]:
+    """The rules of log segments."""
+    return (
+        record_crc, crc_upper, unreadable_record, wrong_offsets, wrong_payload, foreign_partition, zero_tail, bad_envelope,
+        bad_metadata, over_capacity,
+    )  # fmt: skip
+
+
+def index_rules() -> Sequence[Rule[Any]]:
+    """The rules of index segments."""
+    return (index_crc, index_entry, index_order, index_empty)

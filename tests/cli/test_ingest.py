@@ -1,0 +1,122 @@
+"""`rawlog ingest`: its options, its words, its exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import rawlog
+from tests.jobs.recordings import damage, expected, held, record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = Callable[..., Any]
+SAMPLES = Path(__file__).parents[2] / "samples"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    record(tmp_path / "logs" / "a.log", 50)
+    return tmp_path / "logs"
+
+
+def test_summary_for_people_tells_what_was_added_and_where(run: Run, tmp_path: Path, logs: Path) -> None:
+    ran = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
+    assert ran.code == 0, ran.err
+    lines = ran.text.splitlines()
+    assert lines[0].split() == ["table", "rows", "added"]
+    assert ["rawlog.records", "50"] in [line.split() for line in lines]
+    assert "clean" in lines
+    assert f"lake: {tmp_path / 'lake'}" in lines
+    assert "load_catalog" in lines[-1]
+    again = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
+    assert (again.code, again.text.splitlines()[0]) == (0, "nothing new: 1 file as before")
+
+
+def test_summary_for_machines_is_one_line_of_json(run: Run, tmp_path: Path, logs: Path) -> None:
+    (row,) = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local", "--json").rows
+    assert row["verdict"] == "clean"
+    assert (row["files"], row["unchanged"], row["refused"]) == (1, 0, 0)
+    assert row["tables"]["replay.entries"] == 50
+    assert row["lake"] == str(tmp_path / "lake")
+
+
+def test_damage_is_exit_code_1_and_the_sound_rows_are_in(run: Run, tmp_path: Path, logs: Path) -> None:
+    damage(logs / "a.log", 9)
+    ran = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
+    assert ran.code == 1
+    assert "damaged: 1 error" in ran.text
+    assert held(tmp_path / "lake") == expected(logs)
+
+
+def test_a_replaced_file_is_told_and_is_exit_code_1(run: Run, tmp_path: Path, logs: Path) -> None:
+    run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
+    record(logs / "a.log", 70, first=7)
+    ran = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
+    assert ran.code == 1
+    assert "a.log: holds other bytes than were taken from it" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (["nowhere", "--to", "lake"], 3, "nowhere: no such file or directory"),
+        (["logs", "--to", "logs"], 3, "holds other files"),
+        (["logs", "--to", "logs/a.log"], 3, "is a file; a lake is a directory"),
+        (["logs"], 2, "--to"),
+        (["logs", "--to", "lake", "--tables", "fnord"], 2, "unknown table 'fnord'"),
+        (["logs", "--to", "lake", "--since", "fnord"], 2, "ISO 8601"),
+        (["logs", "--to", "lake", "--catalog", "fnord"], 2, "catalog 'fnord'"),
+        (["logs", "--to", "lake", "--master", "local[2]"], 2, "--engine local"),
+        (["logs", "--to", "s3://nowhere/lake"], 2, "--catalog"),
+    ],
+)
+def test_bad_input_is_told_in_a_line(
+    run: Run, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], code: int, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run("ingest", *given, "--engine", "local")
+    assert ran.code == code
+    assert words in ran.err
+    assert ran.text == ""
+
+
+def test_paths_in_the_lake_are_whole(run: Run, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("ingest", "logs", "--to", "lake", "--engine", "local")
+    (row,) = held(tmp_path / "lake", "rawlog.files")
+    assert row["path"] == str(logs / "a.log")
+
+
+def test_rows_by_time_and_tables_by_name(run: Run, tmp_path: Path, logs: Path) -> None:
+    since = 1_700_000_000_000 + 40_000
+    ran = run(
+        *("ingest", logs, "--to", tmp_path / "lake", "--engine", "local", "--json"),
+        *("--since", since, "--tables", "records"),
+    )
+    assert ran.rows[0]["tables"] == {"rawlog.records": 10, "rawlog.files": 1, "rawlog.findings": 0}
+
+
+def test_the_samples_of_all_systems_are_in_the_lake_as_they_read(run: Run, tmp_path: Path) -> None:
+    ran = run("ingest", SAMPLES, "--to", tmp_path / "lake", "--engine", "local", "--json")
+    assert ran.code in (0, 1), ran.err
+    for name, count in ran.rows[0]["tables"].items():
+        table = name.removeprefix("rawlog.")
+        if table == "findings":
+            continue
+        plain = rawlog.read(str(SAMPLES), table=table, errors="skip")
+        assert (name, count) == (name, plain.num_rows)
+        assert held(tmp_path / "lake", name) == sorted(plain.to_pylist(), key=repr)
+    found = {finding.code for finding in rawlog.verify(str(SAMPLES))}
+    assert {row["code"] for row in held(tmp_path / "lake", "rawlog.findings")} == found
+
+
+def test_the_same_on_spark(run: Run, spark: SparkSession, tmp_path: Path, logs: Path) -> None:
+    ran = run("ingest", logs, "--to", tmp_path / "lake", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.rows[0]["tables"]["rawlog.records"] == 50
+    assert held(tmp_path / "lake") == expected(logs)
