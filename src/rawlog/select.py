@@ -66,10 +66,9 @@ class Selection:
                 raise OptionError(
                     f"{name} {value!r}: a whole number{' not below 0' if name in _LEAST else ''} expected"
                 )
-        if any(
-            isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in self.partitions
-        ):
-            raise OptionError(f"partition {', '.join(map(repr, self.partitions))}: numbers expected")
+        given: tuple[object, ...] = self.partitions
+        if any(isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in given):
+            raise OptionError(f"partition {', '.join(map(repr, given))}: numbers expected")
         if self.topic_pattern is not None:
             try:
                 re.compile(self.topic_pattern)

@@ -84,6 +84,8 @@ def lock(name: str, roots: Iterable[str], alone: Iterable[str] = ()) -> Path:
     artifacts += [repository.create_dependency(each).artifact for each in alone]
     lines = []
     for asked_for in artifacts:
+        if asked_for.classifier:  # native libraries for one machine; all that have them do without
+            continue
         artifact = _pinned(repository, asked_for)
         digest = hashlib.sha256(artifact.resolve().read_bytes()).hexdigest()
         lines.append(f"{artifact.groupId}:{artifact.artifactId}:{artifact.version} {digest}\n")

@@ -81,7 +81,7 @@ class Verbs(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and end the process with its exit code."""
-        run = partial(super().main, *args, **extra, standalone_mode=False)  # type: ignore[call-overload]
+        run = partial(super().main, *args, **extra, standalone_mode=False)
         if not standalone_mode:
             return run()
         raise SystemExit(guarded(run))

@@ -34,10 +34,7 @@ def run(
     meter = _Meter(splits, progress)
     with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
         place = job.stage or scratch
-        if count == 1:
-            done = [_work(job, split, place, meter) for split in splits]
-        else:
-            done = _threaded(job, splits, place, meter, count)
+        done = _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
         meter.finish()
         return job.commit(sorted(done, key=lambda one: one.number))
 
@@ -51,6 +48,10 @@ def _work(job: Job[D, O], split: Split, place: str, meter: _Meter) -> D:
     done = job.work(split, Stage(place, f"{split.number:05d}-local{next(_attempts)}", meter.tell))
     meter.split_done()
     return done
+
+
+def _in_turn(job: Job[D, O], splits: list[Split], place: str, meter: _Meter) -> list[D]:
+    return [_work(job, split, place, meter) for split in splits]
 
 
 def _threaded(job: Job[D, O], splits: list[Split], place: str, meter: _Meter, count: int) -> list[D]:

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from rawlog import registry
 from rawlog.errors import AccessError, OptionError, RawlogError
@@ -159,11 +159,11 @@ class Lake:
 
     # One writer at a time ---------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Lake:
+    def __enter__(self) -> Self:
         if not is_remote(self.path):
             try:
                 os.makedirs(self.path, exist_ok=True)
-                self._lock = open(os.path.join(self.path, ".lock"), "ab")  # noqa: SIM115
+                self._lock = open(os.path.join(self.path, ".lock"), "ab")
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._unlock()

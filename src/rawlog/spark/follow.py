@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, TruncatedError
@@ -68,8 +69,9 @@ class Line:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether the files' names say at which offset each begins."""
-        return self.files[0].place.start_offset is not None
+        """Whether the files' own names say at which offset each begins, so that it stays the same."""
+        place = self.format.match(self.files[0].path) if self.format.match is not None else None
+        return place is not None and place.start_offset is not None
 
     def index(self, mark: Mark) -> int | None:
         """The number of the file that a mark is in, None if it is gone."""
@@ -129,19 +131,25 @@ class Follower:
         if index is not None and mark.position <= line.files[index].size and self._continues(line, index, mark):
             return mark
         if not line.is_numbered or mark.offset is None:
-            self.lost(f"{line.files[0].path}: was read up to byte {mark.position:,} and is now {size or 0:,} bytes")
+            what = "is gone" if size is None else f"is now {size:,} bytes"
+            self.lost(f"{line.key}: {mark.file} was read up to byte {mark.position:,} and {what}")
             return Mark.before(line.files[0])
         earliest = line.files[0].place.start_offset or 0
         if earliest > mark.offset:
-            self.lost(
-                f"{line.key}: offsets {mark.offset:,} to {earliest:,} (exclusive) were deleted before they were read"
-            )
+            self.lost(f"{line.key}: {mark.offset:,} to {earliest:,} (exclusive) were deleted before they were read")
         elif size is not None and mark.position > size and index == len(line.files) - 1:
             self.lost(f"{line.files[index].path}: was read up to byte {mark.position:,} and is now {size:,} bytes")
-        return self.seek(line, mark.offset)
+        found = self.seek(line, mark.offset)
+        if found is not None and (found.file, found.position) == (mark.file, mark.position):
+            return mark
+        if found is None:
+            self.lost(f"{line.key}: {mark.file} was read up to byte {mark.position:,} and is gone")
+            later = [file for file in line.files if (file.place.start_offset or 0) > mark.offset]
+            found = Mark.before(later[0] if later else line.files[-1])
+        return found
 
     def _continues(self, line: Line, index: int, mark: Mark) -> bool:
-        """Whether the frame at a mark, if there is one already, is the one that should follow."""
+        """Whether the frame at a mark, if there is one already, is certainly the one that should follow."""
         file = line.files[index]
         if line.format.spans is None or not line.is_numbered or mark.offset is None or mark.position in (0, file.size):
             return True
@@ -152,21 +160,28 @@ class Follower:
                 starts = line.format.spans(frames.slice(0, 1), file).start_offset
             except DataError:
                 return True  # the place is a frame's; that it is damaged is for the reader to say
-            return starts is None or int(starts[0]) >= mark.offset
+            return starts is None or int(starts[0]) == mark.offset
         return True
 
-    def seek(self, line: Line, offset: int) -> Mark:
-        """The place of the first frame that reaches beyond an offset, or the end of the line."""
+    def seek(self, line: Line, offset: int) -> Mark | None:
+        """The place of the first frame that reaches beyond an offset, or the end of the line.
+
+        None if frames do not tell their offsets, or the files' names tell others.
+        """
+        if line.format.spans is None or not line.is_numbered:
+            return None
         index = max((i for i, file in enumerate(line.files) if (file.place.start_offset or 0) <= offset), default=0)
         found = Mark.before(line.files[index])
         for file in line.files[index:]:
             found = Mark(_name(file), offset=offset)
             start = line.format.seek(file, line.group, offset, None) if line.format.seek is not None else None
             for frames in walk(file, line.format, start=start, errors="stop"):
-                if not len(frames) or line.format.spans is None:
+                if not len(frames):
                     continue
-                stops = line.format.spans(frames, file).stop_offset
-                beyond = np.flatnonzero(stops > offset) if stops is not None else np.empty(0, np.int64)
+                stops = _stop_offsets(line.format, frames, file)
+                if stops is None:
+                    return None
+                beyond = np.flatnonzero(stops > offset)
                 if beyond.size:
                     at = int(beyond[0])
                     return replace(found, position=int(frames.positions[at]), frames=frames.first + at)
@@ -188,7 +203,7 @@ class Follower:
         while True:
             index = line.index(mark) or 0
             file, following = line.files[index], line.files[index + 1 : index + 2]
-            behind, finished = self._reach(line, file, mark, size, closed=bool(following))
+            behind, finished = self._reach(line, file, mark, size, following)
             taken = behind.position - mark.position
             touched += bool(taken)
             if not finished:
@@ -198,7 +213,9 @@ class Follower:
             if (size is not None and size <= 0) or (files is not None and touched >= files):
                 return mark, touched
 
-    def _reach(self, line: Line, file: File, mark: Mark, size: int | None, *, closed: bool) -> tuple[Mark, bool]:
+    def _reach(
+        self, line: Line, file: File, mark: Mark, size: int | None, following: Sequence[File]
+    ) -> tuple[Mark, bool]:
         """As far in one file; and whether that is the end of it for good."""
         limit = file.size if size is None else min(file.size, mark.position + size)
         jumped = self._jump(line, file, mark, limit)
@@ -212,16 +229,25 @@ class Follower:
             if stuck:
                 raise describe(line.format, last, file.path)
             return reached, False
-        if last.status is Status.TRUNCATED and closed:
-            if stuck and self.strict:
-                raise TruncatedError(
-                    "ends inside a frame, although another file follows; set failOnDataLoss to false to go on there",
-                    path=file.path,
-                    position=reached.position,
-                    format=line.format.name,
-                )
-            return reached, not self.strict
-        return reached, closed
+        if last.status not in (Status.TRUNCATED, Status.PADDING):
+            return reached, bool(following)
+        # Room for more to come. A file that follows may have been made in advance: only one that was begun closes this one.
+        if not any(self._is_begun(line, one) for one in following):
+            return reached, False
+        if last.status is Status.TRUNCATED and stuck and self.strict:
+            raise TruncatedError(
+                "ends inside a frame, although another file follows; set failOnDataLoss to false to go on there",
+                path=file.path,
+                position=reached.position,
+                format=line.format.name,
+            )
+        return reached, last.status is Status.PADDING or not self.strict
+
+    def _is_begun(self, line: Line, file: File) -> bool:
+        """Whether a file holds a whole frame."""
+        with contextlib.suppress(DataError):
+            return any(len(frames) for frames in walk(file, line.format, errors="stop", window=64 << 10))
+        return False
 
     def _jump(self, line: Line, file: File, mark: Mark, limit: int) -> Mark:
         """A place further on, before the limit, that an index gives without reading what lies between."""
@@ -247,6 +273,20 @@ class Follower:
                 if frames.last:
                     return mark, frames
         return mark, None
+
+
+def _stop_offsets(layout: Format, frames: Frames, file: File) -> NDArray[np.int64] | None:
+    """Where each frame's offsets end, -1 for a damaged one; None if frames do not tell."""
+    assert layout.spans is not None
+    try:
+        return layout.spans(frames, file).stop_offset
+    except DataError:
+        stops = np.full(len(frames), -1, np.int64)
+        for index in range(len(frames)):
+            with contextlib.suppress(DataError):
+                own = layout.spans(frames.slice(index, index + 1), file).stop_offset
+                stops[index] = -1 if own is None else own[0]
+        return stops
 
 
 def _behind(frames: Frames, mark: Mark, layout: Format, file: File) -> Mark:

@@ -31,8 +31,12 @@ _TOKEN = re.compile(
     r"""|(?P<word>[^\W\d]\w*)|(?P<number>\d[\w.]*)|(?P<mark>.)""",
     re.DOTALL,
 )
+#: Words behind which a dotted name is a column's again.
 _ENDS_FROM = frozenset(
-    "select where group order having limit on using union except intersect window qualify cluster distribute sort set".split()
+    {
+        *("select", "where", "group", "order", "having", "limit", "on", "using", "union", "except", "intersect"),
+        *("window", "qualify", "cluster", "distribute", "sort", "set"),
+    }
 )
 #: Spark's errors about what was asked: syntax and access rules, data that an expression cannot take.
 _ASKED = re.compile(r"SQLSTATE: (?:42|22|0A|21|2B|54)")
@@ -274,21 +278,20 @@ class translated:  # noqa: N801
             name = str(error.getMessageParameters().get("relationName", "")).replace("`", "")  # type: ignore[attr-defined]
             return unknown("table", name, {".".join(names) for names in self.known if names})
         line = re.sub(r"^\[[\w.]+\] ", "", text.strip().partition("\n")[0])
-        line = re.sub(r"\s*SQLSTATE: \w+.*", "", line).strip()
+        line = re.sub(r"\s*SQLSTATE: \w+.*", "", line).strip().removesuffix(".")
         where = re.search(r"\(?line (\d+),? pos (\d+)\)?", text)
         place = f" (line {where[1]}, column {int(where[2]) + 1})" if where else ""
-        if _ASKED.search(text) or condition is not None and condition.startswith("PARSE"):
+        if _ASKED.search(text) or (condition is not None and condition.startswith("PARSE")):
             return OptionError(line + place)
         return AccessError(f"Spark: {line or type(error).__name__}")
 
 
 def _raised(text: str) -> RawlogError | None:
     """The error that our own code raised inside a Python worker of Spark's, from the traceback."""
-    found = None
-    for found in _RAISED.finditer(text):
-        pass
-    if found is None:
+    every = list(_RAISED.finditer(text))
+    if not every:
         return None
+    found = every[-1]
     kind = getattr(errors, found[1], None)
     if not (isinstance(kind, type) and issubclass(kind, RawlogError)):
         return None

@@ -133,9 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self, line: Line) -> Mark:
         """Where an unread line begins: at its first file, or at the frame that holds the offset asked for."""
         start = self.request.starting.of(line.files[0])
-        if start is None or start < 0 or not line.is_numbered:
-            return Mark.before(line.files[0])
-        return self.follower.seek(line, start)
+        found = None if start is None or start < 0 else self.follower.seek(line, start)
+        return Mark.before(line.files[0]) if found is None else found
 
     def _in_full(self, line: Line, part: Part) -> Part:
         """A part with what the other files of its line say of it."""

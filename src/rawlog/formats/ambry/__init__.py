@@ -36,6 +36,8 @@ LOG = Format(
         layouts.ENVELOPE,
     ),
     tables=(RECORDS, MESSAGES),
+    # A key that is a blob id, headers that are the properties: everything else may change.
+    carries=frozenset({"value"}),
     match=paths.is_log,
     sniff=paths.sniff_log,
     begin=paths.begin,
@@ -49,6 +51,8 @@ LOG = Format(
     context=Deferred(f"{_AMBRY}.store", "context"),
     cuts=Deferred(f"{_AMBRY}.seek", "cuts"),
     seek=Deferred(f"{_AMBRY}.seek", "seek"),
+    encode=Deferred(f"{_AMBRY}.convert", "encode"),
+    losses=Deferred(f"{_AMBRY}.convert", "losses"),
     rules=Deferred(f"{_AMBRY}.checks", "log_rules"),
 )
 

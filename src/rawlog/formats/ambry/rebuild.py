@@ -17,7 +17,7 @@ from rawlog.formats.ambry.bloom import Bloom, read_bloom
 from rawlog.formats.ambry.index import IndexFile
 from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, Run, bloom_of, encode_index, runs
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.paths import segment_of, start_of
+from rawlog.formats.ambry.paths import is_current_compaction, segment_of, start_of
 from rawlog.formats.ambry.state import Entry, Ledger
 from rawlog.formats.ambry.store import Store, entry_of, operations, read_messages, stores
 from rawlog.formats.ambry.structures import Cursor
@@ -102,7 +102,7 @@ def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str]
         for file in store.logs:
             copy_file(file.path, work / file.path.rpartition("/")[2].removesuffix("_temp"))
         for file in store.others:
-            if file.place.state is None and file.problem is None and file.format != "ambry.compaction":
+            if file.place.state is None and file.problem is None and not is_current_compaction(file.path):
                 copy_file(file.path, work / file.path.rpartition("/")[2])
         write_indexes(store, work, options, report)
         report.files = sorted(path.name for path in work.iterdir())

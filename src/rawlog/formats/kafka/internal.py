@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,21 +45,25 @@ def partitions(files: Sequence[File]) -> list[list[File]]:
 
 
 def read_records(
-    segments: Sequence[File], names: Sequence[str], errors: str, context: Any = None
+    segments: Sequence[File], names: Sequence[str], errors: str, context: Any = None, format: str = "kafka.log"
 ) -> Iterator[tuple[File, pa.RecordBatch]]:
-    """Columns of `kafka.records` of a partition's segments; damage is treated as `errors` says."""
+    """Columns of `kafka.records` of a partition's segments; damage is treated as `errors` says.
+
+    `format` is the name that errors carry, for files that are logs under another.
+    """
     from rawlog.formats.kafka import LOG
 
+    called = LOG if format == LOG.name else replace(LOG, name=format)
     for file in segments:
         want = Want(KAFKA_RECORDS.subset(names), file, context=context)
-        for frames in walk(file, LOG, errors=errors):
+        for frames in walk(file, called, errors=errors):
             while len(frames):
                 try:
                     for batch in log.decode(frames, want):
                         yield file, batch
                     break
                 except DataError as error:
-                    error.at(path=file.path, format=LOG.name)
+                    error.at(path=file.path, format=format)
                     if errors == "raise" or error.position is None:
                         raise
                     if errors == "stop":

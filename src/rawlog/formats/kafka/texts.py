@@ -131,7 +131,9 @@ def explain_line(frames: Frames, file: File) -> list[Node]:
     return [Node(frames.base + start, len(text), "line", "text", shown, "", text.hex(" "))]
 
 
-def _scan_text(check: Callable[[bytes], None]) -> Callable[[Bytes, int], Frames]:
+def scan_text(check: Callable[[bytes], None]) -> Callable[[Bytes, int], Frames]:
+    """A scan for texts that are right or wrong as a whole: `check` raises ValueError or KeyError for those that are wrong."""
+
     def scan(data: Bytes, kind: int) -> Frames:
         try:
             check(data.tobytes())
@@ -183,6 +185,6 @@ def _check_topic_id(data: bytes) -> None:
     topic_id(data)
 
 
-scan_partition = _scan_text(_check_topic_id)
-scan_meta = _scan_text(_check_meta)
-scan_cleanshutdown = _scan_text(_check_cleanshutdown)
+scan_partition = scan_text(_check_topic_id)
+scan_meta = scan_text(_check_meta)
+scan_cleanshutdown = scan_text(_check_cleanshutdown)

@@ -1,42 +1,52 @@
-"""KRaft: the files of a cluster's metadata beside its log, which is an ordinary Kafka segment."""
+"""KRaft: a cluster's metadata. Its log is an ordinary Kafka log, read by Kafka's formats; here are the files beside it, what
+their records mean, and the state they add up to."""
 
 from __future__ import annotations
 
-import re
+from rawlog.format import Deferred, Family, Format
+from rawlog.formats.kafka.layouts import BATCH
+from rawlog.formats.kafka.paths import file_named
+from rawlog.formats.kraft import paths
+from rawlog.formats.kraft.tables import METADATA, STATE
 
-from rawlog.format import Family, Format, Place
-from rawlog.formats.kafka.paths import directory_place, file_named, split
+_KRAFT, _KAFKA = "rawlog.formats.kraft", "rawlog.formats.kafka"
 
-_CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint(?:\.(deleted|part))?")
+CHECKPOINT = Format(
+    name="kraft.checkpoint",
+    title="snapshot of the cluster's metadata",
+    files="<offset>-<epoch>.checkpoint, bootstrap.checkpoint",
+    layouts=(BATCH,),
+    tables=(METADATA,),
+    match=paths.is_checkpoint,
+    scan=Deferred(f"{_KAFKA}.log", "scan"),
+    resync=Deferred(f"{_KAFKA}.log", "resync"),
+    fault=Deferred(f"{_KAFKA}.log", "fault"),
+    decode=Deferred(f"{_KRAFT}.reader", "decode"),
+    spans=Deferred(f"{_KRAFT}.reader", "spans"),
+    explain=Deferred(f"{_KAFKA}.explanation", "explain_metadata"),
+    rules=Deferred(f"{_KRAFT}.checks", "checkpoint_rules"),
+)
 
-
-def is_checkpoint(path: str) -> Place | None:
-    """A snapshot of the metadata (`<offset>-<epoch>.checkpoint`), or the one a new cluster starts from."""
-    folder, name = split(path)
-    if name == "bootstrap.checkpoint":
-        return Place(group=folder)
-    found = _CHECKPOINT.fullmatch(name)
-    if found is None:
-        return None
-    place = directory_place(folder)
-    return Place(place.topic, place.partition, int(found.group(1)), folder, found.group(3) or place.state)
-
+QUORUM = Format(
+    name="kraft.quorum",
+    title="election state of a controller",
+    files="quorum-state",
+    match=file_named("quorum-state"),
+    whole=True,
+    scan=Deferred(f"{_KRAFT}.quorum", "scan"),
+    fault=Deferred(f"{_KAFKA}.texts", "fault"),
+    explain=Deferred(f"{_KAFKA}.texts", "explain_line"),
+)
 
 FAMILY = Family(
     name="kraft",
     title="Kafka KRaft metadata",
-    formats=(
-        Format(
-            name="kraft.checkpoint",
-            title="snapshot of the cluster's metadata",
-            files="<offset>-<epoch>.checkpoint, bootstrap.checkpoint",
-            match=is_checkpoint,
-        ),
-        Format(
-            name="kraft.quorum",
-            title="election state of a controller",
-            files="quorum-state",
-            match=file_named("quorum-state"),
-        ),
-    ),
+    formats=(CHECKPOINT, QUORUM),
+    folds={
+        METADATA.name: Deferred(f"{_KRAFT}.reader", "metadata"),
+        **{table.name: Deferred(f"{_KRAFT}.fold", table.name.split(".")[1]) for table in STATE},
+    },
+    fold_tables=(METADATA, *STATE),
+    takes=paths.takes,
+    group_rules=Deferred(f"{_KRAFT}.checks", "rules"),
 )

@@ -167,8 +167,7 @@ class State:
         self.brokers[message["brokerId"]] = message
 
     def _unregister_broker(self, message: Message) -> None:
-        if self.brokers.pop(message["brokerId"], None) is None:
-            raise Refused(f"broker {message['brokerId']} is unregistered, but is not registered")
+        self.brokers.pop(message["brokerId"], None)
 
     def _broker(self, number: int, epoch: int) -> Message:
         broker = self.brokers.get(number)

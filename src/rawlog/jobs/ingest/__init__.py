@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, unknown
@@ -57,7 +57,7 @@ class Ingest(Job[Decoded, Ingested]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "lake": None, "_plan": None}
 
-    def __enter__(self) -> Ingest:
+    def __enter__(self) -> Self:
         assert self.lake is not None
         self.lake.__enter__()
         try:
@@ -90,9 +90,9 @@ class Ingest(Job[Decoded, Ingested]):
         assert self.lake is not None
         if self._plan is not None:
             self.lake.sweep(self._plan.run)
-        self._plan = planned = Plan(self.lake, self._inside(tree), self._tables(tree), self.selection, self.uncut)
+        self._plan = planned = Plan(self.lake, self._inside(tree), tree, self._tables(tree), self.selection, self.uncut)
         tasks = [Task(planned.run, files=files) for files in packed(planned.to_inspect, lambda file: file.size)]
-        tasks += [Task(planned.run, pieces=pieces) for pieces in packed(planned.pieces, lambda piece: piece.part.size)]
+        tasks += [Task(planned.run, pieces=pieces) for pieces in packed(planned.pieces, lambda piece: piece.size)]
         return [Split(number, _size(task), task) for number, task in enumerate(tasks)]
 
     def _inside(self, tree: Tree) -> Tree:
@@ -141,21 +141,21 @@ class Ingest(Job[Decoded, Ingested]):
     def _decode(self, number: int, task: Task, sheets: _Sheets, stage: Stage) -> Decoded:
         reached: list[Reached] = []
         for piece in task.pieces:
-            for name in piece.tables:
+            for name, part in piece.parts:
                 table = registry.table_named(name)
-                trace = _Trace(piece.part, stage if name == piece.tables[0] else None)
+                trace = _Trace(part, stage if part is piece.parts[0][1] else None)
                 try:
-                    for batch in read(piece.part, table, self.selection, None, trace.see):
+                    for batch in read(part, table, self.selection, None, trace.see):
                         sheets[table].add(batch)
                 except AccessError:
-                    # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for next time.
-                    if trace.windows or os.path.lexists(piece.part.file.path) or is_remote(piece.part.file.path):
+                    # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for again.
+                    if trace.windows or os.path.lexists(part.file.path) or is_remote(part.file.path):
                         raise
                     continue
                 except DataError:
                     # A header that cannot be, a version nobody knows: verification says so; what came before it is in.
                     pass
-                reached.append(Reached(name, piece.part, trace.stop, trace.frames))
+                reached.append(Reached(name, part, trace.stop, trace.frames))
         return Decoded(number, sheets.close(), reached=tuple(reached))
 
     # Commit -----------------------------------------------------------------------------------------------------------
@@ -205,4 +205,4 @@ class _Sheets:
 
 
 def _size(task: Task) -> int:
-    return sum(file.size for file in task.files) + sum(piece.part.size for piece in task.pieces)
+    return sum(file.size for file in task.files) + sum(piece.size for piece in task.pieces)

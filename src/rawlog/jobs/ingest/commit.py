@@ -118,7 +118,7 @@ class Commit:
 
     def _old_findings(self, seen: Mapping[str, Taken], together: Findings) -> Any:
         """An expression for the findings that the new ones replace: on the files looked at, and on files together."""
-        from pyiceberg.expressions import And, In, Or
+        from pyiceberg.expressions import And, Or
 
         table = self.lake.load(lake_name(FINDINGS))
         if table is None or table.current_snapshot() is None:
@@ -129,11 +129,11 @@ class Commit:
         if not codes:
             return by_path
         with self.lake.told():
-            rows = table.scan(row_filter=In("code", codes), selected_fields=("path",)).to_arrow()
+            rows = table.scan(row_filter=_among("code", codes), selected_fields=("path",)).to_arrow()
         old = sorted({path for path in rows.column("path").to_pylist() if path in here})
         if not old:
             return by_path
-        joint = And(In("code", codes), In("path", old))
+        joint = And(_among("code", codes), _among("path", old))
         return joint if by_path is None else Or(by_path, joint)
 
     def _outcome(self, files: int, size: int) -> Ingested:
@@ -177,6 +177,12 @@ def _looked_at(file: File) -> Taken:
 
 
 def _paths_in(paths: Sequence[str]) -> Any:
-    from pyiceberg.expressions import In
+    return _among("path", paths) if paths else None
 
-    return In("path", paths) if paths else None
+
+def _among(column: str, values: Sequence[str]) -> Any:
+    """PyIceberg's expression for a column with one of some values; its own type hints are those of another form."""
+    from pyiceberg import expressions
+
+    make: Any = expressions.In
+    return make(column, values)

@@ -6,16 +6,16 @@ import json
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from rawlog import registry
+from rawlog import registry, rows
 from rawlog.errors import AccessError
 from rawlog.format import File
 from rawlog.jobs.ingest.values import Piece
 from rawlog.jobs.lake import History, Lake, Taken, lake_name
-from rawlog.rows import Part, plan
+from rawlog.rows import Part
 from rawlog.select import Selection
 from rawlog.storage import Source
 from rawlog.tables import FILES, FINDINGS, Table
@@ -28,26 +28,22 @@ SPLITS = 8
 MARK = 4096
 
 
-@dataclass(frozen=True)
-class Pending(Tree):
-    """Some files of a tree, which still belong with the others."""
-
-    whole: Tree = field(default=Tree((), ()))
-
-    def group_of(self, file: File) -> Sequence[File]:
-        """The files that belong with one, also those that are not pending."""
-        return self.whole.group_of(file)
-
-
 class Plan:
     """What is to be done, and what the lake held when that was decided."""
 
     def __init__(
-        self, lake: Lake, tree: Tree, tables: Sequence[Table], selection: Selection, uncut: frozenset[str]
+        self,
+        lake: Lake,
+        tree: Tree,
+        whole: Tree,
+        tables: Sequence[Table],
+        selection: Selection,
+        uncut: frozenset[str],
     ) -> None:
+        """`tree` is what is wanted of the `whole` tree, whose other files may still say something of those."""
         self.run = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:8]
         self.started = time.time()
-        self.tree, self.tables, self.selection, self.uncut = tree, tables, selection, uncut
+        self.tree, self.whole, self.tables, self.selection, self.uncut = tree, whole, tables, selection, uncut
         self.chosen = _selection_text(selection)
         self.histories: dict[str, History] = {
             table.name: lake.history(lake_name(table)) for table in (*tables, FILES, FINDINGS)
@@ -97,20 +93,26 @@ class Plan:
     def _cut(self) -> list[Piece]:
         """The pieces of all pending files, each once for all the tables that want it."""
         files = {file.path: file for file in self.tree}
-        cuts: dict[str, list[Part]] = {}
-        wanted: dict[tuple[str, int | None, int | None], tuple[Part, list[str]]] = {}
+        edges: dict[tuple[str, int], list[tuple[int | None, int | None, int]]] = {}
+        wanted: dict[tuple[str, int | None, int | None], dict[str, Part]] = {}
         for table in self.tables:
-            fresh = [path for path in self.starts[table.name] if path not in cuts]
-            for size, paths in ((None, self.uncut), (LARGEST, frozenset(fresh) - self.uncut)):
-                group = tuple(files[path] for path in fresh if path in paths)
-                for part in plan(Pending(self.tree.roots, group, self.tree), table, self.selection, split_size=size):
-                    cuts.setdefault(part.file.path, []).append(part)
             for path, taken in self.starts[table.name].items():
-                for part in _rest(cuts.get(path, []), taken):
-                    wanted.setdefault((path, part.start, part.stop), (part, []))[1].append(table.name)
+                group = self.whole.group_of(files[path])
+                part = rows.whole(files[path], group, table, self.selection)
+                # Not beyond the size it had when it was listed: every table sees the same bytes of a file that grows.
+                part = replace(part, stop=files[path].size)
+                if taken is not None:
+                    part = replace(part, start=taken.stop, first=taken.frames)
+                begin = (path, 0 if taken is None else taken.stop)
+                if begin not in edges:
+                    pieces = [part] if path in self.uncut else rows.cut(part, group, LARGEST)
+                    edges[begin] = [(piece.start, piece.stop, piece.first) for piece in pieces]
+                for start, stop, first in edges[begin]:
+                    parts = wanted.setdefault((path, start, stop), {})
+                    parts[table.name] = replace(part, start=start, stop=stop, first=first)
         order = {path: number for number, path in enumerate(files)}
-        pieces = [Piece(part, tuple(names)) for part, names in wanted.values()]
-        return sorted(pieces, key=lambda piece: (order[piece.part.file.path], piece.part.start or 0))
+        found = [Piece(tuple(parts.items())) for parts in wanted.values()]
+        return sorted(found, key=lambda piece: (order[piece.file.path], piece.start))
 
     def notes(self) -> list[str]:
         """What the user should know of sources that were taken under another selection."""
@@ -125,17 +127,6 @@ class Plan:
             for earlier, paths in sorted(others.items())
             if earlier
         ]
-
-
-def _rest(parts: Sequence[Part], taken: Taken | None) -> Iterator[Part]:
-    """What is left of a file's parts behind what was taken, up to the size it had when it was listed."""
-    for part in parts:
-        if part.stop is None:
-            part = replace(part, stop=part.file.size)
-        if taken is None or taken.stop <= (part.start or 0):
-            yield part
-        elif part.stop is None or part.stop > taken.stop:
-            yield replace(part, start=taken.stop, first=taken.frames)
 
 
 def packed(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:

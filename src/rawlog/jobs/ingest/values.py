@@ -14,10 +14,24 @@ from rawlog.rows import Part
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a file and the tables that want it."""
+    """A stretch of a file, as a part for each of the tables that want it."""
 
-    part: Part
-    tables: tuple[str, ...]
+    parts: tuple[tuple[str, Part], ...]
+
+    @property
+    def file(self) -> File:
+        """The file that all the parts are of."""
+        return self.parts[0][1].file
+
+    @property
+    def start(self) -> int:
+        """Where the stretch begins."""
+        return self.parts[0][1].start or 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the stretch."""
+        return self.parts[0][1].size
 
 
 @dataclass(frozen=True, slots=True)

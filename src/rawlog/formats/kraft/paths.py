@@ -1,0 +1,49 @@
+"""Where KRaft keeps what: the metadata directory `__cluster_metadata-0`, its snapshots, and the files beside it."""
+
+from __future__ import annotations
+
+import re
+
+from rawlog.format import File, Place
+from rawlog.formats.kafka.paths import METADATA_TOPIC, directory_place, split
+
+_CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint(?:\.(deleted|part))?")
+_PART = re.compile(r"(\d{20})-(\d{10})-.+\.checkpoint\.(part)")
+BOOTSTRAP = "bootstrap.checkpoint"
+METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
+CHECKPOINT_FORMAT, QUORUM_FORMAT, LOG_FORMAT = "kraft.checkpoint", "kraft.quorum", "kafka.log"
+
+
+def snapshot_id(path: str) -> tuple[int, int] | None:
+    """The end offset and epoch in the name of a snapshot; None for another file."""
+    name = split(path)[1]
+    found = _CHECKPOINT.fullmatch(name) or _PART.fullmatch(name)
+    return None if found is None else (int(found.group(1)), int(found.group(2)))
+
+
+def is_checkpoint(path: str) -> Place | None:
+    """A snapshot of the metadata (`<offset>-<epoch>.checkpoint`), or the one a new cluster starts from."""
+    folder, name = split(path)
+    if name == BOOTSTRAP:
+        return Place(group=folder)
+    found = _CHECKPOINT.fullmatch(name) or _PART.fullmatch(name)
+    if found is None:
+        return None
+    place = directory_place(folder)
+    return Place(place.topic, place.partition, int(found.group(1)), folder, found.group(3) or place.state)
+
+
+def is_metadata_log(file: File) -> bool:
+    """Whether a file is a segment of a metadata log that a controller would load."""
+    return file.format == LOG_FORMAT and file.place.topic == METADATA_TOPIC and file.place.state is None
+
+
+def takes(table: str | None, file: File) -> bool:
+    """Which files the family's tables are made of and its rules look at: its own, and the segments of the metadata log.
+
+    A segment that stands alone may be one: the table of records takes it too.
+    """
+    if file.format in (CHECKPOINT_FORMAT, QUORUM_FORMAT):
+        return table is None or (file.format == CHECKPOINT_FORMAT and file.place.state is None)
+    alone = table == "kraft.metadata" and file.format == LOG_FORMAT and file.place.topic is None
+    return is_metadata_log(file) or alone

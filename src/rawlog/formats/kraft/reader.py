@@ -1,0 +1,127 @@
+"""The records of metadata logs and snapshots as rows: framed records and control records as JSON.
+
+Batches are Kafka's own; here is what their records say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rawlog.errors import AccessError, DataError, OptionError
+from rawlog.format import File, Spans, Want
+from rawlog.formats.kafka import log
+from rawlog.formats.kafka.codec import bytes_text
+from rawlog.formats.kafka.internal import as_batch, read_records
+from rawlog.formats.kafka.messages import control_types, decode_control, decode_framed, frame_head, framed_types, type_name
+from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.kraft.names import masked
+from rawlog.formats.kraft.tables import METADATA
+from rawlog.frames import Frames
+
+COLUMNS = ("key", "value", "offset", "timestamp", "leader_epoch", "is_control", "control_type")
+
+
+def option(options: Mapping[str, str], name: str) -> str | None:
+    """An option by its name, however it is written: atOffset, atoffset, at_offset."""
+    wanted = name.lower()
+    for given, value in options.items():
+        if given.replace("_", "").replace("-", "").lower() == wanted:
+            return str(value)
+    return None
+
+
+def shows_secrets(options: Mapping[str, str]) -> bool:
+    """Whether secrets are to be shown. OptionError if that is neither true nor false."""
+    given = (option(options, "showSecrets") or "false").strip().lower()
+    if given not in ("true", "false"):
+        raise OptionError(f"option showSecrets {given!r}: true or false expected")
+    return given == "true"
+
+
+def spans(frames: Frames, file: File) -> Spans:
+    """What the batches of a snapshot cover: times. Their offsets mean nothing outside the file."""
+    found = log.spans(frames, file)
+    return Spans(None, None, found.min_time, found.max_time, None, min_is_exact=False)
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """The records of a snapshot's batches as rows of `kraft.metadata`."""
+    inner = Want(KAFKA_RECORDS.subset(COLUMNS), want.file, want.limit)
+    for batch in log.decode(frames, inner):
+        rows = list(rows_of(want.file, batch, show_secrets=shows_secrets(want.options)))
+        if rows:
+            yield as_batch(METADATA, rows).select(list(want.table.names))
+
+
+def metadata(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """Every record of the logs and snapshots, file by file, as rows of `kraft.metadata`."""
+    show = shows_secrets(options)
+    for file in files:
+        if file.problem is not None:
+            raise AccessError(f"{file.path}: {file.problem}")
+        for _, batch in read_records([file], COLUMNS, options.get("errors", "raise"), format=str(file.format)):
+            rows = list(rows_of(file, batch, show_secrets=show))
+            if rows:
+                yield as_batch(METADATA, rows)
+
+
+def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterator[dict[str, Any]]:
+    """Rows of `kraft.metadata` from COLUMNS of `kafka.records`.
+
+    What cannot be decoded is shown raw; but of a file that may be any log, only what is metadata is shown at all.
+    """
+    certain = file.format != log_format() or file.place.topic is not None
+    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    names = [name for name in COLUMNS if name != "timestamp"]
+    for time, key, value, offset, epoch, control, kind in zip(
+        times, *(batch.column(name).to_pylist() for name in names), strict=True
+    ):
+        try:
+            told = control_row(kind, value or b"") if control else record_row(key, value, show_secrets)
+        except DataError:
+            if not certain:
+                continue
+            told = raw_row(value, control, kind)
+        yield {"offset": offset, "epoch": epoch, "timestamp": time, "path": file.path, "is_control": control, **told}
+
+
+def log_format() -> str:
+    from rawlog.formats.kafka import LOG
+
+    return LOG.name
+
+
+def record_row(key: bytes | None, value: bytes | None, show_secrets: bool) -> dict[str, Any]:
+    """Type, version and JSON of a metadata record. DataError if it cannot be decoded."""
+    found = decode_framed(value or b"")
+    shown = found.to_json()
+    if not show_secrets:
+        shown = masked(found.name, shown)
+    return {"type": found.name, "version": found.version, "value": json.dumps(shown, ensure_ascii=False)}
+
+
+def control_row(kind: int | None, value: bytes) -> dict[str, Any]:
+    """Type, version and JSON of a control record. DataError if it cannot be decoded."""
+    name, codec, message = decode_control(-1 if kind is None else kind, value)
+    return {"type": name, "version": codec.version, "value": json.dumps(codec.to_json(message), ensure_ascii=False)}
+
+
+def raw_row(value: bytes | None, control: bool, kind: int | None) -> dict[str, Any]:
+    """What can be said of a record that cannot be decoded."""
+    type: str | None = None
+    version: int | None = None
+    if control:
+        type = control_types()[kind][0] if kind in control_types() else str(kind)
+    else:
+        try:
+            number, version, _ = frame_head(value or b"")
+            schema = framed_types().get(number)
+            type = str(number) if schema is None else type_name(schema.name)
+        except DataError:
+            pass
+    shown = None if value is None else json.dumps({"raw": bytes_text(value)})
+    return {"type": type, "version": version, "value": shown}
