@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from rawlog.testing import plain
 from rawlog.testing.base import shared
 from rawlog.tree import open_tree
 from tests.golden_data import golden_path
-from tests.reference import replay, strategies
+from tests.reference import kafka, replay, strategies
 
 T = 1_706_868_930
 BASIC = golden_path("replay", "v2", "basic.log")
@@ -201,3 +203,60 @@ def test_an_empty_table_is_a_stream_of_its_schema(tmp_path: Path) -> None:
     rows = rawlog.open(tmp_path).table("records")
     assert pa.table(rows).schema == rows.schema
     assert rows.count() == 0
+
+
+# ------------------------------------------------------------------ damage that only a checksum or a codec shows
+
+
+def segment(folder: Path, *pieces: bytes) -> Path:
+    path = folder / "orders-0" / f"{0:020}.log"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"".join(pieces))
+    return path
+
+
+def batch(offset: int) -> bytes:
+    record = kafka.encode_record(0, 0, b"k", b"v%d" % offset, [])
+    return kafka.encode_batch(
+        record, record_count=1, base_offset=offset, last_offset_delta=0, base_timestamp=T, max_timestamp=T
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "stop", "skip"),
+    [
+        ({}, [0], [0, 2, 3]),
+        ({"from_offset": 0}, [0], [0, 2, 3]),
+        ({"from_offset": 2}, [], [2, 3]),
+        ({"since": 0}, [0], [0, 2, 3]),
+        ({"last": 2}, [0], [2, 3]),
+        ({"where": "offset > 0"}, [], [2, 3]),
+        ({"limit": 2}, [0], [0, 2]),
+    ],
+)
+def test_a_wrong_checksum_stops_or_is_skipped_however_rows_are_chosen(
+    tmp_path: Path, how: dict[str, Any], stop: list[int], skip: list[int]
+) -> None:
+    """`last` looked for the end of the log first, and raised there whatever `errors` said."""
+    wrong = bytearray(batch(1))
+    wrong[-1] ^= 1
+    path = segment(tmp_path, batch(0), bytes(wrong), batch(2), batch(3))
+    for errors, expected in (("stop", stop), ("skip", skip)):
+        rows = rawlog.open(path).table("records", errors=errors, **how)
+        assert rows.to_arrow()["offset"].to_pylist() == expected
+        assert rows.count() == len(expected)
+    with pytest.raises(CorruptError, match=re.escape(f"{path}: byte ")):
+        rawlog.read(path, **{**how, "limit": None})
+
+
+def test_counting_ends_at_a_wrapper_that_cannot_be_opened(tmp_path: Path) -> None:
+    """Counting let the private exception out that ends reading, and took a record off for each wrapper before it."""
+    plain_entry = kafka.encode_entry(1, 0, None, b"x", T, 0)
+    whole = kafka.encode_entry(1, 3, None, gzip.compress(plain_entry, mtime=0), T, 1)
+    wrong = kafka.encode_entry(1, 5, None, b"not gzip at all", T, 1)
+    path = segment(tmp_path, plain_entry, whole, wrong, kafka.encode_entry(1, 6, None, b"y", T, 0))
+    for errors in ("stop", "skip"):
+        rows = rawlog.open(path).table("records", errors=errors)
+        assert rows.count() == rows.to_arrow().num_rows == (2 if errors == "stop" else 3)
+    with pytest.raises(CorruptError):
+        rawlog.open(path).table("records").count()

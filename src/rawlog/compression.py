@@ -145,8 +145,11 @@ _SNAPPY_RATIO = 64
 
 
 def _decompress_snappy(view: memoryview, limit: int) -> Bytes:
-    if bytes(view[:8]) != XERIAL_MAGIC:
+    head = bytes(view[: len(XERIAL_HEADER) + 4])
+    if head[:8] != XERIAL_MAGIC:
         return _join_snappy([view], limit)
+    if head[:-4] == XERIAL_HEADER and int.from_bytes(head[-4:], "big") == len(view) - len(head):
+        return _join_snappy([view[len(head) :]], limit)  # one block, as most batches have
     blocks: list[memoryview] = []
     position = _skip_xerial_header(view, 0)
     while position < len(view):
@@ -210,6 +213,8 @@ LZ4_MAGIC = bytes.fromhex("04224d18")
 LZ4_BLOCK = 65536
 _LZ4_PLAIN = bytes.fromhex("6040")
 """Kafka's own descriptor: version 1, independent blocks of 64 KiB, nothing else."""
+_LZ4_USUAL = LZ4_MAGIC + _LZ4_PLAIN + b"\x82"
+"""The header of nearly every frame, whose checks are known to pass."""
 _LZ4_STORED = 0x80000000
 _LZ4_VERSION, _LZ4_INDEPENDENT, _LZ4_BLOCK_SUM, _LZ4_SIZE, _LZ4_SUM, _LZ4_RESERVED, _LZ4_DICTIONARY = (
     0xC0,
@@ -254,7 +259,10 @@ def _read_lz4_header(view: memoryview, broken: bool) -> tuple[int, int, int]:
 
 
 def _decompress_lz4(view: memoryview, limit: int, broken: bool) -> Bytes:
-    position, largest, flags = _read_lz4_header(view, broken)
+    if bytes(view[:7]) == _LZ4_USUAL:
+        position, largest, flags = 7, LZ4_BLOCK, _LZ4_USUAL[4]
+    else:
+        position, largest, flags = _read_lz4_header(view, broken)
     pieces: list[Bytes] = []
     size = 0
     while True:

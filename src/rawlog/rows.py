@@ -5,6 +5,7 @@ A Part is all that a reader needs, wherever it runs: threads here and tasks on S
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rawlog import registry
-from rawlog.errors import AccessError, CorruptError, DataError, UnknownFormatError
-from rawlog.format import File, Format, Want
+from rawlog.errors import AccessError, DataError, UnknownFormatError
+from rawlog.format import File, Format, Spans, Want
 from rawlog.frames import Frames
 from rawlog.select import Selection
 from rawlog.status import Status
@@ -316,10 +317,12 @@ class Rows:
                 format = registry.formats()[str(file.format)]
                 if format.spans is None or file.place.state is not None:
                     continue
-                for frames in walk(file, format, start=part.start, errors="stop"):
-                    spans = format.spans(frames, file) if len(frames) else None
-                    if spans is not None and spans.stop_offset is not None:
-                        ends[key] = max(ends.get(key, 0), int(spans.stop_offset.max()))
+                errors = self.selection.errors
+                with contextlib.suppress(_Stop):
+                    for frames in walk(file, format, start=part.start, errors="skip" if errors == "skip" else "stop"):
+                        for spans in _sound_spans(frames, format, file, errors):
+                            if spans.stop_offset is not None:
+                                ends[key] = max(ends.get(key, 0), int(spans.stop_offset.max()))
         return ends
 
     def count(self) -> int:
@@ -359,34 +362,46 @@ class Rows:
         return self.batches()
 
 
+def _sound_spans(frames: Frames, format: Format, file: File, errors: str) -> Iterator[Spans]:
+    """What the frames cover, without those that are damaged. Raises at damage, or ends there, as `errors` says."""
+    assert format.spans is not None
+    while len(frames):
+        try:
+            yield format.spans(frames, file)
+            return
+        except DataError as error:
+            error.at(path=file.path, format=format.name)
+            if errors == "raise" or error.position is None:
+                raise
+            bad = max(int(np.searchsorted(frames.positions, error.position, side="right")) - 1, 0)
+            if bad:
+                yield format.spans(frames.slice(0, bad), file)
+            if errors == "stop":
+                raise _Stop from None
+            frames = frames.slice(bad + 1, len(frames))
+
+
 def count_part(part: Part, table: Table, selection: Selection, note: Note | None = None) -> int:
     """The rows of `records` in one part, checksums checked; decoded only where the frames do not tell their number."""
+    total = 0
+    with contextlib.suppress(_Stop):
+        for count in _counts(part, table, selection, note):
+            total += count
+    return total
+
+
+def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -> Iterator[int]:
     format = registry.formats()[str(part.file.format)]
     if format.spans is None or part.floor is not None or selection.isolation == "read_committed":
         narrow = selection.replace(columns=("offset",))
-        return sum(batch.num_rows for batch in read(part, table, narrow, note))
-    total = 0
+        yield from (batch.num_rows for batch in read(part, table, narrow, note))
+        return
     want = Want(table.subset(("offset",)), part.file, selection.max_decompressed, part.context, selection.options)
     for frames in _sound_frames(part, format, selection, note):
-        rest = frames
-        while len(rest):
-            try:
-                counts = format.spans(rest, part.file).records
-                if counts is None or (counts < 0).any():
-                    total += sum(batch.num_rows for batch in _decode(format, rest, want, selection, note))
-                else:
-                    total += int(counts.sum())
-                break
-            except CorruptError as error:
-                error.at(path=part.file.path, format=format.name)
-                if selection.errors == "raise" or error.position is None:
-                    raise
-                bad = int(np.searchsorted(rest.positions, error.position, side="right")) - 1
-                sound = format.spans(rest.slice(0, bad), part.file).records if bad > 0 else None
-                total += int(sound.sum()) if sound is not None else 0
-                if note is not None:
-                    note(Loss(f"{error}".splitlines()[0]))
-                if selection.errors == "stop":
-                    return total
-                rest = rest.slice(bad + 1, len(rest))
-    return total
+        counts = None
+        with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says
+            counts = format.spans(frames, part.file).records
+        if counts is None or (counts < 0).any():
+            yield from (batch.num_rows for batch in _decode(format, frames, want, selection, note))
+        else:
+            yield int(counts.sum())

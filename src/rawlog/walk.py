@@ -17,7 +17,7 @@ from rawlog.frames import Bytes, Frames
 from rawlog.status import Status
 from rawlog.storage import Source
 
-WINDOW = 2 << 20
+WINDOW = 4 << 20
 HEAD = 4096
 ERRORS = ("raise", "stop", "skip")
 

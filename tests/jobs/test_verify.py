@@ -48,3 +48,11 @@ def test_the_job_travels_without_its_tree(logs: Path) -> None:
     job = Verify()
     job.plan(open_tree(str(logs)))
     assert len(pickle.dumps(job)) < 1000
+
+
+def test_groups_and_trees_are_looked_at_too() -> None:
+    tree = open_tree(str(Path(__file__).parents[2] / "samples"))
+    found = local.run(Verify(), tree, threads=2).findings
+    plain = verify_tree(tree)
+    assert found.items == plain.items
+    assert found.summary() == plain.summary()

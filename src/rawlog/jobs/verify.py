@@ -1,13 +1,14 @@
-"""Verify: every file looked at whole, a file a split, then the files of a tree against one another."""
+"""Verify: every file looked at alone, every group of files together, then the tree as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rawlog.findings import Finding, Findings
 from rawlog.format import File
-from rawlog.inspection import Chosen, inspect_file, inspect_tree
+from rawlog.inspection import Chosen, inspect_file, inspect_group, inspect_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.tree import Tree
 
@@ -17,10 +18,20 @@ SPLIT_FILES = 64
 #: So many splits at least, if there is enough to do, so that every thread or task finds some.
 SPLITS = 16
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one split looks at: files, each alone; or groups of files, the files of each against one another."""
+
+    files: tuple[File, ...] = ()
+    groups: tuple[tuple[File, ...], ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Checked(Done):
-    """The findings on the files of one split."""
+    """The findings of one split."""
 
     findings: tuple[Finding, ...]
     files: int
@@ -29,7 +40,7 @@ class Checked(Done):
 
 @dataclass(frozen=True, slots=True)
 class Verified(Outcome):
-    """All findings, in the order of the tree's files; then those on several files together."""
+    """All findings, in the order of the tree's files; then those on groups of files; then those on all of them."""
 
     findings: Findings
 
@@ -43,25 +54,30 @@ class Verify(Job[Checked, Verified]):
         self._tree: Tree | None = None
 
     def plan(self, tree: Tree) -> list[Split]:
-        """A split a file; small files share one."""
+        """A split a file or a group; small ones share one."""
         self._tree = tree
+        looks = [Look(files=files) for files in packed(tree.files, lambda file: file.size)]
+        looks += [Look(groups=groups) for groups in packed([tuple(group) for group in tree.groups], _size)]
         return [
-            Split(number, sum(file.size for file in files), files) for number, files in enumerate(_packed(tree.files))
+            Split(number, _size(look.files) + sum(map(_size, look.groups)), look) for number, look in enumerate(looks)
         ]
 
     def work(self, split: Split, stage: Stage) -> Checked:
-        """The findings on the split's files."""
+        """The findings on the split's files and groups."""
+        look: Look = split.task
         items: list[Finding] = []
         frames = 0
-        files: tuple[File, ...] = split.task
-        for file in files:
+        for file in look.files:
             found = inspect_file(file, self.chosen, lambda window: stage.advance(window.reached, len(window)))
             items += found.items
             frames += found.frames
-        return Checked(split.number, tuple(items), len(files), frames)
+        for group in look.groups:
+            items += inspect_group(group, self.chosen).items
+            stage.advance(_size(group))
+        return Checked(split.number, tuple(items), len(look.files), frames)
 
     def commit(self, done: Sequence[Checked]) -> Verified:
-        """Put the findings in order and add what the files say of one another."""
+        """Put the findings in order and add what the tree as a whole shows."""
         result = Findings()
         for one in done:
             result.items += one.findings
@@ -76,16 +92,20 @@ class Verify(Job[Checked, Verified]):
         return {"chosen": self.chosen, "_tree": None}
 
 
-def _packed(files: Sequence[File]) -> list[tuple[File, ...]]:
-    """Runs of files, in order, that are worth a split each."""
-    target = min(max(sum(file.size for file in files) // SPLITS, SMALLEST), LARGEST)
-    runs: list[tuple[File, ...]] = []
-    run: list[File] = []
+def _size(files: Sequence[File]) -> int:
+    return sum(file.size for file in files)
+
+
+def packed(items: Sequence[T], size_of: Callable[[T], int]) -> list[tuple[T, ...]]:
+    """Runs of items, in order, that are worth a split each."""
+    target = min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST)
+    runs: list[tuple[T, ...]] = []
+    run: list[T] = []
     size = 0
-    for file in files:
-        if run and (size + file.size > target or len(run) == SPLIT_FILES):
+    for item in items:
+        if run and (size + size_of(item) > target or len(run) == SPLIT_FILES):
             runs.append(tuple(run))
             run, size = [], 0
-        run.append(file)
-        size += file.size
+        run.append(item)
+        size += size_of(item)
     return [*runs, tuple(run)] if run else runs

@@ -86,6 +86,10 @@ def _name(file: File) -> str:
     return file.path.rpartition("/")[2]
 
 
+def _folder(file: File) -> str:
+    return file.path.rpartition("/")[0]
+
+
 def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
     """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
     able = registry.formats_with(table)
@@ -95,8 +99,9 @@ def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
             continue
         if file.problem is not None:
             raise AccessError(f"{file.path}: {file.problem}")
+        # What continues what stands in one folder; a group may be wider: all queues of a store.
         numbered = file.place.group is not None and file.place.start_offset is not None
-        found.setdefault(f"{file.format} {file.place.group if numbered else file.path}", []).append(file)
+        found.setdefault(f"{file.format} {_folder(file) if numbered else file.path}", []).append(file)
     return {
         key: Line(key, registry.formats()[str(files[0].format)], tuple(files), tree.group_of(files[0]))
         for key, files in sorted(found.items())

@@ -67,7 +67,10 @@ def command(
     total = sum(file.size for file in reading.tree)
     with Progress("verifying", total) as progress:
         outcome = local.run(
-            Verify(chosen), reading.tree, threads=threads, progress=lambda state: progress.at(state.size)
+            Verify(chosen),
+            reading.tree,
+            threads=threads,
+            progress=lambda state: progress.at(total * state.size // max(1, state.total_size)),
         )
     findings = outcome.findings
     if as_json:

@@ -108,15 +108,18 @@ def begin(head: bytes, size: int) -> Origin:
 
 
 def scan(data: Bytes, kind: int) -> Frames:
-    """The whole entries of a window; the checksum behind the last is none."""
+    """The whole entries of a window; the last one has the file's checksum behind it."""
     size = kind >> VERSION_BITS
     if not size:
         none = np.empty(0, np.int64)
         return Frames(data, none, none, 0, Status.OK, kind)
     count = int(data.size) // size
     starts = np.arange(count, dtype=np.int64) * size
-    left = data.size - count * size
-    return Frames(data, starts, starts + size, count * size, Status.OK if left == CRC_SIZE else Status.TRUNCATED, kind)
+    stops, left = starts + size, int(data.size) - count * size
+    if left == CRC_SIZE and count:
+        stops[-1] += CRC_SIZE
+        left = 0
+    return Frames(data, starts, stops, int(data.size) - left, Status.TRUNCATED if left else Status.OK, kind)
 
 
 @dataclass(slots=True)
@@ -157,7 +160,7 @@ def read_entries(frames: Frames) -> Entries:
     version, entry_size = frames.kind & (1 << VERSION_BITS) - 1, frames.kind >> VERSION_BITS
     data = byte_view(frames.data)
     sizes = np.empty(len(frames), np.int64)
-    bad, _, _ = key_sizes(data, frames.starts, entry_size - VALUES[version].size, sizes)
+    bad, _, _ = key_sizes(data, np.ascontiguousarray(frames.starts), entry_size - VALUES[version].size, sizes)
     if bad < len(frames):
         at = int(frames.positions[bad])
         raise CorruptError("an entry without a key", position=at, field="key", expected="a blob id")
@@ -188,6 +191,7 @@ def read_entries(frames: Frames) -> Entries:
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """Entries as rows of `ambry.index`."""
     error: DataError | None = None
+    whole = frames
     try:
         entries = read_entries(frames)
     except CorruptError as found:
@@ -210,6 +214,23 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         yield columns.batch(want.table, made, len(frames))
     if error is not None:
         raise error
+    if whole.last:
+        check_crc(want.file.path, int(whole.positions[-1]))
+
+
+def check_crc(path: str, position: int) -> None:
+    """CorruptError, at `position`, if an index file's closing checksum is not that of the bytes before it."""
+    with Source(path) as source:
+        raw = source.read(0, source.size)
+    stored, computed = int.from_bytes(raw[-CRC_SIZE:], "big"), crc32(raw[:-CRC_SIZE])
+    if stored != computed:
+        raise CorruptError(
+            f"checksum of the index {stored:016x}, {computed:016x} expected",
+            position=position,
+            field="crc",
+            expected=f"{computed:016x}",
+            found=f"{stored:016x}",
+        )
 
 
 _FIELD = {"position": "offset"}
@@ -270,7 +291,9 @@ def explain_header(head: bytes, file: File) -> list[Node]:
 def explain_entry(frames: Frames, file: File) -> list[Node]:
     """One entry: key, value and padding."""
     version = frames.kind & (1 << VERSION_BITS) - 1
-    start, stop = int(frames.starts[0]), int(frames.stops[0])
+    start = int(frames.starts[0])
+    stop = start + (frames.kind >> VERSION_BITS)
+    closing = frames.data[stop : int(frames.stops[0])].tobytes()
     cursor = Cursor(frames.data[start:stop].tobytes(), base=frames.base + start)
     cursor.key()
     layout = VALUES[version]
@@ -282,12 +305,11 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
                 cursor.number(item.name, f"i{item.size * 8}", item.note)
     if cursor.left:
         cursor.raw("padding", cursor.left, meaning="up to the size of the longest entry")
-    nodes = [Node(frames.base + start, stop - start, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
-    if frames.last and frames.data.size - stop == CRC_SIZE:
-        closing = frames.data[stop:].tobytes()
+    if closing:
         what = "over the whole file before it"
-        nodes.append(Node(frames.base + stop, CRC_SIZE, "crc", "crc32", int.from_bytes(closing, "big"), what, closing.hex(" ")))
-    return nodes
+        cursor.nodes.append(Node(frames.base + stop, CRC_SIZE, "crc", "crc32", int.from_bytes(closing, "big"), what, closing.hex(" ")))
+    size = stop - start + len(closing)
+    return [Node(frames.base + start, size, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
 
 
 __all__ = ["Entries", "Header", "IndexFile", "begin", "decode", "read_entries", "read_header", "read_index", "scan"]

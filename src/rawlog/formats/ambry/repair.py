@@ -76,8 +76,7 @@ def _mend_logs(store: Store, work: Path | None, options: Mapping[str, str], repo
             if out is not None:
                 out.close()
         logs.append(replace(file, path=file.path if work is None else str(work / name), size=size))
-    same = all(one.size == other.size for one, other in zip(store.logs, logs, strict=True))
-    return Store(store.folder, logs, store.index_files if same else [], store.bloom_files)
+    return Store(store.folder, logs, store.index_files, store.bloom_files)
 
 
 def _capacity(store: Store, options: Mapping[str, str]) -> int:

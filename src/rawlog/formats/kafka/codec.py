@@ -24,6 +24,8 @@ FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d", "uuid": "16s"
 }  # fmt: skip
 LONGEST_STRING = 0x7FFF
+SHORT = 16
+"""Arrays below this many elements, nearly all, are unpacked by structs made beforehand."""
 
 Message = dict[str, Any]
 Step = Callable[[bytes, int, Message], int]
@@ -261,6 +263,7 @@ def _array_reader(one: SchemaField, version: int, flexible: bool, nullable: bool
     name, length = one.name, _length_reader(flexible, wide=True)
     element = FIXED.get(one.type)
     size = struct.calcsize(">" + element) if element else 1
+    short = [struct.Struct(f">{count}{element}").unpack_from for count in range(SHORT)] if element else []
     read_one = (
         _struct_reader(one.struct, version, flexible)
         if one.struct is not None
@@ -282,7 +285,8 @@ def _array_reader(one: SchemaField, version: int, flexible: bool, nullable: bool
             if element == "16s":
                 stop = position + count * 16
                 return [data[at : at + 16] for at in range(position, stop, 16)], stop
-            return list(struct.unpack_from(f">{count}{element}", data, position)), position + count * size
+            unpack = short[count] if count < SHORT else struct.Struct(f">{count}{element}").unpack_from
+            return list(unpack(data, position)), position + count * size
         items = []
         for _ in range(count):
             item, position = read_one(data, position)
@@ -311,17 +315,22 @@ def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField],
     fresh = [name for name, value in defaults.items() if isinstance(value, (list, dict))]
 
     def step(data: bytes, position: int, message: Message) -> int:
-        message.update(defaults)
-        for name in fresh:
-            message[name] = defaults[name].copy()
+        if defaults:
+            message.update(defaults)
+            for name in fresh:
+                message[name] = defaults[name].copy()
         count = data[position]
         if count == 0:
             return position + 1
         count, position = read_uvarint(data, position)
         previous = -1
         for _ in range(count):
-            tag, position = read_uvarint(data, position)
-            size, position = read_uvarint(data, position)
+            tag, size = data[position], data[position + 1]
+            if tag < 0x80 and size < 0x80:
+                position += 2
+            else:
+                tag, position = read_uvarint(data, position)
+                size, position = read_uvarint(data, position)
             stop = position + size
             if stop > len(data):
                 raise TruncatedError(f"tag {tag}: {size} bytes, {len(data) - position} are left", position=position)

@@ -40,7 +40,7 @@ from rawlog.tables import RECORDS
 MOST_MS = ((1 << 63) - 1) // 1000
 CODEC_NAMES = pa.array([*CODECS, None, None, None])
 PIECE = 4 << 20
-COMPRESSED_PIECE = 1 << 20
+COMPRESSED_PIECE = 2 << 20
 TOTAL = 64 << 20
 """Decompressed bytes decoded at a time, unless one batch alone holds more."""
 

@@ -12,8 +12,10 @@ from typing import Any, Self
 
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, unknown
+from rawlog.format import File
 from rawlog.frames import Frames
-from rawlog.inspection import file_row, inspect_file
+from rawlog.findings import Findings
+from rawlog.inspection import file_row, inspect_file, inspect_group
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.plan import Plan, packed
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut, Task
@@ -92,6 +94,7 @@ class Ingest(Job[Decoded, Ingested]):
             self.lake.sweep(self._plan.run)
         self._plan = planned = Plan(self.lake, self._inside(tree), tree, self._tables(tree), self.selection, self.uncut)
         tasks = [Task(planned.run, files=files) for files in packed(planned.to_inspect, lambda file: file.size)]
+        tasks += [Task(planned.run, groups=groups) for groups in packed(planned.groups, _bytes)]
         tasks += [Task(planned.run, pieces=pieces) for pieces in packed(planned.pieces, lambda piece: piece.size)]
         return [Split(number, _size(task), task) for number, task in enumerate(tasks)]
 
@@ -120,7 +123,7 @@ class Ingest(Job[Decoded, Ingested]):
         task: Task = split.task
         sheets = _Sheets(stage, task.run)
         try:
-            if task.files:
+            if not task.pieces:
                 return self._inspect(split.number, task, sheets, stage)
             return self._decode(split.number, task, sheets, stage)
         except BaseException:
@@ -128,15 +131,16 @@ class Ingest(Job[Decoded, Ingested]):
             raise
 
     def _inspect(self, number: int, task: Task, sheets: _Sheets, stage: Stage) -> Decoded:
-        errors = warnings = 0
+        every = Findings()
         for file in task.files:
-            found = inspect_file(file, None, lambda frames: stage.advance(frames.reached, len(frames)))
-            errors += found.errors
-            warnings += found.warnings
-            for batch in found.to_arrow().to_batches():
-                sheets[FINDINGS].add(batch)
+            every.items += inspect_file(file, None, lambda seen: stage.advance(seen.reached, len(seen))).items
             sheets[FILES].add(file_row(file))
-        return Decoded(number, sheets.close(), files=task.files, errors=errors, warnings=warnings)
+        for group in task.groups:
+            every.items += inspect_group(group).items
+            stage.advance(_bytes(group))
+        for batch in every.to_arrow().to_batches():
+            sheets[FINDINGS].add(batch)
+        return Decoded(number, sheets.close(), files=task.files, errors=every.errors, warnings=every.warnings)
 
     def _decode(self, number: int, task: Task, sheets: _Sheets, stage: Stage) -> Decoded:
         reached: list[Reached] = []
@@ -205,4 +209,8 @@ class _Sheets:
 
 
 def _size(task: Task) -> int:
-    return sum(file.size for file in task.files) + sum(piece.size for piece in task.pieces)
+    return _bytes(task.files) + sum(map(_bytes, task.groups)) + sum(piece.size for piece in task.pieces)
+
+
+def _bytes(files: Sequence[File]) -> int:
+    return sum(file.size for file in files)

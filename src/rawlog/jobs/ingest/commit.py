@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rawlog import __version__, registry
-from rawlog.findings import Findings
 from rawlog.format import File
 from rawlog.inspection import inspect_tree
 from rawlog.jobs.ingest.plan import Plan, mark
@@ -41,14 +40,15 @@ class Commit:
         planned = self.plan
         sources = {table.name: self._sources(table) for table in planned.tables}
         looked = [file for one in self.done for file in one.files]
-        together = self._together() if looked else Findings()
+        if looked:
+            self._together()
         for table in planned.tables:
             before = {path: planned.starts[table.name][path] for path in sources[table.name]}
             self._commit(table, sources[table.name], before=before)
         if looked:
             seen = {file.path: _looked_at(file) for file in looked}
             self._commit(FILES, seen, replacing=_paths_in(self._known(FILES, seen)))
-            self._commit(FINDINGS, seen, replacing=self._old_findings(seen, together))
+            self._commit(FINDINGS, seen, replacing=self._old_findings(seen))
         for table in (RECORDS, FILES, FINDINGS, JOBS):
             self.lake.ensure(table)
         size = sum(reached.stop - (reached.part.start or 0) for reached in self._first_reached())
@@ -96,13 +96,12 @@ class Commit:
                     seen.add(key)
                     yield reached
 
-    def _together(self) -> Findings:
-        """What the files say of one another, written as one more data file."""
+    def _together(self) -> None:
+        """What the tree as a whole shows, written as one more data file."""
         found = inspect_tree(self.plan.tree)
         self.errors += found.errors
         self.warnings += found.warnings
         self._write(FINDINGS, "tree", found.to_arrow().to_batches())
-        return found
 
     def _write(self, table: Table, name: str, batches: Iterable[pa.RecordBatch]) -> None:
         sheet = Sheet(f"{self.lake.data_path(lake_name(table), self.plan.run)}/{name}.parquet", table)
@@ -116,7 +115,7 @@ class Commit:
         known = self.plan.histories[table.name].sources
         return [path for path in paths if path in known]
 
-    def _old_findings(self, seen: Mapping[str, Taken], together: Findings) -> Any:
+    def _old_findings(self, seen: Mapping[str, Taken]) -> Any:
         """An expression for the findings that the new ones replace: on the files looked at, and on files together."""
         from pyiceberg.expressions import And, Or
 
@@ -124,17 +123,27 @@ class Commit:
         if table is None or table.current_snapshot() is None:
             return None
         by_path = _paths_in(self._known(FINDINGS, seen))
-        codes = [one.code for family in registry.families() for one in family.all_rules]
+        families = registry.families()
+        in_groups = {one.code for family in families for one in family.all_group_rules}
+        in_trees = {one.code for family in families for one in family.all_rules}
+        grouped = {file.path for group in self.plan.groups for file in group}
         here = {file.path for file in self.plan.tree}
-        if not codes:
+        if not in_groups | in_trees:
             return by_path
         with self.lake.told():
-            rows = table.scan(row_filter=_among("code", codes), selected_fields=("path",)).to_arrow()
-        old = sorted({path for path in rows.column("path").to_pylist() if path in here})
-        if not old:
-            return by_path
-        joint = And(_among("code", codes), _among("path", old))
-        return joint if by_path is None else Or(by_path, joint)
+            filtered = table.scan(row_filter=_among("code", sorted(in_groups | in_trees)))
+            found = filtered.select("code", "path").to_arrow().to_pylist()
+        # What several files showed together is on any of them, also on one that has not changed itself.
+        old = {
+            (row["code"], row["path"])
+            for row in found
+            if row["path"] in (grouped if row["code"] in in_groups else here)
+        }
+        result = by_path
+        for code in sorted({code for code, _ in old}):
+            joint = And(_among("code", [code]), _among("path", sorted(path for one, path in old if one == code)))
+            result = joint if result is None else Or(result, joint)
+        return result
 
     def _outcome(self, files: int, size: int) -> Ingested:
         tables = {lake_name(table): self.rows.get(table.name, 0) for table in (*self.plan.tables, FILES, FINDINGS)}

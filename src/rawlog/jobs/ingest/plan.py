@@ -57,6 +57,9 @@ class Plan:
         self.to_inspect = [
             file for file in tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)
         ]
+        looked = {file.path for file in self.to_inspect}
+        #: A group is looked at again when one of its files is new or has changed.
+        self.groups = [tuple(group) for group in tree.groups if any(file.path in looked for file in group)]
         self.pieces = self._cut()
 
     def _is_unlike(self, file: File, *tables: Table) -> bool:
@@ -101,7 +104,7 @@ class Plan:
                 part = rows.whole(files[path], group, table, self.selection)
                 # Not beyond the size it had when it was listed: every table sees the same bytes of a file that grows.
                 part = replace(part, stop=files[path].size)
-                if taken is not None:
+                if taken is not None and taken.stop:
                     part = replace(part, start=taken.stop, first=taken.frames)
                 begin = (path, 0 if taken is None else taken.stop)
                 if begin not in edges:

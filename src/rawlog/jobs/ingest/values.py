@@ -36,10 +36,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one split does: files to look at whole, pieces to decode."""
+    """What one split does: files to look at alone, groups of files to look at together, pieces to decode."""
 
     run: str
     files: tuple[File, ...] = ()
+    groups: tuple[tuple[File, ...], ...] = ()
     pieces: tuple[Piece, ...] = ()
 
 

@@ -1,0 +1,50 @@
+"""The golden RocketMQ stores, and what RocketMQ itself said of them. Imports nothing of rawlog."""
+
+from __future__ import annotations
+
+import atexit
+import gzip
+import json
+import shutil
+import tarfile
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.golden_data import GOLDEN
+
+ENGINES = ("4.9.8", "5.1.4", "5.3.4S-cqext", "5.3.4S-propcrc")
+BROKERS = ("broker-5.3.3", "broker-4.9.7", "broker-5.3.3-crashed", "broker-4.9.7-crashed")
+ALL = (*ENGINES, *BROKERS)
+
+
+@cache
+def store(name: str) -> Path:
+    """The store directory of that name; crashed ones are unpacked once a run."""
+    path = GOLDEN / "rocketmq" / name
+    if not path.exists():
+        folder = Path(tempfile.mkdtemp(prefix="rocketmq-golden-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        with tarfile.open(GOLDEN / "rocketmq" / f"{name}.tar.gz") as packed:
+            packed.extractall(folder, filter="data")
+        path = folder / name
+    return path / "store"
+
+
+@cache
+def expected(name: str, kind: str) -> list[Any]:
+    """The lines of `expected/<kind>.ndjson` of a broker's store."""
+    raw = gzip.decompress((store(name).parent / "expected" / f"{kind}.ndjson.gz").read_bytes())
+    return [json.loads(line) for line in raw.split(b"\n") if line]
+
+
+def copy(name: str, to: Path) -> Path:
+    """A copy of a store that a test may change."""
+    target = to / "store"
+    shutil.copytree(store(name), target, copy_function=shutil.copyfile)
+    return target
+
+
+def log_files(root: Path) -> list[Path]:
+    return sorted((root / "commitlog").iterdir())

@@ -1,0 +1,171 @@
+"""Repair keeps what a broker would delete; writing and reading again gives the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import rawlog
+from rawlog.errors import AccessError, EncodeError, OptionError
+from rawlog.formats.rocketmq import writer
+from rawlog.formats.rocketmq.repair import repair_store
+from rawlog.formats.rocketmq.writer import write_store
+from rawlog.tables import RECORDS
+from tests.formats.rocketmq.stores import copy, log_files, store
+from tests.formats.rocketmq.test_checks import break_framing, drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
+from tests.reference import rocketmq as reference
+
+SMALL = {"commitlog_size": "65536", "queue_size": "2000", "index_slots": "50", "index_entries": "150"}
+DAMAGES = [flip_body, break_framing, zero_page, drop_blank, tear_last_entry, leave_stale_entry]
+
+
+def places(root: Path, **how: str) -> dict[int, bytes]:
+    rows = rawlog.read(root, table="rocketmq.messages", columns=["physical_offset", "body", "stale", "crc_ok", "topic"], **how).to_pylist()
+    return {row["physical_offset"]: row["body"] for row in rows if not row["stale"] and row["crc_ok"] and row["topic"] != "_"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_repair_keeps_every_later_message_at_its_place(damage, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    root = copy("broker-4.9.7", tmp_path)
+    whole = places(root)
+    damage(root)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    report = repair_store(rawlog.open(root).files, tmp_path / "mended")
+    kept = places(tmp_path / "mended")
+    assert kept.items() <= whole.items()
+    lost = {flip_body: 1, break_framing: 1, drop_blank: 0, tear_last_entry: 1, leave_stale_entry: 0}
+    if damage in lost:
+        assert len(whole) - len(kept) == lost[damage]
+    assert report.notes or not lost.get(damage, 1)
+    assert not rawlog.verify(tmp_path / "mended").errors
+    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    again = repair_store(rawlog.open(tmp_path / "mended").files, tmp_path / "again")
+    assert again.is_whole
+    for path in (tmp_path / "mended").rglob("*"):
+        if path.is_file():
+            assert (tmp_path / "again" / path.relative_to(tmp_path / "mended")).read_bytes() == path.read_bytes()
+
+
+def test_repair_by_cutting_ends_the_log_at_the_damage(tmp_path: Path) -> None:
+    root = copy("broker-4.9.7", tmp_path)
+    whole = places(root)
+    flip_body(root)
+    report = repair_store(rawlog.open(root).files, tmp_path / "mended", {"policy": "cut"})
+    kept = places(tmp_path / "mended")
+    assert 0 < len(kept) < 60 < len(whole)
+    assert list(kept.items()) == list(whole.items())[: len(kept)]
+    assert not report.is_whole
+    assert not rawlog.verify(tmp_path / "mended").errors
+
+
+def test_repair_by_moving_closes_the_hole(tmp_path: Path) -> None:
+    root = copy("broker-4.9.7", tmp_path)
+    whole = list(places(root).values())
+    flip_body(root)
+    repair_store(rawlog.open(root).files, tmp_path / "mended", {"move": "true"})
+    kept = list(places(tmp_path / "mended").values())
+    assert len(kept) == len(whole) - 1
+    assert all(body in whole for body in kept)
+    errors = [each for each in rawlog.verify(tmp_path / "mended") if each.severity == "error"]
+    assert not errors, errors
+
+
+def test_fillers_are_no_records_and_are_told(tmp_path: Path) -> None:
+    root = copy("broker-4.9.7", tmp_path)
+    records = len(rawlog.read(root))
+    flip_body(root)
+    repair_store(rawlog.open(root).files, tmp_path / "mended")
+    assert len(rawlog.read(tmp_path / "mended")) == records - 1
+    assert rawlog.open(tmp_path / "mended").table("records").count() == records - 1
+    assert [each.code for each in rawlog.verify(tmp_path / "mended") if "filler" in each.code] == ["rocketmq.commitlog.filler"]
+
+
+def test_unknown_policy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="policy"):
+        repair_store([], tmp_path / "x", {"policy": "hope"})
+    assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------ writing
+
+
+def table(rows: list[dict[str, object]]) -> list[pa.RecordBatch]:
+    return pa.Table.from_pylist(rows, schema=RECORDS.schema).to_batches()  # type: ignore[no-any-return]
+
+
+def row(number: int, **changes: object) -> dict[str, object]:
+    return {
+        "key": b"k%d" % number, "value": b"v" * number, "topic": "orders", "partition": number % 3, "offset": number // 3,
+        "timestamp": (1_700_000_000_000 + number) * 1000, "timestampType": 0, "headers": [],
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ["none", "zlib", "lz4", "zstd"])
+def test_written_rows_are_read_again(codec: str, tmp_path: Path) -> None:
+    rows = [row(number, headers=[{"key": "TAGS", "value": b"a"}, {"key": "ü", "value": b"\xff"}]) for number in range(300)]
+    report = write_store(table(rows), tmp_path / "out", SMALL | {"codec": codec, "compress_over": "100"})
+    assert report.messages == 300
+    found = rawlog.read(tmp_path / "out").to_pylist()
+    for got, wanted in zip(found, rows, strict=True):
+        assert (got["key"], got["value"], got["topic"], got["partition"], got["offset"]) == (
+            wanted["key"], wanted["value"], wanted["topic"], wanted["partition"], wanted["offset"],
+        )  # fmt: skip
+        assert [pair["key"] for pair in got["headers"]] == ["TAGS", "ü", "KEYS"]
+    findings = rawlog.verify(tmp_path / "out")
+    assert findings.verdict == "clean", list(findings)
+    assert all(path.stat().st_size == 65536 for path in log_files(tmp_path / "out"))
+    told = [message for path in log_files(tmp_path / "out") for message in reference.messages(path.read_bytes())]
+    assert len(told) == 300
+    assert all(message.crc_ok for message in told)
+
+
+def test_whole_entry_checksums_are_written_and_right(tmp_path: Path) -> None:
+    write_store(table([row(number) for number in range(20)]), tmp_path / "out", SMALL | {"crc_property": "true"})
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    [headers] = {row["headers"][-1]["key"] for row in rawlog.read(tmp_path / "out").to_pylist()}, 
+    assert headers == {"__CRC32#"}
+
+
+@pytest.mark.parametrize("more", [7, 8, 9])
+def test_roll_rule_leaves_room_for_a_blank_entry(more: int, tmp_path: Path) -> None:
+    """An entry goes into the file if eight bytes are left behind it, else into the next."""
+    size = 4096
+    first = row(0, value=b"", key=None)
+    small = len(reference.encode(reference.Message(0, 0, 1, 0, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"", b"orders", b"")))
+    second = row(0, value=b"x" * (size - 2 * small - more), key=None)
+    write_store(table([first, second]), tmp_path / "out", SMALL | {"commitlog_size": str(size)})
+    assert len(log_files(tmp_path / "out")) == (2 if more < 8 else 1)
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+
+
+def test_what_no_entry_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EncodeError, match="without a topic"):
+        write_store(table([row(1, topic=None)]), tmp_path / "out", SMALL)
+    with pytest.raises(EncodeError, match="fits no file"):
+        write_store(table([row(1, value=bytes(70000))]), tmp_path / "out", SMALL)
+    with pytest.raises(EncodeError, match="properties"):
+        write_store(table([row(1, key=b"k" * 40000)]), tmp_path / "out", SMALL)
+    with pytest.raises(OptionError, match="commitlog_size"):
+        write_store(table([row(1)]), tmp_path / "out", {"comitlog_size": "1"})
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(AccessError, match="exists"):
+        write_store(table([row(1)]), tmp_path / "out", SMALL)
+
+
+def test_losses_are_counted_by_column() -> None:
+    headers = [{"key": "a", "value": None}]
+    rows = [row(0, key=b""), row(1, key=b"a\x02b"), row(2, value=None), row(3, headers=headers), row(4, timestamp=1), row(5, timestampType=1)]
+    [batch] = table(rows)
+    assert writer.losses(batch, 0, {}) == {"key": 2, "value": 1, "headers": 1, "timestamp": 1, "timestampType": 1}
+
+
+def test_a_store_written_from_a_golden_one_holds_the_same_records(tmp_path: Path) -> None:
+    whole = rawlog.read(store("broker-5.3.3"))
+    write_store(whole.to_batches(), tmp_path / "out", SMALL | {"commitlog_size": "524288"})
+    again = rawlog.read(tmp_path / "out")
+    for name in ("key", "value", "topic", "partition", "timestamp", "headers"):
+        assert again.column(name).combine_chunks().equals(whole.column(name).combine_chunks()), name
