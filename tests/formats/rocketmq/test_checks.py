@@ -94,7 +94,8 @@ def break_framing(root: Path) -> None:
 def tear_last_entry(root: Path) -> None:
     path, found = log_files(root)[-1], messages(root, len(log_files(root)) - 1)
     last = found[-1]
-    patch(path, last.position + last.size // 2, bytes(last.size - last.size // 2))
+    start = last.position + path.read_bytes()[last.position :].index(last.body) + 1
+    patch(path, start, bytes(last.position + last.size - start))
 
 
 def zero_page(root: Path) -> None:

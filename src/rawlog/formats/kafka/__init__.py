@@ -148,6 +148,7 @@ FAMILY = Family(
     },
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
+    settle=Deferred("rawlog.formats.kafka.startup", "settle"),
     group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),
     rules=Deferred("rawlog.formats.kafka.checks_directory", "rules"),
     formats=(

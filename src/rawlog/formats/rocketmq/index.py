@@ -21,6 +21,7 @@ from rawlog.storage import Source
 
 SEARCH = 1 << 20
 RATIO = DEFAULT_ENTRIES // DEFAULT_SLOTS
+SAMPLE = 16
 MOST_STEPS = 1 << 20
 """Links that a look-up follows in one slot: a chain that bites its tail must end."""
 
@@ -104,8 +105,19 @@ def _fits(source: Source, slots: int, begin: int, end: int, count: int) -> bool:
     first, last = (_entry(source, at, number) for number in (1, count - 1))
     if int(first["physical_offset"]) != begin or int(last["physical_offset"]) != end or int(last["key_hash"]) < 0:
         return False
-    slot = INDEX_HEADER.size + int(last["key_hash"]) % slots * SLOT.size
-    return int.from_bytes(source.read(slot, SLOT.size), "big", signed=True) == count - 1
+    if _slot(source, int(last["key_hash"]), slots) != count - 1:
+        return False
+    # The slots of the oldest and newest entries lead to them or to newer ones; with another number of slots some do not.
+    for number in (*range(1, min(count, SAMPLE)), *range(max(1, count - SAMPLE), count)):
+        entry = _entry(source, at, number)
+        if int(entry["key_hash"]) < 0 or not number <= _slot(source, int(entry["key_hash"]), slots) < count:
+            return False
+    return True
+
+
+def _slot(source: Source, hash: int, slots: int) -> int:
+    raw = source.read(INDEX_HEADER.size + hash % slots * SLOT.size, SLOT.size)
+    return int.from_bytes(raw, "big", signed=True)
 
 
 def _entry(source: Source, at: int, number: int) -> Any:

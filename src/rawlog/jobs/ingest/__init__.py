@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, unknown
+from rawlog.findings import Findings
 from rawlog.format import File
 from rawlog.frames import Frames
-from rawlog.findings import Findings
 from rawlog.inspection import file_row, inspect_file, inspect_group
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.plan import Plan, packed

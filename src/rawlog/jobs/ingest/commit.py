@@ -104,6 +104,9 @@ class Commit:
         self._write(FINDINGS, "tree", found.to_arrow().to_batches())
 
     def _write(self, table: Table, name: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """One more data file; left as it is if an earlier call committed it already."""
+        if self.plan.run in self.lake.history(lake_name(table)).runs:
+            return
         sheet = Sheet(f"{self.lake.data_path(lake_name(table), self.plan.run)}/{name}.parquet", table)
         for batch in batches:
             sheet.add(batch)
@@ -178,7 +181,7 @@ class Commit:
             "verdict": outcome.verdict,
         }
         self._write(JOBS, "job", [pa.RecordBatch.from_pylist([row], schema=JOBS.schema)])
-        self.lake.commit(JOBS, outcome.run, self.files[JOBS.name], {})
+        self.lake.commit(JOBS, outcome.run, self.files.get(JOBS.name, []), {})
 
 
 def _looked_at(file: File) -> Taken:
