@@ -18,6 +18,7 @@ from rawlog.status import Status
 from rawlog.storage import Source
 
 WINDOW = 4 << 20
+FIRST_WINDOW = 256 << 10  # most readers of one row need no more; it doubles from window to window
 HEAD = 4096
 ERRORS = ("raise", "stop", "skip")
 
@@ -69,12 +70,13 @@ def walk(
 
 
 class _Walk:
-    """The state of one walk: a buffer that grows to the largest frame, and the bytes carried from window to window."""
+    """The state of one walk: a buffer that grows to the window and to the largest frame, and the bytes carried over."""
 
     def __init__(self, format: Format, source: Source, kind: int, end: int, errors: str, window: int) -> None:
         assert format.scan is not None
         self.format, self.scan, self.source, self.kind = format, format.scan, source, kind
-        self.end, self.errors, self.capacity = end, errors, window
+        self.end, self.errors, self.window = end, errors, window
+        self.capacity = window if format.whole else min(window, FIRST_WINDOW)
         self.buffer: Bytes = np.empty(0, np.uint8)
         self.filled = 0
 
@@ -103,7 +105,7 @@ class _Walk:
                 return
             if len(frames):
                 yield frames
-            elif self.filled >= self.capacity:
+            if self.capacity < self.window or not len(frames):
                 self.capacity *= 2
             base, first = self.carry(frames, base), first + len(frames)
 
@@ -131,9 +133,9 @@ class _Walk:
     def follow_padding(self, frames: Frames) -> Frames:
         """Zeros to the end of this window: padding if they go on to the end of the file, else a frame's first bytes, or damage."""
         position = frames.base + self.filled
-        piece = np.empty(self.capacity, np.uint8)
+        piece = np.empty(self.window, np.uint8)
         while position < self.end:
-            got = self.source.read_into(position, memoryview(piece.data)[: min(self.capacity, self.end - position)])
+            got = self.source.read_into(position, memoryview(piece.data)[: min(self.window, self.end - position)])
             if got == 0:
                 break
             if piece[:got].any():
@@ -164,9 +166,9 @@ class _Walk:
             if base + window.size >= self.end:
                 return None
             # Overlap the windows, so that a frame across their border is seen whole in the next.
-            position = max(position, base + window.size - self.capacity // 2)
+            position = max(position, base + window.size - self.window // 2)
             base = position
-            piece = np.empty(min(self.capacity * 2, self.end - base), np.uint8)
+            piece = np.empty(min(self.window * 2, self.end - base), np.uint8)
             got = self.source.read_into(base, memoryview(piece.data))
             window = piece[:got]
             if not got:
