@@ -19,17 +19,18 @@ SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
 
 JOB = """
 import json, sys
+sys.path.insert(0, sys.argv[4])  # for the driver alone: no process that Spark starts sees it
 from rawlog.spark import register, session
 
-spark = session("local-cluster[2,1,1024]", {"spark.submit.pyFiles": sys.argv[2]})
+spark = session("local-cluster[2,1,1024]", {"spark.python.daemon.module": "pyspark.daemon"})
+spark.sparkContext.addPyFile(sys.argv[2])
 register(spark)
 from pyspark.sql.functions import col, udf
 
 def where(_):
     import os
-    from pyspark import SparkFiles
     import rawlog
-    return f"{os.getpid()} {os.environ.get('SPARK_EXECUTOR_DIRS') is not None} {rawlog.__file__}"
+    return f"{os.getppid()} {rawlog.__file__}"
 
 frame = spark.read.format("rawlog").option("splitSize", "4k").option("columns", "offset").load(sys.argv[1])
 offsets = sorted(row.offset for row in frame.collect())
@@ -59,13 +60,12 @@ def test_code_and_data_reach_real_executors(tmp_path: Path) -> None:
     script.write_text(JOB)
     # Nothing of ours is importable by chance: not by the environment, not from the directory the driver runs in.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["PYTHONPATH"] = str(archive)
     work = Path(pyspark.__file__).parent / "work"
     existed = work.exists()
     damaged = golden_path("replay", "damaged", "v2-hole.log")
     try:
         done = subprocess.run(
-            [sys.executable, str(script), str(SEGMENTS), str(archive), str(damaged)],
+            [sys.executable, str(script), str(SEGMENTS), str(archive), str(damaged), str(package.parent)],
             env=environment,
             cwd=tmp_path,
             capture_output=True,
@@ -82,5 +82,6 @@ def test_code_and_data_reach_real_executors(tmp_path: Path) -> None:
     assert result["offsets"] == rawlog.read(SEGMENTS)["offset"].to_pylist()
     assert result["tasks"] > 4
     assert len(result["places"]) >= 2, "both executors took part"
-    assert all("rawlog.zip" in place for place in result["places"])
+    assert all("rawlog.zip" in place for place in result["places"]), "by the archive, not by an installed package"
+    assert not any(str(archive) in place for place in result["places"]), "by a copy of it that was sent"
     assert "v2-hole.log: byte 237: invalid key size" in result["error"]

@@ -8,9 +8,11 @@ import numpy as np
 
 from rawlog.checksums import crc32c
 from rawlog.compression import DEFAULT_LIMIT, decompress
-from rawlog.errors import DataError
+from rawlog.errors import DataError, UnsupportedError
 from rawlog.explain import Node, layout_nodes, leaf, milliseconds
 from rawlog.format import File
+from rawlog.formats.kafka.codec import codec, read_uvarint
+from rawlog.formats.kafka.explanation_legacy import explain_entry
 from rawlog.formats.kafka.layouts import (
     BATCH,
     CODEC_MASK,
@@ -21,7 +23,11 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
     ControlType,
 )
+from rawlog.formats.kafka.message_nodes import hides, message_nodes, try_nodes
+from rawlog.formats.kafka.messages import KEYED, control_codec, frame_head, framed_types, key_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.producers import control_type
+from rawlog.formats.kafka.schema import Schema
 from rawlog.frames import Bytes, Frames
 
 MOST_RECORDS = 1000
@@ -33,9 +39,7 @@ def explain_batch(frames: Frames, file: File) -> list[Node]:
     start, stop = int(frames.starts[0]), int(frames.stops[0])
     magic = int(data[start + OUTLINE.at("magic")])
     if magic != MAGIC_V2 or stop - start < BATCH.size:
-        fields = layout_nodes(OUTLINE, data, start, base)
-        rest = leaf(data, start + OUTLINE.size, stop - start - OUTLINE.size, base, "content", "bytes", None)
-        return [Node(base + start, stop - start, f"message set entry, magic {magic}", children=[*fields, rest])]
+        return [explain_entry(data, start, stop, base)]
     computed = crc32c(data, start + BATCH.after("crc"), stop)
     head = layout_nodes(
         BATCH,
@@ -91,7 +95,13 @@ class _Records:
     def __init__(self, data: Bytes, batch: dict[str, Any], file: File, base: int, inside: str | None) -> None:
         self.data, self.batch, self.base, self.inside = data, batch, base, inside
         self.control = bool(batch["attributes"] & Attributes.CONTROL)
-        self.metadata = file.place.topic == METADATA_TOPIC
+        self.topic = file.place.topic
+        #: Certain by its place; a log without one may be a metadata log too.
+        self.certain = self.topic == METADATA_TOPIC or file.system != "kafka"
+        self.metadata = self.certain or self.topic is None
+        self.control_kind: int | None = None
+        self.key_schemas: tuple[Schema, Schema] | None = None
+        self.has_key = False
 
     def nodes(self, position: int) -> list[Node]:
         nodes: list[Node] = []
@@ -123,6 +133,7 @@ class _Records:
 
     def record(self, start: int, number: int) -> tuple[Node, int]:
         record = Node(self.base + start, 0, f"record {number}")
+        self.has_key, self.key_schemas, self.control_kind = False, None, None
         length, position = self.varint(record, start, "length", "bytes behind this field")
         end = position + length
         if length < 1 or end > self.data.size:
@@ -176,10 +187,20 @@ class _Records:
             raise _Broken(f"{name}: {size} bytes, {end - position} are left")
         content = bytes(self.data[position : position + size])
         node = leaf(self.data, position, size, self.base, name, "bytes", content, _text(content))
-        if self.control and name == "key":
-            node.children = self.control_key(position, size)
-        elif self.metadata and name == "value" and not self.control:
+        if self.control:
+            if name == "key":
+                self.control_kind = control_type(content)
+                node.children = self.control_key(position, size)
+            elif name == "value":
+                node.children = self.control_value(position, size)
+        elif name == "value" and self.metadata and not self.has_key:
             node.children = self.metadata_frame(position, size)
+        elif name in ("key", "value") and self.topic in KEYED:
+            node.children = self.internal(position, size, name)
+        if name == "key":
+            self.has_key = True
+        if node.children and hides(node):
+            node.hex, node.value, node.meaning = "", None, "holds a secret"
         parent.children.append(node)
         return position + size
 
@@ -195,23 +216,55 @@ class _Records:
         ]
 
     def metadata_frame(self, position: int, size: int) -> list[Node]:
-        """What stands in front of every metadata record: frame version, record type and version, each a uvarint."""
-        nodes: list[Node] = []
-        at = position
-        for name in ("frame version", "record type", "record version"):
-            value, shift, start = 0, 0, at
-            while True:
-                if at >= position + size or shift > 28:
-                    return nodes
-                byte = int(self.data[at])
-                value |= (byte & 0x7F) << shift
-                at += 1
-                shift += 7
-                if not byte & 0x80:
-                    break
-            nodes.append(leaf(self.data, start, at - start, self.base, name, "uvarint", value))
-        nodes.append(leaf(self.data, at, position + size - at, self.base, "record", "bytes", None))
-        return nodes
+        """A metadata record: frame version, type and version, each a uvarint, then its fields.
+
+        Of a file that may be any log, only what is metadata to its last byte.
+        """
+        value = bytes(self.data[position : position + size])
+        nodes, at = [], 0
+        try:
+            for name in ("frame version", "record type", "record version"):
+                number, stop = read_uvarint(value, at)
+                nodes.append(leaf(self.data, position + at, stop - at, self.base, name, "uvarint", number))
+                at = stop
+            key, version, _ = frame_head(value)
+            schema = framed_types().get(key)
+            nodes[1].meaning = "not known" if schema is None else schema.name
+            if schema is None:
+                raise UnsupportedError(f"record type {key} is not known")
+            body = message_nodes(codec(schema, version), self.data, position + at, position + size, self.base)
+        except (IndexError, DataError) as error:
+            if not self.certain or not nodes:
+                return []
+            why = error.message if isinstance(error, DataError) else "the bytes end inside the frame"
+            return [*nodes, leaf(self.data, position + at, size - at, self.base, "record", "bytes", None, why)]
+        return [*nodes, *body]
+
+    def control_value(self, position: int, size: int) -> list[Node]:
+        """The fields of a control record's value; its key came before."""
+        value = bytes(self.data[position : position + size])
+        try:
+            _, found = control_codec(-1 if self.control_kind is None else self.control_kind, value)
+        except DataError:
+            return []
+        return try_nodes(found, self.data, position, position + size, self.base) or []
+
+    def internal(self, position: int, size: int, name: str) -> list[Node]:
+        """Key or value of a record of an internal topic: a number, and the fields of what it names."""
+        if size < 2 or self.topic is None:
+            return []
+        number = int.from_bytes(bytes(self.data[position : position + 2]), "big", signed=True)
+        if name == "key":
+            self.key_schemas = key_types(self.topic).get(number)
+        if self.key_schemas is None:
+            return []
+        schema = self.key_schemas[name == "value"]
+        try:
+            nodes = message_nodes(codec(schema, number), self.data, position + 2, position + size, self.base)
+        except DataError:
+            return []
+        kind = "key type" if name == "key" else "version"
+        return [leaf(self.data, position, 2, self.base, kind, "int16", number, schema.name), *nodes]
 
 
 class _Broken(Exception):

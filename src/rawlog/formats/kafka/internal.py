@@ -18,15 +18,13 @@ from rawlog.errors import AccessError, DataError
 from rawlog.format import File, Want
 from rawlog.formats.kafka import log, transactions
 from rawlog.formats.kafka.codec import uuid_text
+from rawlog.formats.kafka.meanings import TRANSACTION_STATUSES
 from rawlog.formats.kafka.messages import Keyed, decode_framed, decode_keyed, embedded
 from rawlog.formats.kafka.paths import INTERNAL
 from rawlog.formats.kafka.tables import GROUPS, KAFKA_RECORDS, OFFSETS, REMOTE, SHARES, TRANSACTIONS
 from rawlog.tables import Table
 from rawlog.walk import walk
 
-STATUSES = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead", "PrepareEpochFence"
-)  # fmt: skip
 COLUMNS = ("key", "value", "offset", "timestamp", "producer_id", "is_transactional", "is_control", "aborted")
 ROWS = 1 << 14
 _OFFSET_TYPES = (0, 1)
@@ -216,12 +214,11 @@ def transaction_states(files: Sequence[File], options: Mapping[str, str]) -> Ite
         value = entry.record.value or {}
         status = value.get("transactionStatus")
         listed = value.get("transactionPartitions")
-        known = status is not None and 0 <= status < len(STATUSES)
         return {
             "transactional_id": entry.record.key["transactionalId"],
             "producer_id": value.get("producerId"),
             "producer_epoch": value.get("producerEpoch"),
-            "status": STATUSES[status] if known and status is not None else None if status is None else str(status),
+            "status": None if status is None else TRANSACTION_STATUSES.get(status, str(status)),
             "timeout_ms": value.get("transactionTimeoutMs"),
             "partitions": None
             if listed is None

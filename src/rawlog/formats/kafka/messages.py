@@ -190,6 +190,8 @@ _KEY_TYPES = {
     TRANSACTION_STATE: ("transactionStateKeyTypes",),
     SHARE_STATE: ("shareGroupStateKeyTypes",),
 }
+KEYED = frozenset(_KEY_TYPES)
+"""The internal topics whose records `decode_keyed` knows."""
 
 
 @dataclass(frozen=True, slots=True)

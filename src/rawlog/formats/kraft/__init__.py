@@ -23,7 +23,7 @@ CHECKPOINT = Format(
     fault=Deferred(f"{_KAFKA}.log", "fault"),
     decode=Deferred(f"{_KRAFT}.reader", "decode"),
     spans=Deferred(f"{_KRAFT}.reader", "spans"),
-    explain=Deferred(f"{_KAFKA}.explanation", "explain_metadata"),
+    explain=Deferred(f"{_KAFKA}.explanation", "explain_batch"),
     rules=Deferred(f"{_KRAFT}.checks", "checkpoint_rules"),
 )
 
@@ -48,5 +48,5 @@ FAMILY = Family(
     },
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
-    group_rules=Deferred(f"{_KRAFT}.checks", "rules"),
+    group_rules=Deferred(f"{_KRAFT}.checks_directory", "rules"),
 )

@@ -1,3 +1,102 @@
-"""stub"""
-def checkpoint_rules(): return ()
-def rules(): return ()
+"""What verification looks for in snapshots, each file for itself. Batches are checked by the rules of Kafka's logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rawlog.errors import DataError, UnsupportedError
+from rawlog.findings import Mark, Rule, Severity, rule
+from rawlog.format import Inspection
+from rawlog.formats.kafka import checks as kafka_checks
+from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.layouts import Attributes, ControlType
+from rawlog.formats.kafka.log import decode_run, only
+from rawlog.formats.kafka.messages import decode_record
+from rawlog.formats.kafka.producers import control_type
+from rawlog.formats.kraft.paths import snapshot_id
+from rawlog.frames import Frames
+
+Parts = list[tuple[int, int, bool, bytes | None, bytes | None]]
+
+
+def records_of(seen: Inspection) -> Parts:
+    """Position and offset, whether it is a control record, key and value, of every record in a window's sound batches."""
+    head = heads(seen.frames)
+    sound = only(seen.frames, head.sound)
+    head = head.only(head.sound)
+    found: Parts = []
+    for index in range(len(sound)):
+        one: Frames = sound.slice(index, index + 1)
+        try:
+            columns = decode_run(one, head.slice(index, index + 1), {"key", "value", "offset"}, seen.limit)
+        except DataError:
+            continue  # Kafka's own rules tell
+        control = bool(head.has(Attributes.CONTROL)[index])
+        arrays = [columns.arrays[name].to_pylist() for name in ("offset", "key", "value")]
+        found += [(int(sound.positions[index]), offset, control, key, value) for offset, key, value in zip(*arrays, strict=True)]
+    return found
+
+
+@rule("kraft.checkpoint.incomplete", Severity.ERROR)
+def incomplete(seen: Inspection) -> Iterator[Mark]:
+    """A snapshot does not begin with its header or does not end with its footer: it was not written to its end, or was cut.
+
+    A controller refuses to load it. Delete it if the log reaches back to an older snapshot or to offset 0; else take it from
+    another controller.
+    """
+    memory = seen.memory
+    for position, offset, control, key, _ in seen.share(records_of):
+        kind = control_type(key) if control else None
+        if "first" not in memory:
+            memory["first"] = kind
+            if kind != ControlType.SNAPSHOT_HEADER:
+                yield Mark("no header in front", position, offset=offset)
+        elif memory.get("last") == ControlType.SNAPSHOT_FOOTER:
+            yield Mark("records behind the footer", position, offset=offset)
+        memory["last"] = kind
+    if seen.frames.last and memory.get("last") != ControlType.SNAPSHOT_FOOTER:
+        yield Mark("no footer at the end", seen.frames.reached_in_file)
+
+
+@rule("kraft.checkpoint.record", Severity.ERROR)
+def record(seen: Inspection) -> Iterator[Mark]:
+    """A record of a snapshot is not one that a controller takes: it has a key, no value, or bytes that are no metadata record.
+
+    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw.
+    """
+    for position, offset, control, key, value in seen.share(records_of):
+        if control:
+            continue
+        if key is not None or not value:
+            yield Mark("a metadata record has a value and no key", position, offset=offset)
+            continue
+        try:
+            decode_record(value)
+        except UnsupportedError as error:
+            yield Mark(error.message, position, offset=offset, severity=Severity.WARNING)
+        except DataError as error:
+            yield Mark(error.message, position, offset=offset)
+
+
+@rule("kraft.checkpoint.epoch", Severity.WARNING)
+def epoch(seen: Inspection) -> Iterator[Mark]:
+    """The batches of a snapshot carry another epoch than its name. It was renamed, or put together by hand."""
+    named = snapshot_id(seen.file.path)
+    if named is None:
+        return
+    head = heads(seen.frames)
+    for index in range(len(seen.frames)):
+        found = int(head["leader_epoch"][index])
+        if head.sound[index] and found != named[1]:
+            yield Mark(f"epoch {found}", int(seen.frames.positions[index]), expected=named[1], found=found)
+            return
+
+
+def _renamed(one: Rule[Inspection]) -> Rule[Inspection]:
+    return replace(one, code=one.code.replace("kafka.log.", "kraft.checkpoint."))
+
+
+def checkpoint_rules() -> Sequence[Rule[Inspection]]:
+    """Those of every log, under this format's name, and a snapshot's own."""
+    return (*(_renamed(one) for one in kafka_checks.rules()), incomplete, record, epoch)

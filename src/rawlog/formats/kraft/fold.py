@@ -11,6 +11,7 @@ import pyarrow as pa
 from rawlog.format import File
 from rawlog.formats.kafka.codec import Message, bytes_text, uuid_text
 from rawlog.formats.kafka.internal import as_batch, milliseconds
+from rawlog.formats.kafka import meanings
 from rawlog.formats.kraft import names, tables
 from rawlog.formats.kraft.reader import shows_secrets
 from rawlog.formats.kraft.replica import At, clusters
@@ -66,7 +67,7 @@ def directory_text(raw: bytes) -> str:
 
 def setting(name: str, value: str, show: bool) -> str:
     """A setting's value, masked if it is a password."""
-    return names.MASK if not show and names.is_secret_config(name) else value
+    return meanings.MASK if not show and meanings.is_secret_config(name) else value
 
 
 def _topics(state: State, show: bool) -> Rows:
@@ -102,7 +103,7 @@ def _partitions(state: State, show: bool) -> Rows:
                 "adding_replicas": one["addingReplicas"],
                 "eligible_leader_replicas": one["eligibleLeaderReplicas"],
                 "last_known_elr": one["lastKnownElr"],
-                "leader_recovery_state": names.RECOVERY_STATES.get(recovery, str(recovery)),
+                "leader_recovery_state": meanings.RECOVERY_STATES.get(recovery, str(recovery)),
                 "directories": [directory_text(raw) for raw in one["directories"]],
             }
 
@@ -113,7 +114,7 @@ def _endpoints(message: Message) -> list[dict[str, Any]]:
             "name": one["name"],
             "host": one["host"],
             "port": one["port"],
-            "security_protocol": names.SECURITY_PROTOCOLS.get(one["securityProtocol"], str(one["securityProtocol"])),
+            "security_protocol": meanings.SECURITY_PROTOCOLS.get(one["securityProtocol"], str(one["securityProtocol"])),
         }
         for one in sorted(message["endPoints"], key=lambda one: str(one["name"]))
     ]
@@ -159,7 +160,7 @@ def _configs(state: State, show: bool) -> Rows:
     for (kind, resource), settings in sorted(state.configs.items()):
         for name, value in sorted(settings.items()):
             yield {
-                "resource_type": names.CONFIG_RESOURCES.get(kind, str(kind)),
+                "resource_type": meanings.CONFIG_RESOURCES.get(kind, str(kind)),
                 "resource_name": resource,
                 "name": name,
                 "value": setting(name, value, show),
@@ -170,13 +171,13 @@ def _acls(state: State, show: bool) -> Rows:
     for key, one in sorted(state.acls.items()):
         yield {
             "id": uuid_text(key),
-            "resource_type": names.ACL_RESOURCES.get(one["resourceType"], str(one["resourceType"])),
+            "resource_type": meanings.ACL_RESOURCES.get(one["resourceType"], str(one["resourceType"])),
             "resource_name": one["resourceName"],
-            "pattern_type": names.ACL_PATTERNS.get(one["patternType"], str(one["patternType"])),
+            "pattern_type": meanings.ACL_PATTERNS.get(one["patternType"], str(one["patternType"])),
             "principal": one["principal"],
             "host": one["host"],
-            "operation": names.ACL_OPERATIONS.get(one["operation"], str(one["operation"])),
-            "permission": names.ACL_PERMISSIONS.get(one["permissionType"], str(one["permissionType"])),
+            "operation": meanings.ACL_OPERATIONS.get(one["operation"], str(one["operation"])),
+            "permission": meanings.ACL_PERMISSIONS.get(one["permissionType"], str(one["permissionType"])),
         }
 
 
@@ -188,8 +189,8 @@ def _quotas(state: State, show: bool) -> Rows:
 
 def level_text(name: str, level: int) -> str | None:
     """The release that a level of metadata.version stands for."""
-    known = name == names.METADATA_VERSION and 0 < level <= names.NEWEST_LEVEL
-    return names.LEVELS[level] if known else None
+    known = name == names.METADATA_VERSION and 0 < level <= meanings.NEWEST_LEVEL
+    return meanings.LEVELS[level] if known else None
 
 
 def _features(state: State, show: bool) -> Rows:
@@ -204,11 +205,11 @@ def _users(state: State, show: bool) -> Rows:
     for (mechanism, name), one in sorted(state.users.items(), key=lambda item: (item[0][1], item[0][0])):
         yield {
             "name": name,
-            "mechanism": names.MECHANISMS.get(mechanism, str(mechanism)),
+            "mechanism": meanings.MECHANISMS.get(mechanism, str(mechanism)),
             "iterations": one["iterations"],
-            "salt": bytes_text(one["salt"]) if show else names.MASK,
-            "stored_key": bytes_text(one["storedKey"]) if show else names.MASK,
-            "server_key": bytes_text(one["serverKey"]) if show else names.MASK,
+            "salt": bytes_text(one["salt"]) if show else meanings.MASK,
+            "stored_key": bytes_text(one["storedKey"]) if show else meanings.MASK,
+            "server_key": bytes_text(one["serverKey"]) if show else meanings.MASK,
         }
 
 

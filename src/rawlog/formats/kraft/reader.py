@@ -100,7 +100,7 @@ def record_row(key: bytes | None, value: bytes | None, show_secrets: bool) -> di
     found = decode_framed(value or b"")
     shown = found.to_json()
     if not show_secrets:
-        shown = masked(found.name, shown)
+        shown = masked(found.codec.schema.name, shown)
     return {"type": found.name, "version": found.version, "value": json.dumps(shown, ensure_ascii=False)}
 
 

@@ -105,12 +105,13 @@ def _fits(source: Source, slots: int, begin: int, end: int, count: int) -> bool:
     first, last = (_entry(source, at, number) for number in (1, count - 1))
     if int(first["physical_offset"]) != begin or int(last["physical_offset"]) != end or int(last["key_hash"]) < 0:
         return False
+    room = (source.size - at) // INDEX_ENTRY.size
     if _slot(source, int(last["key_hash"]), slots) != count - 1:
         return False
     # The slots of the oldest and newest entries lead to them or to newer ones; with another number of slots some do not.
     for number in (*range(1, min(count, SAMPLE)), *range(max(1, count - SAMPLE), count)):
         entry = _entry(source, at, number)
-        if int(entry["key_hash"]) < 0 or not number <= _slot(source, int(entry["key_hash"]), slots) < count:
+        if int(entry["key_hash"]) < 0 or not number <= _slot(source, int(entry["key_hash"]), slots) <= room:
             return False
     return True
 

@@ -1,0 +1,172 @@
+"""How fast a commit log becomes Arrow columns on one core, beside RocketMQ's own MessageDecoder (warm, CRC checked) in the same run.
+
+    python benchmarks/rocketmq_decode.py --mb 500 [--table rocketmq.messages] [--no-java] [--rebuild]
+
+Bodies of 100 to 200 bytes, tag, key, unique key and two more properties: about 350 bytes a message. The two take turns, so that a busy
+machine troubles both alike; the best round of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import rawlog  # noqa: E402
+from rawlog import registry  # noqa: E402
+from rawlog.format import Want  # noqa: E402
+from rawlog.formats.rocketmq import rebuild, writer  # noqa: E402
+from rawlog.tables import RECORDS  # noqa: E402
+from rawlog.walk import walk  # noqa: E402
+
+JAVA = """
+import java.nio.*; import java.nio.channels.*; import java.nio.file.*;
+import org.apache.rocketmq.common.message.*;
+public class Loop {
+    public static void main(String[] a) throws Exception {
+        try (FileChannel f = FileChannel.open(Path.of(a[0]))) {
+            ByteBuffer whole = ByteBuffer.allocate((int) f.size());
+            while (whole.hasRemaining() && f.read(whole) > 0) ;
+            var in = new java.io.BufferedReader(new java.io.InputStreamReader(System.in));
+            while (in.readLine() != null) {
+                whole.position(0);
+                long n = 0, sum = 0, start = System.nanoTime();
+                while (whole.remaining() > 8 && whole.getInt(whole.position() + 4) == -626843481) {
+                    int at = whole.position(), size = whole.getInt(at);
+                    MessageExt m = MessageDecoder.decode(whole, true, true, false, false, true);
+                    sum += m.getBody().length + m.getProperties().size();
+                    whole.position(at + size);
+                    n++;
+                }
+                System.out.println(n + " " + (System.nanoTime() - start) + " " + sum);
+            }
+        }
+    }
+}
+"""
+
+
+def rows(size: int) -> Iterator[pa.RecordBatch]:
+    """Rows until about `size` bytes of log are made."""
+    random, number, total = np.random.default_rng(1), 0, 0
+    while total < size:
+        count = 20_000
+        lengths = random.integers(100, 201, count)
+        body = random.integers(0, 256, int(lengths.sum()), dtype=np.uint8).tobytes()
+        ends = np.concatenate(([0], np.cumsum(lengths)))
+        values = [body[ends[i] : ends[i + 1]] for i in range(count)]
+        numbers = range(number, number + count)
+        headers = [
+            [
+                {"key": "TAGS", "value": b"Tag%d" % (i % 7)},
+                {"key": "KEYS", "value": b"order-%d" % i},
+                {"key": "UNIQ_KEY", "value": b"0A000001162C18B4AAC2%012X" % i},
+                {"key": "WAIT", "value": b"true"},
+                {"key": "CLUSTER", "value": b"DefaultCluster"},
+            ]
+            for i in numbers
+        ]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "key": [None] * count,
+                "value": values,
+                "topic": ["OrderTopic"] * count,
+                "partition": [i % 4 for i in numbers],
+                "offset": [i // 4 for i in numbers],
+                "timestamp": [(1_700_000_000_000 + i) * 1000 for i in numbers],
+                "timestampType": [0] * count,
+                "headers": headers,
+            },
+            schema=RECORDS.schema,
+        )
+        number += count
+        total += int(lengths.sum()) + count * 212
+
+
+def decode(path: Path, table_name: str) -> tuple[int, float]:
+    """All columns of a table, windows one after the other; rows and seconds."""
+    [file] = rawlog.open(path).files
+    format, table = registry.formats()[str(file.format)], registry.table_named(table_name)
+    assert format.decode is not None
+    start, count = time.perf_counter(), 0
+    for frames in walk(file, format):
+        for batch in format.decode(frames, Want(table, file)):
+            count += batch.num_rows
+    return count, time.perf_counter() - start
+
+
+class Peer:
+    """RocketMQ's decoder in a JVM of its own, a round whenever asked."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        from tests.services.jars import class_path, java
+
+        source = folder / "Loop.java"
+        source.write_text(JAVA)
+        command = [java(), "-Xmx2g", "-XX:+UseSerialGC", "-cp", class_path("rocketmq-5.3.3"), str(source), str(path)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def round(self) -> tuple[int, float]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        while True:
+            line = self.process.stdout.readline().split()
+            if len(line) == 3 and line[0].isdigit():
+                return int(line[0]), int(line[1]) / 1e9
+            if not line and self.process.poll() is not None:
+                raise RuntimeError("the JVM ended")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mb", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--table", action="append", default=[])
+    parser.add_argument("--no-java", action="store_true")
+    parser.add_argument("--rebuild", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        writer.write_store(rows(options.mb << 20), folder / "store", {"derived": "none", "commitlog_size": str(1 << 30)})
+        log = folder / "store" / "commitlog" / ("0" * 20)
+        best: dict[str, float] = {}
+        count = 0
+        peer = None if options.no_java else Peer(log, folder)
+        names = options.table or ["records", "rocketmq.messages"]
+        for _ in range(options.rounds):
+            for table in names:
+                count, seconds = decode(log, table)
+                best[table] = min(best.get(table, 1e9), seconds)
+            if peer is not None:
+                theirs, seconds = peer.round()
+                assert theirs == count
+                best["MessageDecoder"] = min(best.get("MessageDecoder", 1e9), seconds)
+        size = options.mb / 1024
+        for table, seconds in best.items():
+            ratio = f"  {best['MessageDecoder'] / seconds:.2f} x MessageDecoder" if peer is not None else ""
+            print(f"{table:20} {count / seconds / 1e6:6.2f} M messages/s  {size / seconds:5.2f} GB/s{ratio}")
+        if peer is not None:
+            peer.process.kill()
+        if options.rebuild:
+            files = rawlog.open(folder / "store").files
+            start = time.perf_counter()
+            report = rebuild.rebuild_store(files, folder / "rebuilt", {"commitlog": "none"})
+            seconds = time.perf_counter() - start
+            print(f"rebuild: {report.units:,} units, {report.keys:,} keys, {options.mb / seconds:.0f} MB/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Real brokers judge: they start on stores that rawlog wrote or mended, serve every message byte for byte, and go on taking messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rawlog
+from rawlog.formats.rocketmq.repair import repair_store
+from rawlog.formats.rocketmq.writer import write_store
+from tests.conftest import needed
+from tests.formats.rocketmq.stores import copy, log_files, store
+from tests.formats.rocketmq.test_checks import flip_body, zero_page
+from tests.services.rocketmq import ROCKETMQ_4, ROCKETMQ_5, RocketBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+SIZES = {"commitlog_size": "524288", "queue_size": "2000", "index_slots": "500", "index_entries": "600", "batch_queue_size": "4600"}
+CONFIG = {
+    "mappedFileSizeCommitLog": "524288", "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "500", "maxIndexNum": "600",
+    "mapperFileSizeBatchConsumeQueue": "4600",
+}  # fmt: skip
+VERSIONS = (ROCKETMQ_4, ROCKETMQ_5)
+
+
+def start(version: str, root: Path) -> RocketBroker:
+    with needed():
+        return RocketBroker(version, root, CONFIG).__enter__()
+
+
+def entries(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """The messages that a broker must serve, by queue, each with its bytes."""
+    files = {int(path.name): path.read_bytes() for path in log_files(root)}
+    queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    names = ["physical_offset", "size", "topic", "queue_id", "path", "position", "keys", "transaction", "message_id"]
+    for row in rawlog.read(root, table="rocketmq.messages", columns=names).to_pylist():
+        if row["transaction"] in ("none", "commit") and not row["topic"].startswith(("RMQ_SYS", "SCHEDULE", "TRANS", "%", "rmq_sys")):
+            data = files[int(Path(row["path"]).name)]
+            row["bytes"] = data[row["position"] : row["position"] + row["size"]]
+            queues.setdefault((row["topic"], row["queue_id"]), []).append(row)
+    return queues
+
+
+def judge(broker: RocketBroker, queues: dict[tuple[str, int], list[dict[str, Any]]]) -> None:
+    for (topic, queue_id), rows in queues.items():
+        assert broker.pull(topic, queue_id) == [row["bytes"] for row in rows], (topic, queue_id)
+    every = [row for rows in queues.values() for row in rows]
+    for row in every[:: max(1, len(every) // 25)]:
+        assert broker.by_address(row["physical_offset"]) == row["bytes"]
+        if row["keys"]:
+            assert row["bytes"] in broker.by_key(row["topic"], row["keys"].split(" ")[0])
+    (topic, queue_id), rows = next(iter(queues.items()))
+    assert broker.send(topic, queue_id, b"one more", "KEYS\x01extra\x02") == len(rows)
+    assert len(broker.pull(topic, queue_id)) == len(rows) + 1
+
+
+@pytest.mark.parametrize("derived", ["full", "none"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_broker_serves_a_store_that_rawlog_wrote(version: str, derived: str, tmp_path: Path) -> None:
+    rows = rawlog.read(store("broker-4.9.7"), topic="gold4_*")
+    write_store(rows.to_batches(), tmp_path / "store", SIZES | {"derived": derived})
+    queues = entries(tmp_path / "store")
+    assert sum(map(len, queues.values())) == len(rows)
+    broker = start(version, tmp_path / "store")
+    try:
+        judge(broker, queues)
+    finally:
+        broker.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_broker_leaves_what_rawlog_wrote_as_it_is(version: str, tmp_path: Path) -> None:
+    rows = rawlog.read(store("broker-4.9.7"), topic="gold4_*")
+    write_store(rows.to_batches(), tmp_path / "store", SIZES)
+    before = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file() and path.parent.name != "config"}
+    broker = start(version, tmp_path / "store")
+    try:
+        broker.stop()
+        for path, data in before.items():
+            if path.name not in ("checkpoint", "abort", "lock"):
+                assert path.read_bytes() == data, path
+        assert not rawlog.verify(tmp_path / "store").errors
+    finally:
+        broker.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("damage", [flip_body, zero_page])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_broker_serves_a_mended_store(version: str, damage: Any, tmp_path: Path) -> None:
+    """A broker on the damaged store itself would have deleted all that follows the damage (the next test)."""
+    root = copy("broker-4.9.7", tmp_path)
+    damage(root)
+    repair_store(rawlog.open(root).files, tmp_path / "mended")
+    queues = entries(tmp_path / "mended")
+    assert sum(map(len, queues.values())) > 450
+    broker = start(version, tmp_path / "mended")
+    try:
+        for (topic, queue_id), rows in queues.items():
+            assert broker.pull(topic, queue_id) == [row["bytes"] for row in rows], (topic, queue_id)
+        row = next(row for rows in queues.values() for row in rows if row["keys"])
+        assert row["bytes"] in broker.by_key(row["topic"], row["keys"].split(" ")[0])
+        assert broker.by_address(row["physical_offset"]) == row["bytes"]
+        broker.send("gold4_one", 0, b"one more")
+    finally:
+        broker.__exit__(None, None, None)
+
+
+def test_broker_alone_deletes_what_the_finding_says(tmp_path: Path) -> None:
+    root = copy("broker-4.9.7", tmp_path)
+    flip_body(root)
+    [found] = [each for each in rawlog.verify(root) if each.code == "rocketmq.store.next-start" and "4.x" in each.message]
+    names = [path.name for path in log_files(root)]
+    broker = start(ROCKETMQ_4, root)
+    broker.__exit__(None, None, None)
+    left = [path.name for path in log_files(root) if path.read_bytes().strip(b"\0")]
+    assert left == names[:1]
+    assert all(name in found.message for name in names[1:])
+
+
+@pytest.mark.parametrize("damage", ["stray", "size"])
+def test_broker_does_not_start_where_a_finding_says_so(damage: str, tmp_path: Path) -> None:
+    from tests.services.rocketmq import BrokerError
+
+    root = copy("broker-4.9.7", tmp_path)
+    path = log_files(root)[-1]
+    if damage == "stray":
+        path.with_name("_SUCCESS").touch()
+    else:
+        path.write_bytes(path.read_bytes()[:-4096])
+    assert any("would not start" in each.message for each in rawlog.verify(root))
+    with pytest.raises(BrokerError, match="ended with"):
+        start(ROCKETMQ_4, root)
