@@ -7,6 +7,7 @@ Nothing here knows a format.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -114,6 +115,16 @@ class Source:
         except OSError as error:
             raise AccessError(f"{self.path}: byte {position + done:,}: {_why(error)}") from None
         return done
+
+    def skip_hole(self, position: int) -> int:
+        """The first position from `position` on that is not in a hole: bytes that were never written and read as zeros."""
+        if self._fd is None or not hasattr(os, "SEEK_DATA"):
+            return position
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO: only a hole follows. Anything else: the file system cannot tell.
+            return self.size if error.errno == errno.ENXIO else position
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position` on; memory is bounded by what the file holds."""

@@ -134,7 +134,7 @@ class _Walk:
         """Zeros to the end of this window: padding if they go on to the end of the file, else a frame's first bytes, or damage."""
         position = frames.base + self.filled
         piece = np.empty(self.window, np.uint8)
-        while position < self.end:
+        while (position := self.source.skip_hole(position)) < self.end:
             got = self.source.read_into(position, memoryview(piece.data)[: min(self.window, self.end - position)])
             if got == 0:
                 break

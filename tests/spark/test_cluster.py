@@ -60,6 +60,7 @@ def test_code_and_data_reach_real_executors(tmp_path: Path) -> None:
     script.write_text(JOB)
     # Nothing of ours is importable by chance: not by the environment, not from the directory the driver runs in.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PYSPARK_PYTHON"] = sys.executable  # plain: rawlog's own daemon would have to be installed
     work = Path(pyspark.__file__).parent / "work"
     existed = work.exists()
     damaged = golden_path("replay", "damaged", "v2-hole.log")

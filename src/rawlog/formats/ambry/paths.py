@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from zlib import crc32
 
-from rawlog.checksums import crc32
 from rawlog.errors import CorruptError, TruncatedError
 from rawlog.format import Origin, Place
 from rawlog.formats.ambry.layouts import CRC_SIZE, HEADERS, SEGMENT_HEADER, SEGMENT_VERSION

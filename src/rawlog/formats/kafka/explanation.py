@@ -186,7 +186,7 @@ class _Records:
         if end - position < size:
             raise _Broken(f"{name}: {size} bytes, {end - position} are left")
         content = bytes(self.data[position : position + size])
-        node = leaf(self.data, position, size, self.base, name, "bytes", content, _text(content))
+        node = leaf(self.data, position, size, self.base, name, "bytes", content)
         if self.control:
             if name == "key":
                 self.control_kind = control_type(content)
@@ -288,13 +288,3 @@ def _time(value: int) -> str:
 
 def _none(value: int) -> str:
     return "none" if value == -1 else ""
-
-
-def _text(content: bytes) -> str:
-    """Bytes as text where they are some; control characters escaped."""
-    try:
-        text = content[:80].decode()
-    except UnicodeDecodeError:
-        return ""
-    shown = text if text.isprintable() else ascii(text)[1:-1]
-    return shown + ("…" if len(content) > 80 else "")

@@ -325,10 +325,10 @@ class State:
         if self.migration_state is not None and 8 <= level < 22:
             yield record("ZkMigrationStateRecord", {"zkMigrationState": self.migration_state})
         for _, broker in sorted(self.brokers.items()):
-            yield record("RegisterBrokerRecord", _at_level(broker, "RegisterBrokerRecord", level))
+            yield record("RegisterBrokerRecord", _sorted(_at_level(broker, "RegisterBrokerRecord", level)))
         for _, controller in sorted(self.controllers.items()):
             if level >= 15:
-                yield record("RegisterControllerRecord", controller)
+                yield record("RegisterControllerRecord", _sorted(controller))
         for name, key in sorted(self.topic_ids.items()):
             yield record("TopicRecord", {"name": name, "topicId": key})
             for _, partition in sorted(self.topics[key].partitions.items()):
@@ -351,6 +351,12 @@ class State:
             yield record("UserScramCredentialRecord", user)
         for _, token in sorted(self.tokens.items()):
             yield record("DelegationTokenRecord", token)
+
+
+def _sorted(message: Message) -> Message:
+    """A registration with its endpoints and features in the order of their names: a controller keeps them in none."""
+    named = {name: sorted(message[name], key=lambda one: str(one["name"])) for name in ("endPoints", "features")}
+    return {**message, **named}
 
 
 def _at_level(message: Message, name: str, level: int) -> Message:

@@ -1,0 +1,293 @@
+"""Every rule finds what it is for, in a real store that was broken on purpose, at the right place."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rawlog
+from rawlog.findings import Finding
+from rawlog.formats.ambry.replicas import compare_stores
+from rawlog.formats.ambry.writer import segment_header
+from rawlog.inspection import all_rules
+from tests.formats.ambry.stores import copy_store, expected, small_messages
+
+
+def crc(data: bytes) -> bytes:
+    return struct.pack(">Q", zlib.crc32(data))
+
+
+def edited(path: Path, position: int, new: bytes) -> None:
+    data = bytearray(path.read_bytes())
+    data[position : position + len(new)] = new
+    path.write_bytes(bytes(data))
+
+
+def reheaded(path: Path, message: int, change: Callable[[bytearray], None]) -> None:
+    """Change a V3 message header, and make its checksum right again."""
+    data = bytearray(path.read_bytes())
+    head = data[message : message + 32]
+    change(head)
+    data[message : message + 40] = head + crc(bytes(head))
+    path.write_bytes(bytes(data))
+
+
+def resealed(path: Path, change: Callable[[bytearray], None]) -> None:
+    """Change an index or bloom file, and make its checksum right again."""
+    body = bytearray(path.read_bytes()[:-8])
+    change(body)
+    path.write_bytes(bytes(body) + crc(bytes(body)))
+
+
+def found(store: Path, code: str) -> list[Finding]:
+    findings = rawlog.verify(store)
+    hits = [finding for finding in findings if finding.code == code]
+    assert hits, [str(finding) for finding in findings]
+    assert all(finding.message for finding in hits)
+    return hits
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """store-small in a directory of its partition's name."""
+    return copy_store("store-small", tmp_path / "9")
+
+
+def put(data: bytearray, at: int, form: str, *values: int) -> None:
+    struct.pack_into(form, data, at, *values)
+
+
+def test_a_changed_byte_of_content_is_a_wrong_checksum(store: Path) -> None:
+    edited(store / "0_0_log", 230, b"\xee")  # the content of the first message
+    [hit] = found(store, "ambry.log.crc")
+    assert hit.position == 18 + 180 - 11  # its blob record
+    assert "blob record" in hit.message
+    with pytest.raises(rawlog.RawlogError, match="byte 18"):
+        rawlog.read(store / "0_0_log")
+    kept = rawlog.read(store, errors="skip")
+    assert kept.num_rows == 14
+    assert rawlog.read(store, table="ambry.messages").column("crc_ok").to_pylist().count(False) == 1
+
+
+def test_a_checksum_field_with_a_non_zero_upper_half(store: Path) -> None:
+    edited(store / "0_0_log", 240 - 8, b"\0\0\1\0")
+    [hit] = found(store, "ambry.log.crc-upper")
+    assert (hit.position, hit.size) == (232, 8)
+    edited(store / "1_0_log", 18 + 32, b"\1")  # that of a header
+    hits = found(store, "ambry.log.framing")
+    assert [one.position for one in hits] == [18]
+    assert "upper half" in hits[0].message
+
+
+def test_a_record_of_no_known_version(store: Path) -> None:
+    first = expected("store-small")["messages"][0]
+    edited(store / "0_0_log", 18 + first["header"]["user_metadata_offset"], b"\0\7")
+    [hit] = found(store, "ambry.log.record")
+    assert hit.position == 18 + first["header"]["user_metadata_offset"]
+
+
+def test_offsets_that_disagree_with_the_records(store: Path) -> None:
+    reheaded(store / "0_0_log", 18, lambda head: put(head, 24, ">i", struct.unpack_from(">i", head, 24)[0] + 1))
+    [hit] = found(store, "ambry.log.offsets")
+    assert (hit.position, hit.size) == (18, 222)
+    assert "user metadata" in hit.message
+
+
+def test_a_payload_size_that_lies(store: Path) -> None:
+    """Too large, and the next message would be swallowed: it is found again, and only the liar is lost."""
+    reheaded(store / "0_0_log", 18, lambda head: put(head, 4, ">q", struct.unpack_from(">q", head, 4)[0] + 100))
+    [hit] = found(store, "ambry.log.framing")
+    assert (hit.position, hit.size) == (18, 222)
+    assert "payload size" in hit.message
+    assert rawlog.read(store, errors="skip").num_rows == 14
+
+
+def test_a_payload_size_that_lies_at_the_end_of_the_log(store: Path) -> None:
+    with (store / "2_0_log").open("ab") as out:
+        out.write(bytes([7, 7, 7]))
+    reheaded(store / "2_0_log", 1524, lambda head: put(head, 4, ">q", 29))
+    [hit] = found(store, "ambry.log.payload-size")
+    assert hit.position == 1524
+
+
+def test_a_payload_size_beyond_the_file_is_an_unfinished_message_only_at_its_end(store: Path) -> None:
+    reheaded(store / "0_0_log", 18, lambda head: put(head, 4, ">q", 10**12))
+    assert found(store, "ambry.log.framing")[0].position == 18
+    reheaded(store / "2_0_log", 1524, lambda head: put(head, 4, ">q", 10**12))
+    assert found(store, "ambry.log.unfinished")[0].position == 1524
+
+
+def test_a_cut_message_is_told_with_its_place(store: Path) -> None:
+    data = (store / "2_0_log").read_bytes()
+    (store / "2_0_log").write_bytes(data[:1600])
+    [hit] = found(store, "ambry.log.unfinished")
+    assert (hit.position, hit.size) == (1524, 76)
+    assert found(store, "ambry.index.end")[0].found == "1624"
+
+
+def test_a_key_of_another_partition(store: Path) -> None:
+    edited(store / "0_0_log", 18 + 40 + 17, b"\x0a")
+    [hit] = found(store, "ambry.log.partition")
+    assert (hit.position, hit.expected, hit.found) == (58, "9", "10")
+
+
+def test_zeros_behind_the_last_message(store: Path) -> None:
+    with (store / "2_0_log").open("ab") as out:
+        out.write(bytes(100))
+    [hit] = found(store, "ambry.log.padding")
+    assert (hit.position, hit.size) == (1624, 100)
+    assert rawlog.read(store).num_rows == 15
+
+
+def test_content_that_is_not_compressed_as_said(tmp_path: Path) -> None:
+    from tests.golden_data import golden_path
+
+    (tmp_path / "log_current").write_bytes(golden_path("ambry", "msgs", "put_h3.bin").read_bytes())
+    [hit] = found(tmp_path, "ambry.log.envelope")
+    assert hit.position == 193
+
+
+def test_metadata_that_is_none(tmp_path: Path) -> None:
+    from rawlog.formats.ambry.writer import Properties, put_message
+    from tests.formats.ambry.stores import small_key
+
+    told = Properties(blob_size=3, creation_time=0)
+    (tmp_path / "log_current").write_bytes(put_message(small_key(1), told, b"abc", blob_type=1))
+    assert found(tmp_path, "ambry.log.metadata")
+
+
+def test_a_segment_past_its_capacity(store: Path) -> None:
+    (store / "0_0_log").write_bytes(segment_header(1000) + (store / "0_0_log").read_bytes()[18:])
+    assert found(store, "ambry.log.capacity")[0].position == 1000
+    assert found(store, "ambry.store.segments")
+
+
+def test_a_damaged_segment_header(store: Path) -> None:
+    edited(store / "0_0_log", 5, b"\1")
+    assert found(store, "ambry.log.header")[0].position == 0
+
+
+def test_a_damaged_index(store: Path) -> None:
+    edited(store / "0_0_18_index", 300, b"\x55")
+    assert found(store, "ambry.index.crc")[0].path == str(store / "0_0_18_index")
+
+
+def test_an_entry_without_a_key(store: Path) -> None:
+    resealed(store / "0_0_1090_index", lambda body: put(body, 64, ">h", 9))
+    assert found(store, "ambry.index.entry")[0].position == 64
+
+
+def test_entries_out_of_order(store: Path) -> None:
+    def swap(body: bytearray) -> None:
+        body[64:137], body[137:210] = body[137:210], body[64:137]
+
+    resealed(store / "0_0_1090_index", swap)
+    assert found(store, "ambry.index.order")[0].position == 137
+
+
+def test_an_index_without_entries(store: Path) -> None:
+    path = store / "2_0_18_index"
+    path.write_bytes(path.read_bytes()[:64] + crc(path.read_bytes()[:64]))
+    found(store, "ambry.index.empty")
+
+
+def test_a_missing_index_file(store: Path) -> None:
+    (store / "0_0_18_index").unlink()
+    assert found(store, "ambry.index.gap")[0].expected == "18"
+
+
+def test_an_index_file_missing_at_the_end_of_a_segment(store: Path) -> None:
+    (store / "0_0_1090_index").unlink()
+    hit = found(store, "ambry.index.gap")[0]
+    assert (hit.path, hit.position) == (str(store / "0_0_log"), 1090)
+
+
+def test_messages_that_are_not_indexed_yet(store: Path) -> None:
+    (store / "2_0_18_index").unlink()
+    found(store, "ambry.index.unindexed")
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "what"),
+    [(98, ">q", 101, "size"), (114, ">b", 0, "kind"), (131, ">h", 1, None), (135, ">h", 5, "life version"), (127, ">i", 7, "time")],
+)
+def test_an_entry_that_disagrees_with_its_message(store: Path, at: int, form: str, value: int, what: str | None) -> None:
+    resealed(store / "0_0_1090_index", lambda body: put(body, at, form, value))
+    if what is None:
+        assert not rawlog.verify(store).errors  # an update's account is inherited: the log need not say the same
+        return
+    hit = found(store, "ambry.index.mismatch")[0]
+    assert (hit.position, hit.size) == (64, 73)
+    assert what in hit.message
+
+
+def test_an_entry_that_points_to_no_message(store: Path) -> None:
+    resealed(store / "0_0_1090_index", lambda body: put(body, 106, ">q", 1190))
+    assert found(store, "ambry.index.message")[0].found == "1190"
+    assert found(store, "ambry.index.missing")[0].position == 1198
+
+
+def test_a_reset_key_that_is_not_the_first(store: Path) -> None:
+    resealed(store / "0_0_1090_index", lambda body: put(body, 60, ">h", 2))
+    found(store, "ambry.index.reset-key")
+
+
+def test_a_bloom_that_denies_a_key(store: Path) -> None:
+    resealed(store / "0_0_18_bloom", lambda body: put(body, 8, ">q", 0))
+    assert found(store, "ambry.bloom.key")[0].path == str(store / "0_0_18_bloom")
+
+
+def test_a_damaged_bloom(store: Path) -> None:
+    edited(store / "0_0_18_bloom", 9, b"\x99")
+    found(store, "ambry.bloom.framing")
+
+
+def test_a_history_that_cannot_be(tmp_path: Path) -> None:
+    messages = small_messages()
+    (tmp_path / "log_current").write_bytes(messages[0] + messages[4] + messages[4] + messages[0])
+    hits = found(tmp_path, "ambry.store.history")
+    assert [(hit.position, hit.message) for hit in hits] == [
+        (len(messages[0]) + 100, "a DELETE of a deleted blob"),
+        (len(messages[0]) + 200, "a PUT of a blob that the store already knows"),
+    ]
+
+
+def test_an_update_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log_current").write_bytes(small_messages()[5])
+    assert found(tmp_path, "ambry.store.orphan-update")[0].position == 0
+
+
+def test_segments_that_do_not_belong_together(store: Path) -> None:
+    (store / "log_current").write_bytes(small_messages()[0])
+    found(store, "ambry.store.segments")
+
+
+def test_files_that_are_not_read_are_named(store: Path) -> None:
+    (store / "5_0_log_temp").write_bytes(segment_header(2048))
+    (store / "7_0_18_index").write_bytes((store / "2_0_18_index").read_bytes())
+    paths = {Path(hit.path or "").name for hit in found(store, "ambry.store.compaction")}
+    assert paths == {"5_0_log_temp", "7_0_18_index"}
+
+
+def test_every_rule_is_documented_and_stable() -> None:
+    codes = [rule.code for rule in all_rules() if rule.code.startswith("ambry.")]
+    assert len(codes) == len(set(codes))
+    assert all(rule.about for rule in all_rules())
+
+
+def test_replicas_are_compared_blob_by_blob(store: Path, tmp_path: Path) -> None:
+    other = copy_store("store-small", tmp_path / "other")
+    assert not compare_stores(str(store), str(other)).errors
+    # Another order of the same operations is the same replica.
+    messages = small_messages()
+    (tmp_path / "third").mkdir()
+    (tmp_path / "third" / "log_current").write_bytes(b"".join([messages[7], *messages[:7], *messages[8:]]))
+    assert not compare_stores(str(store), str(tmp_path / "third")).errors
+    (tmp_path / "fourth").mkdir()
+    (tmp_path / "fourth" / "log_current").write_bytes(b"".join(messages[:-2]))
+    codes = sorted(finding.code for finding in compare_stores(str(store), str(tmp_path / "fourth")))
+    assert codes == ["ambry.replica.missing", "ambry.replica.state"]

@@ -1,0 +1,347 @@
+"""Stores written, rebuilt, repaired, erased, compacted and extracted: each held to what Ambry wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rawlog
+from rawlog.errors import AccessError, CorruptError, EncodeError, OptionError
+from rawlog.formats.ambry import bloom, keys
+from rawlog.formats.ambry.compact import compact_store
+from rawlog.formats.ambry.content import Chunk, make_envelope, make_metadata, open_envelope, parse_metadata
+from rawlog.formats.ambry.erase import erase_blobs
+from rawlog.formats.ambry.extract import extract_blobs, safe_name
+from rawlog.formats.ambry.index import parse_index
+from rawlog.formats.ambry.index_writer import encode_index, runs
+from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.rebuild import log_entries, rebuild_store
+from rawlog.formats.ambry.repair import repair_store
+from rawlog.formats.ambry.store import open_store
+from rawlog.formats.ambry.writer import Properties, blob_record, hard_deleted, put_message, segment_header, update_message
+from rawlog.tree import open_tree
+from tests.formats.ambry.stores import STORES, copy_store, expected, small_key, small_messages, store_path, write_small
+from tests.golden_data import golden_path
+
+
+def msg(name: str) -> bytes:
+    return golden_path("ambry", "msgs", name).read_bytes()
+
+
+TOLD = Properties(
+    blob_size=11, creation_time=1596412800123, time_to_live=86400, content_type="image/png", owner_id="own", service_id="svc",
+    account_id=101, container_id=7, content_encoding="gzip", filename="a.png",
+)  # fmt: skip
+
+
+def numbered(number: int, version: int = 6) -> bytes:
+    name = f"{number:08x}-1234-4abc-8def-{number:012x}"
+    return keys.make(version, 9, name, datacenter_id=2, account_id=101, container_id=7)
+
+
+def test_messages_of_every_kind_and_version_are_written_as_ambry_writes_them() -> None:
+    key, hello = numbered(0x10), b"hello ambry"
+    for version in (1, 2):
+        assert put_message(key, TOLD, hello, user_metadata=b"um", header_version=version) == msg(f"put_h{version}.bin")
+    assert put_message(key, TOLD, hello, user_metadata=b"um", life_version=2, is_compressed=True) == msg("put_h3.bin")
+    for version in (2, 3):
+        made = put_message(
+            numbered(0x11, 5), TOLD, hello, user_metadata=b"um", encryption_key=bytes([1, 2, 3, 4]), header_version=version
+        )
+        assert made == msg(f"put_enc_h{version}.bin")
+    update: dict[str, Any] = {"time": 1596412900456, "account_id": 101, "container_id": 7}
+    assert update_message(Kind.DELETE, key, header_version=1, **update) == msg("delete_h1.bin")
+    assert update_message(Kind.DELETE, key, header_version=2, **update) == msg("delete_h2.bin")
+    assert update_message(Kind.DELETE, key, life_version=2, **update) == msg("delete_h3.bin")
+    assert update_message(Kind.TTL_UPDATE, key, header_version=2, **update) == msg("ttl_h2.bin")
+    assert update_message(Kind.TTL_UPDATE, key, life_version=2, **update) == msg("ttl_h3.bin")
+    assert update_message(Kind.UNDELETE, key, life_version=3, **update) == msg("undelete_h3.bin")
+    assert update_message(Kind.DELETE, key, record_version=1, **update).endswith(msg("update_v1.bin"))
+    assert update_message(Kind.DELETE, key, record_version=2, **update).endswith(msg("update_v2.bin"))
+
+
+def test_records_are_written_as_ambry_writes_them() -> None:
+    """The checksums of old properties are those of specification §18.5."""
+    plain: dict[str, Any] = {
+        "blob_size": 11, "creation_time": 1596412800123, "is_private": True, "content_type": "image/png", "owner_id": "own",
+        "service_id": "svc",
+    }  # fmt: skip
+    assert Properties(**plain).encode(1)[-4:].hex() == "22ca3a1e"
+    plain |= {"account_id": 101, "container_id": 7}
+    assert Properties(**plain).encode(2)[-4:].hex() == "a58c0b12"
+    plain |= {"is_encrypted": True}
+    assert Properties(**plain).encode(3)[-4:].hex() == "1cde2dcb"
+    plain |= {"filename": "a.png"}
+    assert Properties(**plain).encode(4) == msg("props_v4.bin")
+    plain |= {"reserved_metadata_blob_id": "AAYAAQ"}
+    assert Properties(**plain).encode(5) == msg("props_v5.bin")
+    with pytest.raises(EncodeError):
+        Properties(**plain).encode(4)
+    assert blob_record(b"abc", version=1)[-4:].hex() == "4c013dd3"
+    assert blob_record(b"abc", version=2, blob_type=1)[-4:].hex() == "75c8bc1b"
+    assert blob_record(b"abc", version=3)[-4:].hex() == "25161612"
+    assert segment_header(2048).hex() == "00000000000000000800000000002b53e27e"
+
+
+def test_metadata_and_envelopes_are_written_and_read() -> None:
+    chunks = [Chunk(numbered(number), size) for number, size in ((1, 4), (2, 4), (3, 2))]
+    assert make_metadata(2, chunks, 4) == msg("meta_v2.bin")
+    assert parse_metadata(msg("meta_v2.bin")).chunks == tuple(chunks)
+    chunks = [Chunk(numbered(number), size) for number, size in ((1, 4), (2, 5), (3, 1))]
+    assert make_metadata(3, chunks) == msg("meta_v3.bin")
+    assert parse_metadata(msg("meta_v3.bin")).chunks == tuple(chunks)
+    for algorithm in ("LZ4", "ZSTD"):
+        for content in (b"", b"abc" * 1000):
+            assert open_envelope(make_envelope(algorithm, content)) == (algorithm, content)
+    for broken in (b"", b"\1", b"\2\3LZ4\0\0\0\1x", b"\1\3LZ5\0\0\0\1x", b"\1\3LZ4\xff\xff\xff\xffx", b"\1\3LZ4\0\0\0\x09x"):
+        with pytest.raises(CorruptError):
+            open_envelope(broken)
+
+
+def test_a_hard_delete_leaves_what_ambrys_leaves() -> None:
+    zeroed = hard_deleted(msg("put_h3.bin"))
+    assert zeroed[:164] == msg("put_h3.bin")[:164]
+    rest = "0001000000020000" + "00000000c0d100b3" + "0003000000000000000000000b" + "00" * 11 + "00000000a4b65713"
+    assert zeroed[164:].hex() == rest
+    for version in (1, 2, 3):
+        told = Properties(blob_size=5, creation_time=0)
+        made = put_message(numbered(1), told, b"12345", user_metadata=b"ab", blob_version=version, blob_type=int(version > 1))
+        assert hard_deleted(made).endswith(msg(f"harddelete_b{version}.bin"))
+    with pytest.raises(CorruptError):
+        hard_deleted(msg("delete_h3.bin"))
+
+
+def test_the_bloom_hash_is_cassandras() -> None:
+    vectors = {
+        b"": (0, 0), b"abc": (0xB4963F3F3FAD7867, 0x3BA2744126CA2D52), bytes(range(16)): (0x444924B591903F30, 0xAB906456762FE845),
+        b"\xff" * 15: (0xE187E84EFA24F091, 0x5536CE977875B220), b"\x80\x7f": (0x9BCA4F96486DA530, 0x13CB98F02795BABE),
+    }  # fmt: skip
+    for data, pair in vectors.items():
+        assert bloom.murmur3(data) == pair
+
+
+def test_store_small_is_written_from_its_operations_byte_for_byte(tmp_path: Path) -> None:
+    written = write_small(tmp_path / "store")
+    told = {file["name"]: file["sha256"] for file in expected("store-small")["files"]}
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in written.iterdir()} == told
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_index_and_bloom_are_rebuilt_byte_for_byte(name: str, tmp_path: Path) -> None:
+    report = rebuild_store(open_tree(store_path(name)).files, str(tmp_path / "out"))
+    assert report.messages == expected(name)["counts"]["messages"]
+    unsealed = expected(name)["index_files"][-1]["file"] if name == "store-crashed" else None
+    compared = 0
+    for path in store_path(name).iterdir():
+        if path.name.endswith(("_index", "_bloom")) and path.name != unsealed:
+            assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+            compared += 1
+    assert compared == sum(one.name.endswith(("_index", "_bloom")) for one in store_path(name).iterdir()) - bool(unsealed)
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+
+
+@pytest.mark.parametrize("name", ["store-small", "store-ops"])
+def test_an_index_is_rebuilt_without_the_old_one(name: str, tmp_path: Path) -> None:
+    """Nothing but log and settings: only the time of a restart, which the clock gave, is not in the log."""
+    bare = copy_store(name, tmp_path / "bare")
+    for path in [*bare.glob("*_index"), *bare.glob("*_bloom")]:
+        path.unlink()
+    most = str(expected(name)["store"]["index_max_elements"])
+    rebuild_store(open_tree(bare).files, str(tmp_path / "out"), {"max_entries": most})
+    for path in store_path(name).glob("*_index"):
+        old = parse_index(str(path), path.read_bytes())
+        again = parse_index(str(path), (tmp_path / "out" / path.name).read_bytes())
+        assert again.entries.keys == old.entries.keys
+        assert (again.header.log_end, again.header.reset_key) == (old.header.log_end, old.header.reset_key)
+        assert abs((again.header.last_modified or 0) - (old.header.last_modified or 0)) < 86400
+    for path in store_path(name).glob("*_bloom"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_index_files_of_every_version_are_read(version: int) -> None:
+    store = open_store(str(store_path("store-ops")))
+    entries = [entry for entry in log_entries(store, []) if len(entry.key) == 34]
+    run = next(runs(entries, version=version))
+    again = parse_index("0_0_18_index", encode_index(run, version=version))
+    assert again.crc_ok
+    assert again.header.version == version
+    for number, offset in enumerate(again.entries.offset.tolist()):
+        entry = next(one for one in run.entries if one.offset == offset)
+        assert again.order[number] == keys.order(entry.key)
+        assert int(again.entries.kind[number]) == entry.kind
+        assert int(again.entries.expires[number]) == entry.expires
+        assert int(again.entries.operation_time[number]) == (entry.time if version else -1)
+        assert int(again.entries.life_version[number]) == (entry.life_version if version >= 3 else 0)
+
+
+def test_repair_keeps_all_that_is_whole_and_is_done_once(tmp_path: Path) -> None:
+    broken = copy_store("store-ops", tmp_path / "broken")
+    log = broken / "1_0_log"
+    data = bytearray(log.read_bytes())
+    told = [message for message in expected("store-ops")["messages"] if message["segment"] == "1_0_log"]
+    data[told[3]["offset"] + 5] ^= 0xFF  # a header
+    data[told[10]["offset"] + told[10]["size"] - 20] ^= 0xFF  # the last record of another
+    log.write_bytes(bytes(data) + b"rubbish")
+    before = {path.name: path.read_bytes() for path in broken.iterdir()}
+    report = repair_store(open_tree(broken).files, str(tmp_path / "mended"))
+    assert {path.name: path.read_bytes() for path in broken.iterdir()} == before
+    assert len(report.dropped) == 3
+    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+    # What follows a lost PUT of the same blob may stay: it is what a compaction leaves too.
+    assert rawlog.read(tmp_path / "mended").num_rows == 298
+    again = repair_store(open_tree(tmp_path / "mended").files, str(tmp_path / "again"))
+    assert not again.dropped
+    assert {path.name: path.read_bytes() for path in (tmp_path / "mended").iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
+    }
+
+
+def test_repair_of_the_crashed_store_cuts_where_ambry_cuts(tmp_path: Path) -> None:
+    files = open_tree(store_path("store-crashed")).files
+    assert len(repair_store(files, None).dropped) == 1
+    repair_store(files, str(tmp_path / "mended"))
+    assert (tmp_path / "mended" / "5_0_log").stat().st_size == expected("store-crashed")["cut_message"]["offset"]
+    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+
+
+def test_a_damaged_segment_header_is_written_anew(tmp_path: Path) -> None:
+    broken = copy_store("store-small", tmp_path / "broken")
+    (broken / "0_0_log").write_bytes(bytes(18) + (broken / "0_0_log").read_bytes()[18:])
+    repair_store(open_tree(broken).files, str(tmp_path / "mended"))
+    assert (tmp_path / "mended" / "0_0_log").read_bytes() == (store_path("store-small") / "0_0_log").read_bytes()
+
+
+def test_erase_zeroes_chosen_blobs_and_nothing_else(tmp_path: Path) -> None:
+    chosen = keys.text_of(small_key(5))
+    report = erase_blobs(open_tree(store_path("store-small")).files, str(tmp_path / "out"), [chosen])
+    assert report.messages == 1
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    for path in store_path("store-small").iterdir():
+        if path.name not in ("1_0_log", "expected.json"):
+            assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+    rows = {row["uuid"]: row for row in rawlog.read(tmp_path / "out" / "1_0_log", table="ambry.messages").to_pylist()}
+    erased = next(row for row in rows.values() if row["kind"] == "PUT")
+    assert (erased["content"], erased["user_metadata"], erased["crc_ok"]) == (bytes(700), bytes(2), True)
+    with pytest.raises(OptionError):
+        erase_blobs(open_tree(store_path("store-small")).files, str(tmp_path / "x"), [keys.text_of(small_key(77))])
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(AccessError):
+        erase_blobs(open_tree(store_path("store-small")).files, str(tmp_path / "out"), [chosen])
+
+
+def test_compaction_leaves_the_messages_that_ambry_left(tmp_path: Path) -> None:
+    """Specification §18.7: 0_0 and 1_0 with the undelete-aware filter, after all deletes."""
+    files = open_tree(store_path("store-small")).files
+    options = {"segments": "0_0,1_0", "now": "1596500000000", "reference_time": "1596499000000"}
+    compact_store(files, str(tmp_path / "out"), options)
+    rows = rawlog.read(tmp_path / "out" / "0_1_log", table="ambry.messages").to_pylist()
+    assert [(row["kind"], int(row["uuid"][:8], 16), row["life_version"]) for row in rows] == [
+        ("PUT", 2, 0), ("PUT", 3, 0), ("PUT", 0xF0000004, 0), ("TTL_UPDATE", 2, 0), ("PUT", 5, 0), ("DELETE", 1, 1),
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "0_1_log").stat().st_size == 1868
+    assert (tmp_path / "out" / "2_0_log").read_bytes() == (store_path("store-small") / "2_0_log").read_bytes()
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+
+    def states(path: Path) -> dict[str, str]:
+        table = rawlog.open(path).table("ambry.blobs", options={"now": "1596500000000"}).to_arrow()
+        return {row["blob_id"]: row["state"] for row in table.to_pylist()}
+
+    assert states(tmp_path / "out") == states(store_path("store-small"))
+
+
+def test_the_older_filter_loses_undeleted_blobs_as_upstreams_does(tmp_path: Path) -> None:
+    files = open_tree(store_path("store-small")).files
+    options = {"segments": "0_0,1_0", "now": "1596500000000", "reference_time": "1596499000000", "filter": "without-undelete"}
+    compact_store(files, str(tmp_path / "out"), options)
+    rows = rawlog.read(tmp_path / "out", table="ambry.messages").to_pylist()
+    kept = [(row["kind"], int(row["uuid"][:8], 16)) for row in rows]
+    assert ("UNDELETE", 2) in kept
+    assert ("PUT", 2) not in kept
+
+
+def test_compacting_keeps_every_live_blob_of_a_larger_store(tmp_path: Path) -> None:
+    told = expected("store-ops")
+    now = str(told["now_ms"] + 8 * 86_400_000)
+    compact_store(open_tree(store_path("store-ops")).files, str(tmp_path / "out"), {"now": now})
+
+    def live(path: Path) -> dict[str, Any]:
+        rows = rawlog.open(path).table("ambry.blobs", options={"now": now}).to_arrow().to_pylist()
+        return {row["blob_id"]: (row["life_version"], row["blob_size"]) for row in rows if row["state"] == "live"}
+
+    assert live(tmp_path / "out") == live(store_path("store-ops"))
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    before = sum(path.stat().st_size for path in store_path("store-ops").glob("*_log"))
+    assert sum(path.stat().st_size for path in (tmp_path / "out").glob("*_log")) < before
+
+
+@pytest.mark.parametrize("bad", [{"segments": "9_9"}, {"segments": "0_0,2_0"}, {"filter": "none"}])
+def test_compaction_refuses_what_cannot_be(bad: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(OptionError):
+        compact_store(open_tree(store_path("store-small")).files, str(tmp_path / "out"), bad)
+
+
+def test_blobs_are_extracted_as_they_were_put(tmp_path: Path) -> None:
+    told = expected("store-ops")
+    extract_blobs(open_tree(store_path("store-ops")).files, str(tmp_path / "out"), {"now": str(told["now_ms"])})
+    rows = [json.loads(line) for line in (tmp_path / "out" / "manifest.jsonl").read_text().splitlines()]
+    by_id = {row["blob_id"]: row for row in rows}
+    for blob in told["blobs"]:
+        if blob["state"] != "live" or blob["put"] is None:
+            continue
+        message = told["messages"][blob["put"]]
+        if "metadata_content" in message:
+            continue
+        row = by_id[message["blob_id"]]
+        content = (tmp_path / "out" / row["file"]).read_bytes()
+        wanted = message.get("compression", {}).get("original_sha256", message["content_sha256"])
+        assert hashlib.sha256(content).hexdigest() == row["sha256"] == wanted
+
+
+def test_chunks_are_joined_across_partitions(tmp_path: Path) -> None:
+    parts = [b"first part", b"second one", b"end"]
+    chunk_keys = [keys.make(6, 9 + number % 2, f"{number + 1:08x}-0000-4000-8000-000000000000", flags=0x10) for number in range(3)]
+    whole = keys.make(6, 9, "0000000f-0000-4000-8000-000000000000", flags=0x08)
+    metadata = make_metadata(2, [Chunk(key, len(part)) for key, part in zip(chunk_keys, parts, strict=True)], 10)
+
+    def one(key: bytes, content: bytes, **more: Any) -> bytes:
+        size = sum(map(len, parts)) if more.get("blob_type") else len(parts[chunk_keys.index(key)])
+        return put_message(key, Properties(blob_size=size, creation_time=5, filename="../../evil.txt"), content, **more)
+
+    for number in (9, 10):
+        (tmp_path / "disk" / str(number)).mkdir(parents=True)
+    packed = one(chunk_keys[0], make_envelope("ZSTD", parts[0]), is_compressed=True)
+    (tmp_path / "disk" / "9" / "log_current").write_bytes(packed + one(chunk_keys[2], parts[2]) + one(whole, metadata, blob_type=1))
+    (tmp_path / "disk" / "10" / "log_current").write_bytes(one(chunk_keys[1], parts[1]))
+    report = extract_blobs(open_tree(tmp_path / "disk").files, str(tmp_path / "out"), {"names": "filename"})
+    assert report.files == ["evil.txt", "manifest.jsonl"]
+    assert (tmp_path / "out" / "evil.txt").read_bytes() == b"".join(parts)
+    assert not report.incomplete
+    alone = extract_blobs(open_tree(tmp_path / "disk" / "9").files, str(tmp_path / "alone"))
+    assert len(alone.incomplete) == 1  # the chunk that the other partition has
+
+
+def test_stored_names_are_made_safe() -> None:
+    names = {
+        "../../etc/passwd": "passwd", "a.png": "a.png", "CON": "_CON", "..": "_", "x\0y": "x_y", "-rf": "_-rf", "C:\\x\\y.txt": "y.txt",
+        ".bashrc": "bashrc", "a\u202eb": "a_b", "": "_",
+    }  # fmt: skip
+    assert {name: safe_name(name) for name in names} == names
+    assert len(safe_name("ä" * 500 + ".txt").encode()) <= 180
+
+
+def test_records_become_a_log_that_reads_as_the_same_records(tmp_path: Path) -> None:
+    source = rawlog.read(store_path("store-small") / "0_0_log")
+    count = rawlog.write(tmp_path / "0_0_log", source, format="ambry", capacity=2048, accept_loss=["offset"])
+    assert count == 7
+    again = rawlog.read(tmp_path / "0_0_log")
+    assert again.drop_columns(["offset"]) == source.drop_columns(["offset"])
+    assert rawlog.verify(tmp_path).verdict == "clean"
+
+
+def test_small_messages_are_those_of_the_store() -> None:
+    assert b"".join(small_messages()[:7]) == (store_path("store-small") / "0_0_log").read_bytes()[18:]
