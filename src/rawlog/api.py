@@ -34,6 +34,7 @@ class Log(Tree):
 def make_selection(**given: Any) -> Selection:
     """A Selection from keywords as a person writes them: `topic="orders-*"`, `since="-2h"`, `columns=["offset"]`."""
     fields: dict[str, Any] = {}
+    own: dict[str, str] = {}
     for name, value in given.items():
         if value is None:
             continue
@@ -47,10 +48,17 @@ def make_selection(**given: Any) -> Selection:
             fields["columns"] = parse_columns(value)
         elif name == "key":
             fields["key"] = value.encode() if isinstance(value, str) else bytes(value)
+        elif name == "options":
+            own |= registry.reading_options({key: str(one) for key, one in value.items()})
         elif name in Selection.__dataclass_fields__:
             fields[name] = value
         else:
-            raise unknown("keyword", name, [*Selection.__dataclass_fields__, "topic", "partition"])
+            try:
+                own |= registry.reading_options({name: str(value)})
+            except OptionError:
+                raise unknown("keyword", name, [*Selection.__dataclass_fields__, "topic", "partition"]) from None
+    if own:
+        fields["options"] = own
     return Selection(**fields)
 
 

@@ -205,6 +205,8 @@ class Family:
         default_factory=dict
     )
     fold_tables: tuple[Table, ...] = ()
+    #: Names of options of its own that reading understands (`atOffset`, `now`), beside those of every Selection.
+    options: frozenset[str] = frozenset()
     #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
     #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
     takes: Callable[[str | None, File], bool] | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from functools import lru_cache
 
 from rawlog.errors import UnknownFormatError, unknown
 from rawlog.format import Family, Format
-from rawlog.tables import COMMON, RECORDS, Table
+from rawlog.tables import COMMON, Table
 
 FAMILIES = ("kafka", "kraft", "replay", "rocketmq", "ambry")
 
@@ -66,6 +67,21 @@ def table_named(name: str) -> Table:
     raise unknown("table", name, known)
 
 
+def reading_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Options of the families' own by their right names, however they are written (at_offset, atoffset).
+
+    OptionError for one that no family has.
+    """
+    known = {name.lower(): name for one in families() for name in one.options}
+    found = {}
+    for name, value in given.items():
+        plain = name.replace("_", "").replace("-", "").lower()
+        if plain not in known:
+            raise unknown("option", name, known.values())
+        found[known[plain]] = value
+    return found
+
+
 def formats_with(table: Table) -> set[str]:
     """The names of the formats that can be read as a table."""
     return {
@@ -74,15 +90,3 @@ def formats_with(table: Table) -> set[str]:
         if format.decode is not None and any(candidate.name == table.name for candidate in format.tables)
     }
 
-
-__all__ = [
-    "FAMILIES",
-    "RECORDS",
-    "families",
-    "family",
-    "format_named",
-    "formats",
-    "formats_with",
-    "table_named",
-    "tables",
-]

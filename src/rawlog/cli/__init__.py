@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "verify": ("check and mend", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
     "query": ("ask", "rawlog.cli.commands.query", "Ask in SQL; the tables of the paths are views."),
     "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
+    "cluster": ("ask", "rawlog.cli.commands.cluster", "The cluster as the KRaft log tells it."),
     "completion": ("shell", "rawlog.cli.commands.completion", "Print the completion script of a shell."),
 }
 GROUPS = ("look", "check and mend", "move", "ask", "live", "shell")

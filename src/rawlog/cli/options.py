@@ -130,6 +130,13 @@ def selection(*, columns: bool = True, limit: bool = True) -> Callable[[F], F]:
             metavar="SIZE",
             help="Largest size that one compressed part may grow to.",
         ),
+        click.option(
+            "--option",
+            "own",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="What only some systems understand: now=TIME (ambry), atOffset=N, atTimestamp=TIME (kraft).",
+        ),
     ]
     return lambda function: _apply(function, options)
 
@@ -200,6 +207,13 @@ def selection_of(given: dict[str, Any]) -> Selection:
         "errors": given["errors"],
         "max_decompressed": given["max_decompressed"],
     }
+    if given["own"]:
+        from rawlog import registry
+
+        pairs = [text.partition("=") for text in given["own"]]
+        if any(not mark for _, mark, _ in pairs):
+            raise OptionError(f"--option {' '.join(given['own'])}: NAME=VALUE expected")
+        fields["options"] = registry.reading_options({name: value for name, _, value in pairs})
     for text in given["start"]:
         for name, value in parse_offset_option(text).items():
             if fields.get(name) is not None:

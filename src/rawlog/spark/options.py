@@ -89,7 +89,7 @@ class Request:
 
 def parse(options: Mapping[str, str]) -> Request:
     """The request that options make. OptionError for an unknown option, naming the nearest, or an impossible value."""
-    known = {name.lower(): name for name in (*_PARSERS, *_APART)}
+    known = {name.lower(): name for name in (*_PARSERS, *_APART, *_families_own())}
     given: dict[str, str] = {}
     for name, value in options.items():
         if name.lower() not in known:
@@ -108,6 +108,9 @@ def parse(options: Mapping[str, str]) -> Request:
     table = registry.table_named(fields.get("table", "records"))
     selected["errors"] = MODES[fields.get("mode", "FAILFAST")]
     selected |= _topics(given)
+    own = {name: value for name, value in given.items() if name in _families_own()}
+    if own:
+        selected["options"] = {**selected.get("options", {}), **registry.reading_options(own)}
     if "includeHeaders" in given and not _boolean("includeHeaders", given["includeHeaders"]) and "columns" not in given:
         selected["columns"] = tuple(name for name in table.names if name != "headers")
     request = Request(**fields, selection=Selection(**selected))
@@ -115,6 +118,11 @@ def parse(options: Mapping[str, str]) -> Request:
     if (request.starting or request.ending) and table.offsets is None:
         raise OptionError(f"table {table.name} cannot be selected by an offset: its rows have none")
     return request
+
+
+def _families_own() -> frozenset[str]:
+    """The names of options that only some families have."""
+    return frozenset(name for family in registry.families() for name in family.options)
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -109,6 +109,7 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
 
 FAMILY = Family(
     name="ambry",
+    options=frozenset({"now"}),
     title="LinkedIn Ambry",
     formats=(
         LOG,

@@ -116,8 +116,8 @@ def scan(data: Bytes, kind: int) -> Frames:
     count = int(data.size) // size
     starts = np.arange(count, dtype=np.int64) * size
     stops, left = starts + size, int(data.size) - count * size
-    if left == CRC_SIZE and count:
-        stops[-1] += CRC_SIZE
+    if left == CRC_SIZE:
+        stops[-1:] += CRC_SIZE
         left = 0
     return Frames(data, starts, stops, int(data.size) - left, Status.TRUNCATED if left else Status.OK, kind)
 

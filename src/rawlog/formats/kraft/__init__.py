@@ -40,6 +40,7 @@ QUORUM = Format(
 
 FAMILY = Family(
     name="kraft",
+    options=frozenset({"atOffset", "atTimestamp", "showSecrets"}),
     title="Kafka KRaft metadata",
     formats=(CHECKPOINT, QUORUM),
     folds={

@@ -12,9 +12,12 @@ from rawlog.errors import AccessError, DataError, OptionError, RawlogError
 from rawlog.format import File
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.internal import read_records
-from rawlog.formats.kafka.layouts import ControlType
+from rawlog.formats.kafka.layouts import Attributes, ControlType
+from rawlog.formats.kafka.log import decode_run, only
 from rawlog.formats.kafka.messages import decode_control
 from rawlog.formats.kafka.paths import split
+from rawlog.formats.kafka.producers import control_type
+from rawlog.formats.kafka.reader import TooMuch
 from rawlog.formats.kafka.texts import properties
 from rawlog.formats.kraft.paths import BOOTSTRAP, CHECKPOINT_FORMAT, LOG_FORMAT, METADATA_DIRECTORY, snapshot_id
 from rawlog.formats.kraft.reader import option
@@ -157,6 +160,8 @@ class Replica:
             self._load(state, self.bootstrap, errors)
         elif self.start > 0 and (at.offset is not None or at.time is not None):
             raise OptionError(f"{self.folder}: no snapshot is old enough: the log begins at offset {self.start}")
+        if base is not None and state.leader is None:
+            self._find_leader(state)
         if base is not None and self.end[0] < state.epoch:
             return state  # a controller empties a log that ends in an older epoch than its snapshot
         self._replay(state, at, errors)
@@ -185,6 +190,29 @@ class Replica:
                     state.add(offset, value or b"")
         time = last_time(file)
         state.timestamp = -1 if time is None else time
+
+    def _find_leader(self, state: State) -> None:
+        """A snapshot does not tell who led: the last change of leader in front of its end does, if the log still has it."""
+        from rawlog.formats.kafka import LOG
+
+        for segment in reversed(self.segments):
+            if (segment.place.start_offset or 0) >= state.end_offset:
+                continue
+            for frames in walk(segment, LOG, errors="skip"):
+                head = heads(frames)
+                mask = head.sound & head.has(Attributes.CONTROL) & (head["base_offset"] < state.end_offset)
+                chosen, chosen_head = only(frames, mask), head.only(mask)
+                if not len(chosen):
+                    continue
+                try:
+                    found = decode_run(chosen, chosen_head, {"key", "value"}, 1 << 24)
+                except (DataError, TooMuch):
+                    continue
+                for key, value in zip(found.arrays["key"].to_pylist(), found.arrays["value"].to_pylist(), strict=True):
+                    if control_type(key) == ControlType.LEADER_CHANGE:
+                        state.add_control(0, ControlType.LEADER_CHANGE, value or b"")
+            if state.leader is not None:
+                return
 
     def _replay(self, state: State, at: At, errors: str) -> None:
         start = state.end_offset

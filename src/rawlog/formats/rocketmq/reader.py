@@ -328,6 +328,11 @@ _TRANSACTION_NAMES = pa.array(TRANSACTIONS)
 _CODEC_NAMES = pa.array(["none", *CODECS, *(f"unknown {kind}" for kind in range(len(CODECS), 8))])
 
 
+def _named(names: pa.Array, numbers: NDArray[np.int64]) -> pa.Array:
+    """Names by number; mostly all are the first."""
+    return names.take(pa.array(numbers)) if numbers.any() else pa.repeat(names[0], numbers.size)
+
+
 def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
     """Rows of `rocketmq.messages`: an entry each."""
     flags, count = rows[kernels.F_SYS_FLAG], len(rows)
@@ -361,9 +366,9 @@ def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -
     if "message_id" in names:
         made["message_id"] = text.message_ids(rows.data, rows[kernels.F_STORE_HOST], flags, rows[kernels.F_PHYSICAL])
     if "codec" in names:
-        made["codec"] = _CODEC_NAMES.take(pa.array(rows.codecs))
+        made["codec"] = _named(_CODEC_NAMES, rows.codecs)
     if "transaction" in names:
-        made["transaction"] = _TRANSACTION_NAMES.take(pa.array((flags & TRANSACTION_MASK) >> 2))
+        made["transaction"] = _named(_TRANSACTION_NAMES, (flags & TRANSACTION_MASK) >> 2)
     if "body" in names:
         made["body"] = columns.spans(found.data, found.starts[:count], found.sizes[:count])
     if "topic" in names:

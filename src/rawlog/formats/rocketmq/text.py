@@ -22,6 +22,7 @@ from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 from rawlog.tables import HEADERS, arrow_type
 
+USUAL = 12
 MAP = arrow_type("map<string,string>")
 _KIND = arrow_type(HEADERS)
 
@@ -65,15 +66,18 @@ class Pairs:
     @classmethod
     def find(cls, data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, every: bool) -> Pairs:
         """All pieces in stored order, or (not `every`) what RocketMQ shows: of a repeated name the last, no empty values."""
-        rows = starts.size
-        room = int(sizes.sum()) // (1 if every else 3) + rows + 1
+        rows, total = starts.size, int(sizes.sum())
         offsets = pa.allocate_buffer((rows + 1) * 4)
-        block = pa.allocate_buffer(room * 16)
-        pairs = np.frombuffer(block, np.int32).reshape(4, room)
         special = np.empty((kernels.SPECIAL, rows), np.int64)
-        count, _, status = kernels.find_pairs(
-            data, starts, sizes, every, special, np.frombuffer(offsets, np.int32), pairs
-        )
+        # Room for properties of a usual size first: memory that is never touched costs too. Then for as many as there can be.
+        for room in (total // USUAL + rows, total + rows + 1):
+            block = pa.allocate_buffer(max(room, 1) * 16)
+            pairs = np.frombuffer(block, np.int32).reshape(4, max(room, 1))
+            count, _, status = kernels.find_pairs(
+                data, starts, sizes, every, special, np.frombuffer(offsets, np.int32), pairs
+            )
+            if status == Status.OK:
+                break
         assert status == Status.OK, "room for fewer properties than their bytes can hold"
         return cls(data, offsets, pairs, int(count), rows, special)
 

@@ -28,10 +28,10 @@ LARGEST_HOST = 48
 """Bytes that a host takes as text at most."""
 
 
-def _plain_mask(data: Any, position: Any, value: Any) -> int:
+def _plain_mask(data: Any, position: Any) -> int:
     mask = 0
     for index, byte in enumerate(data[int(position) : int(position) + BLOCK].tolist()):
-        mask |= (byte == value) << index
+        mask |= (byte in (NAME_VALUE, PAIR_END)) << index
     return mask
 
 
@@ -45,21 +45,19 @@ def _intrinsics() -> tuple[Any, Any]:
     from numba.extending import intrinsic
 
     @intrinsic
-    def mask_equal(typing: Any, data: Any, position: Any, value: Any) -> Any:
+    def mask_separators(typing: Any, data: Any, position: Any) -> Any:
+        """A bit for each of 32 bytes that is one of the two separators, 1 and 2."""
+
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            byte, vector = ir.IntType(8), ir.VectorType(ir.IntType(8), BLOCK)
+            vector = ir.VectorType(ir.IntType(8), BLOCK)
             pointer = builder.gep(array.data, [arguments[1]], inbounds=True)
             loaded = builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
-            single = builder.insert_element(
-                ir.Constant(vector, ir.Undefined), builder.trunc(arguments[2], byte), ir.Constant(ir.IntType(32), 0)
-            )
-            zeros = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), None)
-            wanted = builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), zeros)
-            bits = builder.icmp_unsigned("==", loaded, wanted)
+            first, second = (ir.Constant(vector, [mark] * BLOCK) for mark in (NAME_VALUE, PAIR_END))
+            bits = builder.or_(builder.icmp_unsigned("==", loaded, first), builder.icmp_unsigned("==", loaded, second))
             return builder.zext(builder.bitcast(bits, ir.IntType(BLOCK)), ir.IntType(64))
 
-        return types.int64(data, types.int64, types.int64), codegen
+        return types.int64(data, types.int64), codegen
 
     @intrinsic
     def low_bit(typing: Any, mask: Any) -> Any:
@@ -68,21 +66,21 @@ def _intrinsics() -> tuple[Any, Any]:
 
         return types.int64(types.int64), codegen
 
-    return mask_equal, low_bit
+    return mask_separators, low_bit
 
 
-mask_equal, low_bit = _intrinsics() if JIT else (_plain_mask, _plain_low_bit)
+mask_separators, low_bit = _intrinsics() if JIT else (_plain_mask, _plain_low_bit)
 
 
 @inline
-def mask_of(data: Any, position: Any, left: Any, value: Any) -> Any:
-    """Which of the next 32 bytes, of which `left` count, are `value`: a bit each."""
+def mask_of(data: Any, position: Any, left: Any) -> Any:
+    """Which of the next 32 bytes, of which `left` count, are separators: a bit each."""
     if data.size - position >= BLOCK:
-        mask = mask_equal(data, position, value)
+        mask = mask_separators(data, position)
         return mask if left >= BLOCK else mask & ((np.int64(1) << left) - 1)
     mask = np.int64(0)
     for index in range(min(left, BLOCK)):
-        if data[position + index] == value:
+        if data[position + index] == NAME_VALUE or data[position + index] == PAIR_END:
             mask |= np.int64(1) << index
     return mask
 
@@ -130,17 +128,15 @@ def find_pairs(data: Any, starts: Any, sizes: Any, every: Any, special: Any, row
         while piece < end:
             # The next separators; the end of the string counts as one.
             left = end - block
-            ones = mask_of(data, block, left, NAME_VALUE) if left > 0 else np.int64(0)
-            twos = mask_of(data, block, left, PAIR_END) if left > 0 else np.int64(0)
+            marks = mask_of(data, block, left)
             last = left <= BLOCK
-            marks = ones | twos
             while marks != 0 or (last and piece < end):
                 stop = end
                 if marks != 0:
                     bit = low_bit(marks)
                     marks &= marks - 1
                     stop = block + bit
-                    if (ones >> bit) & 1:
+                    if data[stop] == NAME_VALUE:
                         if middle < 0:
                             middle = stop
                         continue
