@@ -205,11 +205,11 @@ class Family:
         default_factory=dict
     )
     fold_tables: tuple[Table, ...] = ()
-    #: Names of options of its own that reading understands (`atOffset`, `now`), beside those of every Selection.
-    options: frozenset[str] = frozenset()
     #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
     #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
     takes: Callable[[str | None, File], bool] | None = None
+    #: The names of options that its tables understand, beyond those that every table does.
+    options: tuple[str, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system

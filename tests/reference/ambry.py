@@ -261,7 +261,9 @@ def last_record_end(data: bytes, message: Message) -> int | None:
 
 
 def read_records(data: bytes, message: Message) -> None:
-    reader = Reader(data, message.position + message.header.size + len(message.key.raw), message.position + message.size)
+    reader = Reader(
+        data, message.position + message.header.size + len(message.key.raw), message.position + message.size
+    )
     try:
         if message.header.properties > 0:
             message.kind = "PUT"

@@ -213,9 +213,17 @@ def test_messages_that_are_not_indexed_yet(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("at", "form", "value", "what"),
-    [(98, ">q", 101, "size"), (114, ">b", 0, "kind"), (131, ">h", 1, None), (135, ">h", 5, "life version"), (127, ">i", 7, "time")],
+    [
+        (98, ">q", 101, "size"),
+        (114, ">b", 0, "kind"),
+        (131, ">h", 1, None),
+        (135, ">h", 5, "life version"),
+        (127, ">i", 7, "time"),
+    ],
 )
-def test_an_entry_that_disagrees_with_its_message(store: Path, at: int, form: str, value: int, what: str | None) -> None:
+def test_an_entry_that_disagrees_with_its_message(
+    store: Path, at: int, form: str, value: int, what: str | None
+) -> None:
     resealed(store / "0_0_1090_index", lambda body: put(body, at, form, value))
     if what is None:
         assert not rawlog.verify(store).errors  # an update's account is inherited: the log need not say the same

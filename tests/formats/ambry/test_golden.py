@@ -186,7 +186,11 @@ def test_keys_of_every_version() -> None:
         assert (key.datacenter_id, key.account_id, key.container_id) == (
             wanted["datacenter_id"], wanted["account_id"], wanted["container_id"],
         )  # fmt: skip
-        assert (key.id_type, key.is_encrypted, key.data_type) == (wanted["type"], wanted["is_encrypted"], wanted["data_type"])
+        assert (key.id_type, key.is_encrypted, key.data_type) == (
+            wanted["type"],
+            wanted["is_encrypted"],
+            wanted["data_type"],
+        )
         assert key.text == told["blob_id"]
         assert keys.from_text(key.text) == key.raw
         again = keys.make(

@@ -47,7 +47,9 @@ def halfway(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize(("phase", "count"), [("PREPARE", 15), ("COPY", 15), ("COMMIT", 11), ("CLEANUP", 11)])
-def test_no_message_counts_twice_in_the_middle_of_a_compaction(halfway: Path, phase: str, count: int, version: int) -> None:
+def test_no_message_counts_twice_in_the_middle_of_a_compaction(
+    halfway: Path, phase: str, count: int, version: int
+) -> None:
     if phase == "CLEANUP":
         (halfway / "0_1_log_temp").rename(halfway / "0_1_log")
     (halfway / "Partition[9]_compactionLog").write_bytes(compaction_log(phase, ["0_0", "1_0"], version))
@@ -98,7 +100,10 @@ def test_small_files_are_read_to_the_last_byte(name: str) -> None:
             assert read(cursor).crc_ok
             assert not cursor.left
             if path.name == "StoreDescriptor":
-                assert structures.read_descriptor(Cursor(path.read_bytes())).incarnation_id == expected(name)["store"]["incarnation_id"]
+                assert (
+                    structures.read_descriptor(Cursor(path.read_bytes())).incarnation_id
+                    == expected(name)["store"]["incarnation_id"]
+                )
 
 
 def test_tokens_of_every_version_are_read() -> None:
@@ -127,7 +132,9 @@ def test_tokens_of_every_version_are_read() -> None:
 def test_replica_tokens_and_cleanup_tokens_with_pending_blobs_are_read() -> None:
     key = bytes.fromhex("0006000200650007000100000000000000090000001012344abc8def000000000010")
     host = (1).to_bytes(4, "big") + b"h" + (2).to_bytes(4, "big") + b"/p"
-    body = b"\0\1" + b"\0\1" + (9).to_bytes(8, "big") + host + (80).to_bytes(4, "big") + bytes(8) + b"\0\0" + b"\0\3\0\0"
+    body = (
+        b"\0\1" + b"\0\1" + (9).to_bytes(8, "big") + host + (80).to_bytes(4, "big") + bytes(8) + b"\0\0" + b"\0\3\0\0"
+    )
     found = structures.read_replica_tokens(Cursor(sealed(body)))
     assert found.crc_ok
     assert found.tokens[0][0] == "9 h:/p"
@@ -186,7 +193,9 @@ def test_segments_are_cut_where_index_files_begin() -> None:
     rows = Rows(tree, "records")
     parts = rows.parts(60_000)
     told = {
-        (file["log_segment"], file["start_offset"]) for file in expected("store-ops")["index_files"] if file["start_offset"] > 18
+        (file["log_segment"], file["start_offset"])
+        for file in expected("store-ops")["index_files"]
+        if file["start_offset"] > 18
     }
     used = {(Path(part.file.path).name, part.start) for part in parts if part.start is not None}
     assert used

@@ -22,7 +22,14 @@ from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.rebuild import log_entries, rebuild_store
 from rawlog.formats.ambry.repair import repair_store
 from rawlog.formats.ambry.store import open_store
-from rawlog.formats.ambry.writer import Properties, blob_record, hard_deleted, put_message, segment_header, update_message
+from rawlog.formats.ambry.writer import (
+    Properties,
+    blob_record,
+    hard_deleted,
+    put_message,
+    segment_header,
+    update_message,
+)
 from rawlog.tree import open_tree
 from tests.formats.ambry.stores import STORES, copy_store, expected, small_key, small_messages, store_path, write_small
 from tests.golden_data import golden_path
@@ -50,7 +57,12 @@ def test_messages_of_every_kind_and_version_are_written_as_ambry_writes_them() -
     assert put_message(key, TOLD, hello, user_metadata=b"um", life_version=2, is_compressed=True) == msg("put_h3.bin")
     for version in (2, 3):
         made = put_message(
-            numbered(0x11, 5), TOLD, hello, user_metadata=b"um", encryption_key=bytes([1, 2, 3, 4]), header_version=version
+            numbered(0x11, 5),
+            TOLD,
+            hello,
+            user_metadata=b"um",
+            encryption_key=bytes([1, 2, 3, 4]),
+            header_version=version,
         )
         assert made == msg(f"put_enc_h{version}.bin")
     update: dict[str, Any] = {"time": 1596412900456, "account_id": 101, "container_id": 7}
@@ -97,7 +109,14 @@ def test_metadata_and_envelopes_are_written_and_read() -> None:
     for algorithm in ("LZ4", "ZSTD"):
         for content in (b"", b"abc" * 1000):
             assert open_envelope(make_envelope(algorithm, content)) == (algorithm, content)
-    for broken in (b"", b"\1", b"\2\3LZ4\0\0\0\1x", b"\1\3LZ5\0\0\0\1x", b"\1\3LZ4\xff\xff\xff\xffx", b"\1\3LZ4\0\0\0\x09x"):
+    for broken in (
+        b"",
+        b"\1",
+        b"\2\3LZ4\0\0\0\1x",
+        b"\1\3LZ5\0\0\0\1x",
+        b"\1\3LZ4\xff\xff\xff\xffx",
+        b"\1\3LZ4\0\0\0\x09x",
+    ):
         with pytest.raises(CorruptError):
             open_envelope(broken)
 
@@ -109,7 +128,9 @@ def test_a_hard_delete_leaves_what_ambrys_leaves() -> None:
     assert zeroed[164:].hex() == rest
     for version in (1, 2, 3):
         told = Properties(blob_size=5, creation_time=0)
-        made = put_message(numbered(1), told, b"12345", user_metadata=b"ab", blob_version=version, blob_type=int(version > 1))
+        made = put_message(
+            numbered(1), told, b"12345", user_metadata=b"ab", blob_version=version, blob_type=int(version > 1)
+        )
         assert hard_deleted(made).endswith(msg(f"harddelete_b{version}.bin"))
     with pytest.raises(CorruptError):
         hard_deleted(msg("delete_h3.bin"))
@@ -140,7 +161,9 @@ def test_index_and_bloom_are_rebuilt_byte_for_byte(name: str, tmp_path: Path) ->
         if path.name.endswith(("_index", "_bloom")) and path.name != unsealed:
             assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
             compared += 1
-    assert compared == sum(one.name.endswith(("_index", "_bloom")) for one in store_path(name).iterdir()) - bool(unsealed)
+    assert compared == sum(one.name.endswith(("_index", "_bloom")) for one in store_path(name).iterdir()) - bool(
+        unsealed
+    )
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
 
@@ -256,7 +279,12 @@ def test_compaction_leaves_the_messages_that_ambry_left(tmp_path: Path) -> None:
 
 def test_the_older_filter_loses_undeleted_blobs_as_upstreams_does(tmp_path: Path) -> None:
     files = open_tree(store_path("store-small")).files
-    options = {"segments": "0_0,1_0", "now": "1596500000000", "reference_time": "1596499000000", "filter": "without-undelete"}
+    options = {
+        "segments": "0_0,1_0",
+        "now": "1596500000000",
+        "reference_time": "1596499000000",
+        "filter": "without-undelete",
+    }
     compact_store(files, str(tmp_path / "out"), options)
     rows = rawlog.read(tmp_path / "out", table="ambry.messages").to_pylist()
     kept = [(row["kind"], int(row["uuid"][:8], 16)) for row in rows]
@@ -304,7 +332,9 @@ def test_blobs_are_extracted_as_they_were_put(tmp_path: Path) -> None:
 
 def test_chunks_are_joined_across_partitions(tmp_path: Path) -> None:
     parts = [b"first part", b"second one", b"end"]
-    chunk_keys = [keys.make(6, 9 + number % 2, f"{number + 1:08x}-0000-4000-8000-000000000000", flags=0x10) for number in range(3)]
+    chunk_keys = [
+        keys.make(6, 9 + number % 2, f"{number + 1:08x}-0000-4000-8000-000000000000", flags=0x10) for number in range(3)
+    ]
     whole = keys.make(6, 9, "0000000f-0000-4000-8000-000000000000", flags=0x08)
     metadata = make_metadata(2, [Chunk(key, len(part)) for key, part in zip(chunk_keys, parts, strict=True)], 10)
 
@@ -315,7 +345,9 @@ def test_chunks_are_joined_across_partitions(tmp_path: Path) -> None:
     for number in (9, 10):
         (tmp_path / "disk" / str(number)).mkdir(parents=True)
     packed = one(chunk_keys[0], make_envelope("ZSTD", parts[0]), is_compressed=True)
-    (tmp_path / "disk" / "9" / "log_current").write_bytes(packed + one(chunk_keys[2], parts[2]) + one(whole, metadata, blob_type=1))
+    (tmp_path / "disk" / "9" / "log_current").write_bytes(
+        packed + one(chunk_keys[2], parts[2]) + one(whole, metadata, blob_type=1)
+    )
     (tmp_path / "disk" / "10" / "log_current").write_bytes(one(chunk_keys[1], parts[1]))
     report = extract_blobs(open_tree(tmp_path / "disk").files, str(tmp_path / "out"), {"names": "filename"})
     assert report.files == ["evil.txt", "manifest.jsonl"]

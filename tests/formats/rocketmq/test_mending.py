@@ -10,6 +10,7 @@ import pytest
 import rawlog
 from rawlog.errors import AccessError, EncodeError, OptionError
 from rawlog.formats.rocketmq import writer
+from rawlog.formats.rocketmq.layouts import FILLER_FLAG
 from rawlog.formats.rocketmq.repair import repair_store
 from rawlog.formats.rocketmq.writer import write_store
 from rawlog.tables import RECORDS
@@ -22,8 +23,8 @@ DAMAGES = [flip_body, break_framing, zero_page, drop_blank, tear_last_entry, lea
 
 
 def places(root: Path, **how: str) -> dict[int, bytes]:
-    rows = rawlog.read(root, table="rocketmq.messages", columns=["physical_offset", "body", "stale", "crc_ok", "topic"], **how).to_pylist()
-    return {row["physical_offset"]: row["body"] for row in rows if not row["stale"] and row["crc_ok"] and row["topic"] != "_"}
+    rows = rawlog.read(root, table="rocketmq.messages", columns=["physical_offset", "body", "stale", "crc_ok", "flag"], **how).to_pylist()
+    return {row["physical_offset"]: row["body"] for row in rows if not row["stale"] and row["crc_ok"] and row["flag"] != FILLER_FLAG}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -80,6 +81,29 @@ def test_fillers_are_no_records_and_are_told(tmp_path: Path) -> None:
     assert len(rawlog.read(tmp_path / "mended")) == records - 1
     assert rawlog.open(tmp_path / "mended").table("records").count() == records - 1
     assert [each.code for each in rawlog.verify(tmp_path / "mended") if "filler" in each.code] == ["rocketmq.commitlog.filler"]
+
+
+def test_a_placeholder_keeps_the_numbers_of_a_queue(tmp_path: Path) -> None:
+    root = copy("broker-4.9.7", tmp_path)
+    before = {(row["topic"], row["partition"], row["offset"]): row["value"] for row in rawlog.read(root).to_pylist()}
+    zero_page(root)
+    report = repair_store(rawlog.open(root).files, tmp_path / "mended")
+    after = {(row["topic"], row["partition"], row["offset"]): row["value"] for row in rawlog.read(tmp_path / "mended").to_pylist()}
+    assert after.items() <= before.items()
+    assert len(before) - len(after) == report.messages_lost > 1
+    assert not [each for each in rawlog.verify(tmp_path / "mended") if each.severity != "info"]
+
+
+def test_without_queues_a_filler_covers_the_hole(tmp_path: Path) -> None:
+    import shutil
+
+    root = copy("broker-4.9.7", tmp_path)
+    flip_body(root)
+    shutil.rmtree(root / "consumequeue")
+    repair_store(rawlog.open(root).files, tmp_path / "mended", {"queue_size": "2000"})
+    rows = rawlog.read(tmp_path / "mended", table="rocketmq.messages").to_pylist()
+    [filler] = [row for row in rows if row["flag"] == FILLER_FLAG]
+    assert (filler["topic"], filler["transaction"]) == ("_", "rollback")
 
 
 def test_unknown_policy_is_refused(tmp_path: Path) -> None:

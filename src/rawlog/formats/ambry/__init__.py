@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rawlog.format import Deferred, Family, Format
 from rawlog.formats.ambry import layouts, paths
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS, INDEX, MESSAGES
+from rawlog.layout import Layout
 from rawlog.tables import RECORDS
 
 _AMBRY = "rawlog.formats.ambry"
@@ -82,7 +85,7 @@ INDEX_SEGMENT = Format(
 class _Whole(Deferred):
     """A method of one of the whole-file formats in `small`, imported when it is first called."""
 
-    def __call__(self, *args: object, **kwargs: object) -> object:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import importlib
 
         which, method = self.name.split(".")
@@ -92,7 +95,7 @@ class _Whole(Deferred):
         return (_Whole, (self.module, self.name))
 
 
-def _whole(kind: str, title: str, files: str, match: object, which: str, *parts: layouts.Layout) -> Format:
+def _whole(kind: str, title: str, files: str, match: object, which: str, *parts: Layout) -> Format:
     """A file that is one structure."""
     small = f"{_AMBRY}.small"
     return Format(
@@ -109,7 +112,7 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
 
 FAMILY = Family(
     name="ambry",
-    options=frozenset({"now"}),
+    options=("now",),
     title="LinkedIn Ambry",
     formats=(
         LOG,

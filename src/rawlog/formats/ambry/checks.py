@@ -14,7 +14,7 @@ from rawlog.format import Inspection
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.content import open_envelope, parse_metadata
 from rawlog.formats.ambry.index import read_entries, read_header
-from rawlog.formats.ambry.kernels import messages as kernels
+from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.layouts import CRC_SIZE, Kind
 from rawlog.formats.ambry.paths import capacity
 from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages
@@ -191,7 +191,7 @@ def bad_envelope(seen: Inspection) -> Iterator[Mark]:
         if _hidden(messages, index):
             continue
         try:
-            open_envelope(messages.bytes(index, "content"), ENVELOPE_LIMIT)
+            open_envelope(messages.span(index, "content"), ENVELOPE_LIMIT)
         except DataError as error:
             yield Mark(
                 f"content that is said to be compressed: {error.message}",
@@ -212,7 +212,7 @@ def bad_metadata(seen: Inspection) -> Iterator[Mark]:
         if _hidden(messages, index):
             continue
         try:
-            parse_metadata(messages.bytes(index, "content"))
+            parse_metadata(messages.span(index, "content"))
         except DataError as error:
             yield Mark(
                 f"content of a metadata blob: {error.message}",
@@ -232,7 +232,13 @@ def over_capacity(seen: Inspection) -> Iterator[Mark]:
     with Source(seen.file.path) as source:
         most = capacity(source.read(0, 64))
     if most is not None and seen.file.size > most:
-        yield Mark("a segment longer than its capacity", position=most, size=seen.file.size - most, expected=most, found=seen.file.size)
+        yield Mark(
+            "a segment longer than its capacity",
+            position=most,
+            size=seen.file.size - most,
+            expected=most,
+            found=seen.file.size,
+        )
 
 
 @rule("ambry.index.crc", Severity.ERROR)

@@ -204,7 +204,12 @@ def _moved(entry: Entry, place: tuple[int, int], moved: Mapping[tuple[int, int],
 
 
 def _write_indexes(
-    store: Store, placed: Sequence[Entry], segments: Sequence[Segment], plan: Plan, options: Mapping[str, str], work: Path
+    store: Store,
+    placed: Sequence[Entry],
+    segments: Sequence[Segment],
+    plan: Plan,
+    options: Mapping[str, str],
+    work: Path,
 ) -> None:
     old = [len(index.entries) for index in store.indexes()]
     most = number_option(options, "max_entries", max(old, default=MAX_ENTRIES)) or MAX_ENTRIES

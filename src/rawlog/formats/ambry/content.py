@@ -135,7 +135,7 @@ def make_envelope(algorithm: str, content: bytes) -> bytes:
     if algorithm == "LZ4":
         import lz4.block
 
-        packed = lz4.block.compress(content, store_size=False)
+        packed: bytes = lz4.block.compress(content, store_size=False)
     elif algorithm == "ZSTD":
         import zstandard
 

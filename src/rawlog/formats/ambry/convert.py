@@ -39,7 +39,9 @@ def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Ite
             piece = encode_row(row, number, options)
             size += len(piece)
             if size > capacity:
-                raise EncodeError(f"row {number:,}: past the segment's capacity of {capacity:,} bytes; raise `capacity`")
+                raise EncodeError(
+                    f"row {number:,}: past the segment's capacity of {capacity:,} bytes; raise `capacity`"
+                )
             pieces.append(piece)
             number += 1
         yield b"".join(pieces)
@@ -125,7 +127,12 @@ def encode_row(row: dict[str, Any], number: int, options: Mapping[str, str]) -> 
         )
         blob_type = BLOB_TYPES.index(text("blob_type") or BLOB_TYPES[0])
         return put_message(
-            key, properties, content, blob_type=blob_type, is_compressed=told.get("is_compressed") == b"true", life_version=life
+            key,
+            properties,
+            content,
+            blob_type=blob_type,
+            is_compressed=told.get("is_compressed") == b"true",
+            life_version=life,
         )
     except (EncodeError, ValueError) as error:
         raise EncodeError(f"row {number:,}: {error}") from None
@@ -156,7 +163,10 @@ def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dic
     for name in RECORDS.names:
         before, after = batch.column(name).to_pylist(), again.column(name).to_pylist()
         if name == "timestamp":
-            before, after = batch.column(name).cast(pa.int64()).to_pylist(), again.column(name).cast(pa.int64()).to_pylist()
+            before, after = (
+                batch.column(name).cast(pa.int64()).to_pylist(),
+                again.column(name).cast(pa.int64()).to_pylist(),
+            )
         changed = sum(one != other for one, other in zip(before, after, strict=True))
         if name == "offset" and first:
             changed = batch.num_rows  # where the rows before them end is not known here
@@ -166,4 +176,6 @@ def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dic
 
 
 def _moved(frames: Frames, base: int) -> Frames:
-    return Frames(frames.data, frames.starts, frames.stops, frames.reached, frames.status, frames.kind, base, frames.first)
+    return Frames(
+        frames.data, frames.starts, frames.stops, frames.reached, frames.status, frames.kind, base, frames.first
+    )

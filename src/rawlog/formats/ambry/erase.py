@@ -44,7 +44,9 @@ def erase_blobs(files: Sequence[File], target: str, blob_ids: Iterable[str | byt
                         out.write(hard_deleted(messages.data[start:stop].tobytes()))
                         met.add(identity)
                         report.messages += 1
-                        report.notes.append(f"{name}: byte {int(frames.positions[index]):,}: {keys.text_of(messages.key(index))}")
+                        report.notes.append(
+                            f"{name}: byte {int(frames.positions[index]):,}: {keys.text_of(messages.key(index))}"
+                        )
         missing = [one for identity, one in wanted.items() if identity not in met]
         if missing:
             shown = ", ".join(one if isinstance(one, str) else keys.text_of(one) for one in missing[:3])

@@ -63,7 +63,9 @@ def explain_message(frames: Frames, file: File) -> list[Node]:
         what += f"; {error.message}"
     if cursor.left:
         cursor.raw("not told by the records", cursor.left)
-    return [Node(frames.base + start, stop - start, f"message, number {frames.first}", meaning=what, children=cursor.nodes)]
+    return [
+        Node(frames.base + start, stop - start, f"message, number {frames.first}", meaning=what, children=cursor.nodes)
+    ]
 
 
 def _fields(cursor: Cursor, layout: Layout, *leave: str) -> dict[str, int]:

@@ -55,14 +55,14 @@ def extract_blobs(files: Sequence[File], target: str, options: Mapping[str, str]
     """Write the blobs of one or several stores into the directory `target`, with `manifest.jsonl`.
 
     Options: `blobs` (ids, separated by commas; all by default), `names` (`id`, or `filename`: the stored one made safe), `state`
-    (`live` by default, or `all` that still have content), `now`, `limit` of a decompressed blob. Encrypted content is left as it is, and the
-    manifest says so. Chunks are looked for in all stores given.
+    (`live` by default, or `all` that still have content), `now`, `limit` of a decompressed blob. Encrypted content is left as it is,
+    and the manifest says so. Chunks are looked for in all stores given.
     """
     options = options or {}
     naming = options.get("names", NAMES[0])
     if naming not in NAMES:
         raise OptionError(f"names {naming!r}: {' or '.join(NAMES)} expected")
-    known = {}
+    known: dict[bytes, Blob] = {}
     for store in stores(files):
         known |= _blobs(store, now_of(options))
     if not known:
@@ -91,7 +91,9 @@ def _blobs(store: Store, now: int) -> dict[bytes, Blob]:
 def _chosen(known: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[bytes]:
     if options.get("blobs"):
         wanted = [keys.order(keys.from_text(text.strip())) for text in options["blobs"].split(",")]
-        missing = [text for text, identity in zip(options["blobs"].split(","), wanted, strict=True) if identity not in known]
+        missing = [
+            text for text, identity in zip(options["blobs"].split(","), wanted, strict=True) if identity not in known
+        ]
         if missing:
             raise OptionError(f"no content here of blob {missing[0]}")
         return wanted
@@ -145,7 +147,11 @@ class _Writer:
         return parts
 
     def _write(self, blob: Blob) -> dict[str, Any]:
-        row: dict[str, Any] = {"blob_id": keys.text_of(blob.key), "state": blob.state, "life_version": blob.life_version}
+        row: dict[str, Any] = {
+            "blob_id": keys.text_of(blob.key),
+            "state": blob.state,
+            "life_version": blob.life_version,
+        }
         problems: list[str] = []
         try:
             messages = read_put(blob)
@@ -167,7 +173,7 @@ class _Writer:
 
     def _pieces(self, messages: Messages, row: dict[str, Any], problems: list[str]) -> Iterator[bytes]:
         """The content of a blob, a chunk at a time."""
-        plain, algorithm = messages.bytes(0, "content"), None
+        plain, algorithm = messages.span(0, "content"), None
         if not row["encrypted"]:
             try:
                 plain, algorithm = self._plain(messages)
@@ -196,7 +202,7 @@ class _Writer:
             messages = read_put(blob)
             if _is_encrypted(messages):
                 row["encrypted"] = True
-                return messages.bytes(0, "content")
+                return messages.span(0, "content")
             content = self._plain(messages)[0]
             if len(content) != size:
                 raise CorruptError(f"{len(content):,} bytes, {size:,} expected")
@@ -207,7 +213,7 @@ class _Writer:
 
     def _plain(self, messages: Messages) -> tuple[bytes, str | None]:
         """Content without its envelope, and how it was compressed."""
-        content = messages.bytes(0, "content")
+        content = messages.span(0, "content")
         if messages["is_compressed"][0] != 1:
             return content, None
         algorithm, plain = open_envelope(content, self.limit)
@@ -245,11 +251,11 @@ def _described(messages: Messages) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in _TEXTS:
         size = int(messages[f"{name}_size"][0])
-        row[name] = messages.bytes(0, name).decode("utf-8", "replace") if size > 0 else None
+        row[name] = messages.span(0, name).decode("utf-8", "replace") if size > 0 else None
     for name in ("account_id", "container_id", "time_to_live", "creation_time", "properties_blob_size"):
         row[name] = int(messages[name][0])
     row["is_private"] = int(messages["is_private"][0]) == 1
-    row["user_metadata"] = messages.bytes(0, "user_metadata").hex()
+    row["user_metadata"] = messages.span(0, "user_metadata").hex()
     row["blob_type"] = BLOB_TYPES[int(messages["blob_type"][0])]
     row["encrypted"] = _is_encrypted(messages)
     return row

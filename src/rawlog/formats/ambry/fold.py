@@ -83,7 +83,7 @@ def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
                 rows: list[dict[str, Any]] = []
                 for index in np.flatnonzero(wanted & (messages["zeros"] == 0)).tolist():
                     try:
-                        metadata = parse_metadata(messages.bytes(index, "content"))
+                        metadata = parse_metadata(messages.span(index, "content"))
                     except DataError:
                         continue  # encrypted, or nobody's: verification says so
                     blob_id = text_of(messages.key(index))

@@ -104,6 +104,15 @@ def begin(head: bytes, size: int) -> Origin:
     if size == 0:
         return Origin(0, 0)
     header = read_header(Cursor(head))
+    body = size - header.size - CRC_SIZE
+    if body < 0 or body % header.entry_size:
+        raise TruncatedError(
+            f"{max(body, 0):,} bytes of entries, which are of {header.entry_size} each: the file is cut, or its header wrong",
+            position=header.size if header.size <= size else 0,
+            layout=INDEXES[header.version].name,
+            field="entry_size",
+            found=header.entry_size,
+        )
     return Origin(header.size, header.version | header.entry_size << VERSION_BITS)
 
 
@@ -307,7 +316,9 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
         cursor.raw("padding", cursor.left, meaning="up to the size of the longest entry")
     if closing:
         what = "over the whole file before it"
-        cursor.nodes.append(Node(frames.base + stop, CRC_SIZE, "crc", "crc32", int.from_bytes(closing, "big"), what, closing.hex(" ")))
+        cursor.nodes.append(
+            Node(frames.base + stop, CRC_SIZE, "crc", "crc32", int.from_bytes(closing, "big"), what, closing.hex(" "))
+        )
     size = stop - start + len(closing)
     return [Node(frames.base + start, size, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
 

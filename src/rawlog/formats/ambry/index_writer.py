@@ -91,13 +91,19 @@ def _value(entry: Entry, version: int) -> bytes:
 
     out = number(entry.size, 8) + number(entry.offset, 8) + bytes([entry.flags])
     if version == 0:
-        return out + number(entry.expires if entry.expires == NONE else entry.expires * 1000, 8) + number(entry.original, 8)
+        return (
+            out
+            + number(entry.expires if entry.expires == NONE else entry.expires * 1000, 8)
+            + number(entry.original, 8)
+        )
     out += number(entry.expires, 4) + number(entry.original, 8) + number(entry.time, 4)
     out += number(entry.account_id, 2) + number(entry.container_id, 2)
     return out if version < 3 else out + number(entry.life_version, 2)
 
 
-def bloom_of(run: Run, *, max_entries: int = MAX_ENTRIES, probability: float = PROBABILITY, like: Bloom | None = None) -> Bloom:
+def bloom_of(
+    run: Run, *, max_entries: int = MAX_ENTRIES, probability: float = PROBABILITY, like: Bloom | None = None
+) -> Bloom:
     """The bloom of a sealed index file; `like` gives its dimensions, else the store's settings do."""
     distinct: dict[bytes, bytes] = {}
     for entry in run.entries:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.formats.ambry.kernels import texts
-from rawlog.formats.ambry.kernels.messages import FIELDS
+from rawlog.formats.ambry.kernels.records import FIELDS
 from rawlog.formats.ambry.reader import Messages
 from rawlog.kernels.gather import SLACK
 from rawlog.tables import HEADERS, arrow_type
@@ -21,7 +21,9 @@ def headers(messages: Messages) -> pa.Array:
     """The headers column of messages."""
     count = len(messages)
     text = int(np.maximum(messages.fields[_TEXT_ROWS], 0).sum())
-    lists, key_ends, value_ends = (_buffer(4 * (size + 1)) for size in (count, count * texts.COUNT, count * texts.COUNT))
+    lists, key_ends, value_ends = (
+        _buffer(4 * (size + 1)) for size in (count, count * texts.COUNT, count * texts.COUNT)
+    )
     keys, values = _buffer(count * texts.NAME_BYTES + SLACK), _buffer(text + count * _NUMBER_ROOM + SLACK)
     made, _, _ = texts.write_headers(
         messages.data,

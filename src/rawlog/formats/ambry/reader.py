@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rawlog import columns
 from rawlog.errors import CorruptError, DataError
 from rawlog.format import NO_TIME, File, Spans, Want
-from rawlog.formats.ambry.kernels import messages as kernels
+from rawlog.formats.ambry.kernels import records as kernels
+from rawlog.formats.ambry.kernels.messages import find_message, scan_messages
 from rawlog.formats.ambry.layouts import (
     BLOB_TYPES,
     CRC_SIZE,
@@ -49,7 +50,7 @@ def scan(data: Bytes, kind: int) -> Frames:
     """The whole messages of a window."""
     room = data.size // SMALLEST_MESSAGE + 1
     starts, stops = np.empty(room, np.int64), np.empty(room, np.int64)
-    count, reached, code = kernels.scan_messages(byte_view(data), 0, starts, stops)
+    count, reached, code = scan_messages(byte_view(data), 0, starts, stops)
     status = Status(code)
     if status is Status.BAD_MAGIC and not data[reached:].any():
         status = Status.PADDING
@@ -58,7 +59,7 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 def resync(data: Bytes, position: int, kind: int) -> int:
     """The next position at which a sound header and a key stand, or -1."""
-    return int(kernels.find_message(byte_view(data), position))
+    return int(find_message(byte_view(data), position))
 
 
 def fault(frames: Frames) -> DataError:
@@ -109,15 +110,16 @@ class Messages:
         kernels.parse_messages(self.data, frames.starts, frames.stops, check, self.fields)
 
     def __getitem__(self, name: str) -> NDArray[np.int64]:
-        return self.fields[_ROW[name]]
+        column: NDArray[np.int64] = self.fields[_ROW[name]]
+        return column
 
-    def bytes(self, index: int, name: str) -> bytes:
+    def span(self, index: int, name: str) -> bytes:
         """The bytes of a span (`key`, `content` …) of one message."""
         start, size = int(self[f"{name}_start"][index]), int(self[f"{name}_size"][index])
         return self.data[start : start + size].tobytes()
 
     def key(self, index: int) -> bytes:
-        return self.bytes(index, "key")
+        return self.span(index, "key")
 
     def slice(self, start: int, stop: int) -> Messages:
         part = Messages.__new__(Messages)

@@ -109,7 +109,9 @@ def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str]
     return report
 
 
-def log_entries(store: Store, indexes: Sequence[IndexFile], report: Report | None = None, errors: str = "raise") -> Iterator[Entry]:
+def log_entries(
+    store: Store, indexes: Sequence[IndexFile], report: Report | None = None, errors: str = "raise"
+) -> Iterator[Entry]:
     """The entries of all messages as a live store would have added them, in log order."""
     known: dict[tuple[int, int], Entry] = {}
     segments = store.segments()
@@ -126,7 +128,11 @@ def log_entries(store: Store, indexes: Sequence[IndexFile], report: Report | Non
                 identity = keys.order(operation.key)
                 orphan = operation.kind is not Kind.PUT and identity not in ledger.blobs
                 remembered = known.get((number, operation.offset)) if orphan else None
-                if remembered is not None and remembered.kind is operation.kind and keys.order(remembered.key) == identity:
+                if (
+                    remembered is not None
+                    and remembered.kind is operation.kind
+                    and keys.order(remembered.key) == identity
+                ):
                     remembered.key = operation.key
                     ledger.add(remembered, identity)
                     entry = remembered
@@ -141,7 +147,11 @@ def write_indexes(store: Store, work: Path, options: Mapping[str, str], report: 
     """Index and bloom files of a store's log, into a directory."""
     indexes = store.indexes()
     segments = store.segments()
-    sound = {(segments.index(index.segment), index.start): index for index in indexes if index.crc_ok and index.segment in segments}
+    sound = {
+        (segments.index(index.segment), index.start): index
+        for index in indexes
+        if index.crc_ok and index.segment in segments
+    }
     max_entries = number_option(options, "max_entries", None)
     starts = frozenset() if max_entries else frozenset(sound)
     most = max_entries or max((len(index.entries) for index in sound.values()), default=MAX_ENTRIES)
@@ -159,7 +169,9 @@ def write_indexes(store: Store, work: Path, options: Mapping[str, str], report: 
         _write(previous, store, work, most, probability, like, sealed=False)
 
 
-def _write(run: Run, store: Store, work: Path, most: int, probability: float, like: Bloom | None, *, sealed: bool) -> None:
+def _write(
+    run: Run, store: Store, work: Path, most: int, probability: float, like: Bloom | None, *, sealed: bool
+) -> None:
     segment = store.segments()[run.segment]
     (work / segment.index_name(run.start)).write_bytes(encode_index(run))
     if sealed:

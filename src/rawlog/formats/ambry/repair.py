@@ -13,7 +13,7 @@ import numpy as np
 
 from rawlog.format import File
 from rawlog.formats.ambry import LOG, keys
-from rawlog.formats.ambry.kernels.messages import IN_PAYLOAD
+from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER
 from rawlog.formats.ambry.paths import capacity, segment_of
 from rawlog.formats.ambry.reader import Messages
@@ -66,7 +66,7 @@ def _mend_logs(store: Store, work: Path | None, options: Mapping[str, str], repo
     logs = []
     for number, file in enumerate(store.logs):
         name = file.path.rpartition("/")[2].removesuffix("_temp")
-        header = segment_header(most) if segment_of(file.path).name else b""  # type: ignore[union-attr]
+        header = segment_header(most) if _is_numbered(file) else b""
         out = None if work is None else (work / name).open("xb")
         try:
             if out is not None:
@@ -77,6 +77,12 @@ def _mend_logs(store: Store, work: Path | None, options: Mapping[str, str], repo
                 out.close()
         logs.append(replace(file, path=file.path if work is None else str(work / name), size=size))
     return Store(store.folder, logs, store.index_files, store.bloom_files)
+
+
+def _is_numbered(file: File) -> bool:
+    """Whether a log segment's name says that it has a header."""
+    segment = segment_of(file.path)
+    return segment is not None and segment.name != ""
 
 
 def _capacity(store: Store, options: Mapping[str, str]) -> int:
@@ -97,7 +103,7 @@ def _mend_log(file: File, number: int, out: object, ledger: Ledger, report: Repo
     written, reached = 0, None
     with Source(file.path) as source:
         has_header = capacity(source.read(0, 64)) is not None
-        numbered = bool(segment_of(file.path).name)  # type: ignore[union-attr]
+        numbered = _is_numbered(file)
         first = SEGMENT_HEADER.size if has_header or numbered else 0
         if numbered and not has_header:
             report.dropped.append(f"{name}: byte 0: damaged segment header written anew")
@@ -107,7 +113,9 @@ def _mend_log(file: File, number: int, out: object, ledger: Ledger, report: Repo
             written += _copy_sound(Messages(frames), name, number, out, ledger, report)
             reached = frames.reached_in_file
             if frames.last and reached < source.size:
-                what = {Status.TRUNCATED: "of an unfinished message", Status.PADDING: "of zeros"}.get(frames.status, "damaged")
+                what = {Status.TRUNCATED: "of an unfinished message", Status.PADDING: "of zeros"}.get(
+                    frames.status, "damaged"
+                )
                 report.dropped.append(f"{name}: byte {reached:,}: {source.size - reached:,} bytes {what}")
     return written
 
@@ -137,7 +145,13 @@ def _copy_sound(messages: Messages, name: str, number: int, out: object, ledger:
         why = None
         if not good[index] or operation is None:
             wrong = int(messages["mismatch"][index])
-            why = "payload size that lies" if wrong & IN_PAYLOAD else "offsets that disagree" if wrong else "damaged records"
+            why = (
+                "payload size that lies"
+                if wrong & IN_PAYLOAD
+                else "offsets that disagree"
+                if wrong
+                else "damaged records"
+            )
         else:
             identity = keys.order(operation.key)
             why = violation(operation, ledger.find(identity), ledger, identity)

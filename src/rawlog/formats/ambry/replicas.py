@@ -66,7 +66,8 @@ def _differences(first: Store, second: Store, now: int) -> Iterator[Finding]:
 
 def _compared(one: _Blob, other: _Blob, now: int) -> Iterator[Finding]:
     states = [
-        f"{state_of(blob.found, now)}, life version {blob.found.life_version}, expires {blob.found.expires}" for blob in (one, other)
+        f"{state_of(blob.found, now)}, life version {blob.found.life_version}, expires {blob.found.expires}"
+        for blob in (one, other)
     ]
     if states[0] != states[1]:
         yield _finding(STATE, one, "another state on the other replica", states[1], states[0])

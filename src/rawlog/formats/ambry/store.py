@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-
 from rawlog.errors import DataError, RawlogError
 from rawlog.format import File
 from rawlog.formats.ambry import LOG, keys
@@ -38,8 +37,10 @@ def settle(files: Sequence[File]) -> list[File]:
     """
     groups: dict[str, list[File]] = {}
     for file in files:
-        groups.setdefault(file.place.group or "", []).append(file)
-    return [settled for folder, group in groups.items() for settled in _settle(folder, group)]
+        if file.place.group is not None:
+            groups.setdefault(file.place.group, []).append(file)
+    unnamed = [file for file in files if file.place.group is None]  # known by their first bytes only
+    return unnamed + [settled for folder, group in groups.items() for settled in _settle(folder, group)]
 
 
 def _settle(folder: str, group: list[File]) -> list[File]:
@@ -158,16 +159,16 @@ class Store:
 
 
 def _segment(file: File) -> Segment:
-    segment = segment_of(file.path)
-    assert segment is not None
-    return segment
+    """The segment that a file's name tells; a log of any other name is one without segments."""
+    return segment_of(file.path) or Segment()
 
 
 def stores(files: Sequence[File]) -> list[Store]:
     """The stores among settled files, by directory."""
     found: dict[str, Store] = {}
     for file in files:
-        store = found.setdefault(file.place.group or "", Store(file.place.group or ""))
+        folder = file.path if file.place.group is None else file.place.group
+        store = found.setdefault(folder, Store(folder))
         if file.place.state is not None or file.problem is not None:
             store.others.append(file)
         elif file.format == LOG_FORMAT:

@@ -33,13 +33,20 @@ def segments(files: Files) -> Iterator[Mark]:
         for file, segment, most in zip(survey.store.logs, named, survey.capacities, strict=True):
             if segment.position in positions:
                 yield Mark(
-                    f"position {segment.position} twice: also {positions[segment.position]}", path=file.path, found=segment.name
+                    f"position {segment.position} twice: also {positions[segment.position]}",
+                    path=file.path,
+                    found=segment.name,
                 )
             positions[segment.position] = file.path
             if (segment.position < 0) != (named[0].position < 0):
                 yield Mark("log_current beside numbered segments", path=file.path)
             if most != survey.capacities[0]:
-                yield Mark("another capacity than the first segment's", path=file.path, expected=survey.capacities[0], found=most)
+                yield Mark(
+                    "another capacity than the first segment's",
+                    path=file.path,
+                    expected=survey.capacities[0],
+                    found=most,
+                )
 
 
 @rule("ambry.store.compaction", Severity.INFO)
@@ -91,7 +98,9 @@ def index_gap(files: Files) -> Iterator[Mark]:
             number = survey.number(index)
             expected = ends.get(number, next(iter(survey.places[number]), index.start))
             if index.start != expected:
-                yield Mark("an index file is missing or overlaps", path=index.path, expected=expected, found=index.start)
+                yield Mark(
+                    "an index file is missing or overlaps", path=index.path, expected=expected, found=index.start
+                )
             ends[number] = index.end
         last = max(ends, default=-1)
         for number in range(last):
@@ -121,7 +130,9 @@ def unindexed(files: Files) -> Iterator[Mark]:
             behind = survey.between(number, ends.get(number, 0), survey.store.logs[number].size)
             if behind and ends:
                 yield Mark(
-                    f"{len(behind):,} messages not in the index yet", path=survey.store.logs[number].path, position=min(behind)
+                    f"{len(behind):,} messages not in the index yet",
+                    path=survey.store.logs[number].path,
+                    position=min(behind),
                 )
 
 
@@ -138,7 +149,10 @@ def entry_without_message(files: Files) -> Iterator[Mark]:
                 offset = int(index.entries.offset[at])
                 if (number, offset) not in survey.messages and offset < index.end:
                     yield Mark(
-                        "an entry that points to no message", path=index.path, position=_entry_position(survey, index, at), found=offset
+                        "an entry that points to no message",
+                        path=index.path,
+                        position=_entry_position(survey, index, at),
+                        found=offset,
                     )
 
 
@@ -152,7 +166,10 @@ def message_without_entry(files: Files) -> Iterator[Mark]:
             for place in survey.between(number, index.start, index.end):
                 if place not in known:
                     yield Mark(
-                        "a message without an index entry", path=survey.store.logs[number].path, position=place, expected=index.path
+                        "a message without an index entry",
+                        path=survey.store.logs[number].path,
+                        position=place,
+                        expected=index.path,
                     )
 
 
@@ -185,7 +202,10 @@ def _differences(message: Operation, entry: Any, version: int) -> Iterator[tuple
     if keys.order(message.key) != keys.order(entry.key):
         yield "blob id", keys.text_of(message.key), keys.text_of(entry.key)
         return
-    pairs: list[tuple[str, object, object]] = [("kind", message.kind.name, entry.kind.name), ("size", message.size, entry.size)]
+    pairs: list[tuple[str, object, object]] = [
+        ("kind", message.kind.name, entry.kind.name),
+        ("size", message.size, entry.size),
+    ]
     if version >= 3:
         pairs.append(("life version", message.life_version, entry.life_version))
     if version >= 1:
@@ -193,7 +213,10 @@ def _differences(message: Operation, entry: Any, version: int) -> Iterator[tuple
     if message.kind is Kind.PUT:
         pairs.append(("expiry", expiry_seconds(message.expires), entry.expires))
         if version >= 1:
-            pairs += [("account", message.account_id, entry.account_id), ("container", message.container_id, entry.container_id)]
+            pairs += [
+                ("account", message.account_id, entry.account_id),
+                ("container", message.container_id, entry.container_id),
+            ]
     if message.kind is Kind.TTL_UPDATE:
         pairs.append(("expiry", NONE, entry.expires))
     for what, expected, found in pairs:
@@ -237,7 +260,8 @@ def bloom_key(files: Files) -> Iterator[Mark]:
             missing = [key for key in dict.fromkeys(index.entries.keys) if not bloom.has_key(key)]
             if missing:
                 yield Mark(
-                    f"{len(missing):,} keys of {index.path.rpartition('/')[2]} are denied, the first {keys.text_of(missing[0])}", path=path
+                    f"{len(missing):,} keys of {index.path.rpartition('/')[2]} are denied, the first {keys.text_of(missing[0])}",
+                    path=path,
                 )
 
 
@@ -262,7 +286,9 @@ def history(files: Files) -> Iterator[Mark]:
                     position=message.offset,
                     size=message.size,
                     found=f"{message.kind.name}, life version {message.life_version}",
-                    expected=None if before is None else f"after {before.kind.name}, life version {before.life_version}",
+                    expected=None
+                    if before is None
+                    else f"after {before.kind.name}, life version {before.life_version}",
                 )
             ledger.apply(message, identity)
 

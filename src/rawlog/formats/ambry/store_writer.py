@@ -45,7 +45,10 @@ class StoreWriter:
         self.file: BinaryIO | None = None
 
     def append(self, message: bytes) -> tuple[str, int]:
-        """Add a message; the name of its segment and its position there. EncodeError if no segment can hold it, CorruptError if it is none."""
+        """Add a message; the name of its segment and its position there.
+
+        EncodeError if no segment can hold it, CorruptError if it is none.
+        """
         operation = read_operation(message)
         self._room(len(message))
         assert self.file is not None

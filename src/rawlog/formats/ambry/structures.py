@@ -142,6 +142,7 @@ class Offset:
 
 
 def read_offset(cursor: Cursor, name: str = "offset") -> Offset:
+    """A place in the log."""
     with cursor.group(name):
         cursor.version((0,))
         return Offset(cursor.text("segment"), cursor.number("offset", "i64"))
@@ -217,6 +218,8 @@ def update_name(number: int) -> str:
 
 @dataclass(slots=True)
 class Descriptor:
+    """Who a store is."""
+
     incarnation_id: str
     crc_ok: bool = True
 

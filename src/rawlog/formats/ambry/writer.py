@@ -156,7 +156,11 @@ def update_message(
     record_version: int = 3,
 ) -> bytes:
     """A DELETE, TTL_UPDATE or UNDELETE. EncodeError for what its versions cannot hold."""
-    if kind not in KIND_OF_UPDATE or record_version not in (1, 2, 3) or (record_version < 3 and kind is not Kind.DELETE):
+    if (
+        kind not in KIND_OF_UPDATE
+        or record_version not in (1, 2, 3)
+        or (record_version < 3 and kind is not Kind.DELETE)
+    ):
         raise EncodeError(f"update record version {record_version} cannot be a {kind.name}")
     if kind is Kind.UNDELETE and header_version != 3:
         raise EncodeError("an UNDELETE is written with header V3 only")

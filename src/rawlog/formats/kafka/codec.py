@@ -390,10 +390,10 @@ def _struct_writer(fields: Sequence[SchemaField], version: int, flexible: bool) 
 def is_default(one: SchemaField, value: Any, version: int) -> bool:
     """Whether a tagged field need not be written.
 
-    Kafka's generator compares a structure with one of defaults even where the declared default is null: it writes a null out.
+    Kafka writes a structure that may be null in any case: even as a null where that is the declared default.
     """
-    if one.struct is not None and not one.is_array:
-        return bool(value == {field.name: default_of(field, version) for field in one.struct if version in field.versions})
+    if one.struct is not None and not one.is_array and version in one.nullable:
+        return False
     return bool(value == default_of(one, version)) and (value is None) == (default_of(one, version) is None)
 
 

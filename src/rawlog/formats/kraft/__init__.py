@@ -40,7 +40,6 @@ QUORUM = Format(
 
 FAMILY = Family(
     name="kraft",
-    options=frozenset({"atOffset", "atTimestamp", "showSecrets"}),
     title="Kafka KRaft metadata",
     formats=(CHECKPOINT, QUORUM),
     folds={
@@ -49,5 +48,6 @@ FAMILY = Family(
     },
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
+    options=("atOffset", "atTimestamp", "showSecrets"),
     group_rules=Deferred(f"{_KRAFT}.checks_directory", "rules"),
 )

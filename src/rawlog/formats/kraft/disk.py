@@ -103,6 +103,8 @@ def _strays(path: str, directory: _Directory, state: State) -> Iterator[Odd]:
             why = "it has no partition.metadata that tells its topic id"
         elif directory.ids[folder] not in state.topics:
             why = f"the cluster has no topic of the id {uuid_text(directory.ids[folder])}"
+        elif state.topics[directory.ids[folder]].name != topic:
+            why = f"its topic id is that of {state.topics[directory.ids[folder]].name}"
         elif number not in state.topics[directory.ids[folder]].partitions:
             why = "the topic has no such partition"
         else:

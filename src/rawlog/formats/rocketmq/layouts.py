@@ -236,8 +236,8 @@ TIMER_CHECK = Layout(
     Field("version_counter", ">i8"),
 )
 
-FILLER_TOPIC, FILLER_FLAG = "_", int.from_bytes(b"rawl", "big")
-"""What `repair` writes over a hole: rolled-back messages of this topic and flag, which no queue shows."""
+FILLER_TOPIC, FILLER_FLAG, FILLER_HOST = "_", int.from_bytes(b"rawl", "big"), "127.0.0.1:0"
+"""What `repair` writes over a hole: messages of this flag, born at and stored by this host, which has no port."""
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

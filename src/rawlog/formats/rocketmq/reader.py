@@ -25,6 +25,7 @@ from rawlog.formats.rocketmq.layouts import (
     FILLER_FLAG,
     HALF_TOPIC,
     HEAD,
+    HOST_V4,
     OP_TOPIC,
     SMALLEST_FRAME,
     SMALLEST_V1,
@@ -40,6 +41,7 @@ MOST_MS = ((1 << 63) - 1) // 1000
 """The latest millisecond that microseconds can hold."""
 GROWN = 64 << 20
 """Decompressed bytes after which a batch is cut."""
+_FILLER_HOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 UNTRANSACTED = (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC)
 
 
@@ -140,9 +142,13 @@ class Messages:
 
     @property
     def fillers(self) -> NDArray[np.bool_]:
-        """Which entries only cover a hole that `repair` found."""
-        rolled_back = (self[kernels.F_SYS_FLAG] & TRANSACTION_MASK) == TRANSACTION_MASK
-        return rolled_back & (self[kernels.F_FLAG] == FILLER_FLAG)
+        """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
+        found: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
+        if found.any():
+            rows = np.flatnonzero(found)
+            host = self.data[self[kernels.F_BORN_HOST][rows][:, None] + np.arange(HOST_V4.size)]
+            found[rows] = (host == np.frombuffer(_FILLER_HOST, np.uint8)).all(axis=1)
+        return found
 
     def frame_position(self, row: int) -> int:
         return int(self.frames.positions[self[kernels.F_FRAME][row]])

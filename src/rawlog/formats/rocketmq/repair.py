@@ -1,7 +1,8 @@
 """A mended copy of a store: what a broker would cut off or delete is kept, or moved, and every loss is told.
 
-`salvage` (the default) keeps all that can be read: a hole is covered by a filler entry, so that every later message stays at its physical
-offset; what cannot be covered so (fewer bytes than the smallest entry) is joined with the entry before or behind it. `cut` ends the log at
+`salvage` (the default) keeps all that can be read: a hole is covered, so that every later message stays at its physical offset. Where a
+consume queue still says what stood there, a placeholder takes the lost message's number, so that no later one of its queue moves (a
+consumer is handed an empty message with the flag `rawl`); elsewhere a filler does, which no queue shows. `cut` ends the log at
 the first damage, as a broker would. With `move` the messages behind a hole close up: their physical offsets and ids change, and nothing is
 filled in.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from rawlog.errors import OptionError
 from rawlog.format import File
@@ -26,17 +28,24 @@ from rawlog.formats.rocketmq.layouts import (
     DLEDGER,
     DLEDGER_MAGIC,
     FILLER_FLAG,
+    FILLER_HOST,
     FILLER_TOPIC,
     FIXED_V4,
     LARGEST_BODY,
+    LARGEST_TOPIC_V1,
+    LMQ_PREFIX,
+    PRE_BLANK_SIZE,
     PROPERTIES,
     TOPIC_V1,
+    TOPIC_V2,
+    UNIT,
     SysFlag,
 )
 from rawlog.formats.rocketmq.reader import Messages
 from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, sizes_of, write_derived
 from rawlog.formats.rocketmq.stage import Report, copy_file, relative, staged
 from rawlog.formats.rocketmq.writer import LogWriter, store_files
+from rawlog.storage import Source
 from rawlog.walk import walk
 
 POLICIES = ("salvage", "cut")
@@ -87,7 +96,7 @@ def repair_store(files: Sequence[File], target: str | os.PathLike[str], options:
     with staged(target) as stage:
         report = Report(os.fspath(target))
         sizes = sizes_of(files).told(options)
-        mended = _Mended(stage / "commitlog", sizes.commit_log, report, move=move)
+        mended = _Mended(stage / "commitlog", sizes.commit_log, report, Slots(files), move=move)
         logs = dispatch.commit_logs(files)
         for number, file in enumerate(logs):
             clean = mended.take(file, skip=policy == "salvage", is_last=number == len(logs) - 1)
@@ -115,7 +124,8 @@ def repair_store(files: Sequence[File], target: str | os.PathLike[str], options:
 class _Mended:
     """The commit log on its way: runs written where they were, holes covered."""
 
-    def __init__(self, folder: Path, file_size: int, report: Report, *, move: bool) -> None:
+    def __init__(self, folder: Path, file_size: int, report: Report, slots: Slots, *, move: bool) -> None:
+        self.slots = slots
         self.file_size, self.report, self.move = file_size, report, move
         self.log: LogWriter
         self.folder = folder
@@ -171,8 +181,32 @@ class _Mended:
         self.log.write(run.start, memoryview(data))
 
     def fill(self, start: int, stop: int, run: Run) -> None:
-        """Cover a hole so that a broker reads across it."""
-        store_time = max(1, int(run.rows[fields.F_STORE_TIME][0]))
+        """Cover a hole so that a broker reads across it, and so that every queue keeps its numbers.
+
+        Where a consume queue still knows what stood there, a placeholder takes its number; the rest is covered by fillers.
+        """
+        time = max(1, int(run.rows[fields.F_STORE_TIME][0]))
+        pieces: list[tuple[int, Slot | None]] = []
+        at = start
+        for slot in self.slots.between(start, stop):
+            if slot.address < at or slot.size < placeholder_size(slot) or slot.address + slot.size > stop:
+                continue
+            if slot.address > at:
+                pieces.append((at, None))
+            pieces.append((slot.address, slot))
+            at = slot.address + slot.size
+        if at < stop:
+            pieces.append((at, None))
+        pieces = joined(pieces, stop)
+        for (begin, slot), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
+            self._cover(begin, end, slot, time)
+
+    def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
+        if slot is not None:
+            self.report.messages_lost += 1
+            self.report.notes.append(f"{slot.topic} queue {slot.queue_id}: message {slot.number} is lost; a placeholder has its number")
+            self.log.write(start, memoryview(covering(start, stop - start, time, slot)))
+            return
         while start < stop:
             size = min(stop - start, LARGEST_FILLER)
             if 0 < stop - start - size < SMALLEST_FILLER:
@@ -182,7 +216,7 @@ class _Mended:
                     f"a hole of {stop - start} bytes at address {start:,} is too small for an entry ({SMALLEST_FILLER} bytes): "
                     "repair with move, which closes it"
                 )
-            self.log.write(start, memoryview(filler(start, size, store_time)))
+            self.log.write(start, memoryview(covering(start, size, time, None)))
             start += size
 
     def close(self) -> None:
@@ -192,22 +226,40 @@ class _Mended:
             self.log.close()
 
 
-def filler(address: int, size: int, store_time: int) -> bytes:
-    """An entry of exactly `size` bytes that no queue shows: a rolled-back message of a topic of its own."""
-    body = size - SMALLEST_FILLER
+def joined(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, Slot | None]]:
+    """Pieces of a hole, those too small for an entry of their own given to the one before them."""
+    kept: list[tuple[int, Slot | None]] = []
+    for number, (begin, slot) in enumerate(pieces):
+        end = pieces[number + 1][0] if number + 1 < len(pieces) else stop
+        if slot is None and end - begin < SMALLEST_FILLER and kept:
+            continue
+        kept.append((begin, slot))
+    return kept
+
+
+def placeholder_size(slot: Slot) -> int:
+    """The fewest bytes that a placeholder takes."""
+    topic = slot.topic.encode()
+    return FIXED_V4 + (TOPIC_V1.size if len(topic) <= LARGEST_TOPIC_V1 else TOPIC_V2.size) + len(topic) + PROPERTIES.size
+
+
+def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
+    """An entry of exactly `size` bytes, all zeros inside: in the place and with the number of a lost message, else one that no queue shows."""
+    topic = FILLER_TOPIC if slot is None else slot.topic
     numbers = np.zeros((kernels.NUMBERS, 1), np.int64)
-    numbers[kernels.N_SYS_FLAG] = int(SysFlag.PREPARED | SysFlag.COMMIT)
+    numbers[kernels.N_SYS_FLAG] = int(SysFlag.PREPARED | SysFlag.COMMIT) if slot is None else 0
     numbers[kernels.N_BORN_TIME] = numbers[kernels.N_STORE_TIME] = store_time
     numbers[kernels.N_VERSION], numbers[kernels.N_FLAG] = 1, FILLER_FLAG
-    host, _ = host_bytes("127.0.0.1:0")
-    import pyarrow as pa
-
+    if slot is not None:
+        numbers[kernels.N_QUEUE_ID], numbers[kernels.N_QUEUE_OFFSET] = slot.queue_id, slot.number
+    host, _ = host_bytes(FILLER_HOST)
+    head = SMALLEST_FILLER if slot is None else placeholder_size(slot)
     entries = Entries(
         numbers,
         host[None, :].copy(),
         host[None, :].copy(),
-        pa.array([bytes(body)], pa.binary()),
-        pa.array([FILLER_TOPIC.encode()], pa.binary()),
+        pa.array([bytes(size - head)], pa.binary()),
+        pa.array([topic.encode()], pa.binary()),
         pa.array([b""], pa.binary()),
     )
     sizes = entries.sizes()
@@ -215,10 +267,43 @@ def filler(address: int, size: int, store_time: int) -> bytes:
     return entries.encode(sizes, np.array([address], np.int64), address, address + size).tobytes()
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a consume queue says of a place in the commit log."""
+
+    address: int
+    size: int
+    topic: str
+    queue_id: int
+    number: int
+
+
+class Slots:
+    """The units of all plain consume queues of a store, by address."""
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self.queues = [file for file in files if file.format == "rocketmq.consumequeue" and file.problem is None]
+
+    def between(self, start: int, stop: int) -> list[Slot]:
+        """The messages that queues know in a stretch of the log, in order. Light queues name messages that have a queue already."""
+        found = []
+        for file in self.queues:
+            topic = str(file.place.topic)
+            if topic.startswith(LMQ_PREFIX):
+                continue
+            with Source(file.path) as source:
+                rows = UNIT.view(np.frombuffer(source.read(0, source.size), np.uint8))
+            inside = (rows["physical_offset"] >= start) & (rows["physical_offset"] < stop) & (rows["size"] > 0)
+            for row in np.flatnonzero(inside & (rows["size"] != PRE_BLANK_SIZE)).tolist():
+                number = (file.place.start_offset or 0) // UNIT.size + row
+                found.append(
+                    Slot(int(rows["physical_offset"][row]), int(rows["size"][row]), topic, int(file.place.partition or 0), number)
+                )
+        return sorted(found, key=lambda slot: slot.address)
+
+
 def _tail(file: File, position: int) -> str:
     """What follows the last sound message of a file: `blank`, `zeros`, or the number of other bytes."""
-    from rawlog.storage import Source
-
     with Source(file.path) as source:
         head = source.read(position, BLANK.size)
         if len(head) == BLANK.size:

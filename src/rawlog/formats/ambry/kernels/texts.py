@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.formats.ambry.kernels.messages import FIELDS, KIND, KIND_PUT, KIND_TTL_UPDATE, SERDE
+from rawlog.formats.ambry.kernels.records import FIELDS, KIND, KIND_PUT, KIND_TTL_UPDATE, SERDE
 from rawlog.formats.ambry.layouts import KEY_V1, KEY_V2, KEY_V6, KEYS
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy
@@ -140,6 +140,7 @@ def put_number(out: Any, to: Any, value: Any) -> Any:
 
 @inline
 def is_there(when: Any, kind: Any, serde: Any) -> Any:
+    """Whether a message has a header that is there `when`."""
     if when == ALWAYS:
         return True
     if when == IN_PUT:
@@ -170,7 +171,7 @@ def write_headers(
                 continue
             how, row = HEADER_HOW[header], HEADER_FIELD[header]
             value = fields[row, index]
-            if how == TEXT or how == TEXT_OR_NONE:
+            if how in (TEXT, TEXT_OR_NONE):
                 size = fields[row + 1, index]
                 if how == TEXT_OR_NONE and size <= 0:
                     continue
