@@ -24,7 +24,9 @@ from rawlog.tables import RECORDS
 
 def make_records(count: int, size: int) -> pa.RecordBatch:
     """Records of `size` bytes: a key of 8, the rest value."""
-    value = pa.array([os.urandom((size - 8) // 2).hex().encode() for _ in range(1024)] * (count // 1024 + 1)).slice(0, count)
+    value = pa.array([os.urandom((size - 8) // 2).hex().encode() for _ in range(1024)] * (count // 1024 + 1)).slice(
+        0, count
+    )
     columns = {
         "key": pa.array([b"k%07d" % (number % 10_000_000) for number in range(count)], pa.binary()),
         "value": value.cast(pa.binary()),
@@ -110,7 +112,9 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if given.librdkafka:
         theirs = produce(records, given.codec)
-        print(f"{'librdkafka to a local broker':<44} {theirs / 1e6:8.2f} million records/s  (encode: {rate / theirs:.1f} times)")
+        print(
+            f"{'librdkafka to a local broker':<44} {theirs / 1e6:8.2f} million records/s  (encode: {rate / theirs:.1f} times)"
+        )
 
 
 if __name__ == "__main__":

@@ -91,17 +91,20 @@ def write(
     overwrite: bool = False,
     **options: Any,
 ) -> int:
-    """Write rows of `records` as a file of `format`; the number of rows.
+    """Write rows of `records` as a file of `format`, or as a directory where the format is one of several files; the number of rows.
 
     `records` is anything Arrow takes: a Table, batches, a Polars frame, a DuckDB relation. Columns that are missing count as null.
     EncodeError if the format cannot carry something that is there, unless `accept_loss` names its column.
     """
     target = registry.format_named(format)
-    if target.encode is None:
-        able = [one.name for one in registry.formats().values() if one.encode is not None]
+    if not target.is_written:
+        able = [one.name for one in registry.formats().values() if one.is_written]
         raise OptionError(f"{target.name} cannot be written yet; these can: {', '.join(able)}")
     given = {name: str(value) for name, value in options.items()}
     counted = _Counted(target, given, frozenset(accept_loss))
+    if target.write is not None:
+        return target.write(counted.over(batches_of(records)), os.fspath(path), given, overwrite)
+    assert target.encode is not None
     with writing(os.fspath(path), overwrite=overwrite) as file:
         for piece in target.encode(counted.over(batches_of(records)), given):
             file.write(piece)

@@ -169,6 +169,9 @@ class Format:
     cuts: Callable[[File, Sequence[File], int], list[int]] | None = None
     #: (batches of `records`, options) -> the bytes of a file, in pieces.
     encode: Callable[[Iterable[pa.RecordBatch], Mapping[str, str]], Iterator[bytes]] | None = None
+    #: (batches of `records`, a directory, options, whether to replace what is there) -> the number of rows. For formats whose rows go to
+    #: several files at once; nothing appears in the directory unless all of it is whole.
+    write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str], bool], int] | None = None
     #: (batch of `records`, number of its first row, options) -> rows that would be lost or changed, by column.
     losses: Callable[[pa.RecordBatch, int, Mapping[str, str]], dict[str, int]] | None = None
     #: Checks over one file's frames.
@@ -177,6 +180,11 @@ class Format:
     @property
     def family(self) -> str:
         return self.name.split(".", 1)[0]
+
+    @property
+    def is_written(self) -> bool:
+        """Whether rows of `records` can be written in this format, as a file or as a directory."""
+        return self.encode is not None or self.write is not None
 
     @property
     def all_rules(self) -> Sequence[Rule[Any]]:
@@ -188,7 +196,7 @@ class Format:
             "read": self.decode is not None,
             "verify": bool(self.rules),
             "explain": self.explain is not None,
-            "write": self.encode is not None,
+            "write": self.is_written,
         }
         return [name for name, there in can.items() if there]
 

@@ -44,7 +44,7 @@ def format_named(name: str) -> Format:
     for candidate in families():
         if candidate.name == name:
             for format in candidate.formats:
-                if format.encode is not None or len(candidate.formats) == 1:
+                if format.is_written or len(candidate.formats) == 1:
                     return format
     raise UnknownFormatError(str(unknown("format", name, known)))
 

@@ -6,7 +6,7 @@ A Part is all that a reader needs, wherever it runs: threads here and tasks on S
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, UnknownFormatError
+from rawlog.findings import Findings
 from rawlog.format import File, Format, Spans, Want
 from rawlog.frames import Frames
 from rawlog.select import Selection
@@ -24,6 +25,9 @@ from rawlog.walk import walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: What a part of `findings` is about, where it is not one file.
+TOGETHER, ALL_TOGETHER = "the files of one group", "all files"
 
 Note = Callable[[str], None]
 
@@ -65,21 +69,53 @@ class Part:
 def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | None = None) -> list[Part]:
     """The parts that together hold a table's rows, in order. Reads names, sizes and indexes, not data, unless it must."""
     if table.name in ("files", "findings"):
-        return [Part((file,)) for file in tree if selection.takes_file(file)]
+        files = [file for file in tree if selection.takes_file(file)]
+        parts = [Part((file,)) for file in files]
+        if table.name == "findings" and files:
+            taken = set(files)
+            groups = [tuple(file for file in group if file in taken) for group in tree.groups]
+            parts += [Part(group, context=TOGETHER) for group in groups if group]
+            parts.append(Part(tuple(files), context=ALL_TOGETHER))
+        return parts
     for family in registry.families():
         if table.name in family.folds:
             # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
             by_row = {"topic", "partition"} & set(table.names)
             files = family.files_for(table.name, tree)
-            chosen = tuple(file for file in files if by_row or selection.takes_file(file))
-            return [Part(chosen)] if chosen else []
+            folded = tuple(
+                file for file in files if not _reads_itself(file, table) and (by_row or selection.takes_file(file))
+            )
+            own = [file for file in files if _reads_itself(file, table)]
+            return [*([Part(folded)] if folded else []), *_plan_files(tree, own, table, selection, split_size)]
+    return _plan_files(tree, tree, table, selection, split_size)
+
+
+def _reads_itself(file: File, table: Table) -> bool:
+    """Whether a file's own format reads it as the table; a fold is then only for the other files."""
+    return file.format in registry.formats_with(table)
+
+
+def _plan_files(
+    tree: Tree, files: Iterable[File], table: Table, selection: Selection, split_size: int | None
+) -> list[Part]:
     able = registry.formats_with(table)
     parts: list[Part] = []
-    for file in tree:
+    for file in files:
         if file.format in able and file.place.state is None and selection.takes_file(file):
             _check_readable(file)
             parts += _cut(tree, file, registry.formats()[file.format], table, selection, split_size)
     return parts
+
+
+def _findings(part: Part) -> Findings:
+    """What the rules say of one file, of a group, or of everything together."""
+    from rawlog.inspection import inspect_file, inspect_group, inspect_tree
+
+    if part.context == TOGETHER:
+        return inspect_group(part.files)
+    if part.context == ALL_TOGETHER:
+        return inspect_tree(Tree((), part.files))
+    return inspect_file(part.file)
 
 
 def _check_readable(file: File) -> None:
@@ -169,13 +205,11 @@ def read(
         yield selection.apply(rows.select(list(selection.needed(table).names)), table)
         return
     if table.name == "findings":
-        from rawlog.inspection import inspect_file
-
-        found = inspect_file(part.file).to_arrow().to_batches()
+        found = _findings(part).to_arrow().to_batches()
         yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in found)
         return
     for family in registry.families():
-        if table.name in family.folds:
+        if table.name in family.folds and not _reads_itself(part.file, table):
             wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
             for batch in family.folds[table.name](part.files, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)

@@ -60,7 +60,7 @@ def test_every_format_has_a_name_a_title_and_a_way_to_be_known() -> None:
         assert format.match is not None or format.sniff is not None
         assert (format.scan is not None) or not format.abilities(), "what cannot be scanned can do nothing"
         assert format.carries <= set(registry.RECORDS.names)
-        assert (format.encode is None) == (format.losses is None)
+        assert format.is_written == (format.losses is not None)
 
 
 PROGRAM = """

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from tests.services import die_with_parent, free_ports
 from tests.services.jars import class_path, java
@@ -63,7 +63,7 @@ class RocketBroker:
         self._socket: socket.socket | None = None
         self._number = 0
 
-    def __enter__(self) -> RocketBroker:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -107,10 +107,12 @@ class RocketBroker:
                     preexec_fn=die_with_parent,
                 )  # fmt: skip
             try:
-                return self._wait()
+                self._wait()
             except BrokerError as failure:
                 if "Address already in use" not in str(failure) or attempt == 2:
                     raise
+            else:
+                return
 
     def _wait(self) -> None:
         assert self._process is not None

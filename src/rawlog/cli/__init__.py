@@ -27,6 +27,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "count": ("look", "rawlog.cli.commands.count", "Print the number of rows."),
     "explain": ("look", "rawlog.cli.commands.explain", "The bytes of a frame, field by field."),
     "verify": ("check and mend", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
+    "extract": ("move", "rawlog.cli.commands.extract", "Write blobs as files, with a manifest."),
+    "erase": ("move", "rawlog.cli.commands.erase", "Copy a store without the content of chosen blobs."),
     "query": ("ask", "rawlog.cli.commands.query", "Ask in SQL; the tables of the paths are views."),
     "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
     "cluster": ("ask", "rawlog.cli.commands.cluster", "The cluster as the KRaft log tells it."),

@@ -52,7 +52,8 @@ def _intrinsic() -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             crc, array_value, start, steps = arguments
             array = context.make_array(signature.args[1])(context, builder, array_value)
-            multiply = cgutils.get_or_insert_function(
+            tools: Any = cgutils
+            multiply = tools.get_or_insert_function(
                 builder.module, ir.FunctionType(pair, [pair, pair, byte]), "llvm.x86.pclmulqdq"
             )
 
@@ -67,9 +68,9 @@ def _intrinsic() -> Any:
                 return builder.bitcast(builder.lshr(builder.bitcast(value, wide), ir.Constant(wide, bits)), pair)
 
             first = builder.insert_element(constant(0), crc, ir.Constant(ir.IntType(32), 0))
-            state = cgutils.alloca_once_value(builder, builder.xor(load(start), first))
+            state = tools.alloca_once_value(builder, builder.xor(load(start), first))
             fold = constant(FOLD_HIGH, FOLD_LOW)
-            with cgutils.for_range(builder, builder.sub(steps, ir.Constant(word, 1))) as loop:
+            with tools.for_range(builder, builder.sub(steps, ir.Constant(word, 1))) as loop:
                 at = builder.add(
                     start, builder.mul(builder.add(loop.index, ir.Constant(word, 1)), ir.Constant(word, STEP))
                 )

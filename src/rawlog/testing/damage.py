@@ -129,11 +129,16 @@ class Damage(Base):
             assert found[: len(kept)] == kept
 
 
+#: Kept for ever: what was allocated from a pool may be freed later (a caught error holds its frames), and crashes without its pool.
+_POOLS: list[pa.MemoryPool] = []
+
+
 @contextmanager
 def bounded(limit: int, what: str) -> Iterator[None]:
     """Python's, NumPy's and Arrow's memory grows by no more than `limit` inside the block."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
+    _POOLS.append(pool)
     pa.set_memory_pool(pool)
     started = not tracemalloc.is_tracing()
     if started:

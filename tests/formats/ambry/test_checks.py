@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
+from rawlog.errors import CorruptError
 from rawlog.findings import Finding
 from rawlog.formats.ambry.replicas import compare_stores
 from rawlog.formats.ambry.writer import segment_header
@@ -66,7 +67,7 @@ def test_a_changed_byte_of_content_is_a_wrong_checksum(store: Path) -> None:
     [hit] = found(store, "ambry.log.crc")
     assert hit.position == 18 + expected("store-small")["messages"][0]["header"]["blob_offset"]
     assert "blob record" in hit.message
-    with pytest.raises(rawlog.RawlogError, match="byte 18"):
+    with pytest.raises(CorruptError, match="byte 18"):
         rawlog.read(store / "0_0_log")
     kept = rawlog.read(store, errors="skip")
     assert kept.num_rows == 14

@@ -16,6 +16,7 @@ from rawlog.formats.ambry.writer import Properties, put_message, segment_header,
 from rawlog.inspection import inspect_file
 from rawlog.testing import FormatTests, base
 from rawlog.testing.base import rows_of, survives
+from rawlog.walk import walk
 from tests.formats.ambry.stores import STORES, expected, small_messages, store_path
 from tests.golden_data import GOLDEN, golden_path
 from tests.reference import ambry
@@ -237,4 +238,11 @@ class TestIndex(FormatTests):
             findings = inspect_file(file)
             assert not list(findings)
             [row] = self.open(path).table("files").to_arrow().to_pylist()
-            assert (row["state"], row["valid_size"]) == ("ok", file.size)
+            assert (row["state"], row["valid_size"]) == ("ok", file.size - 8)  # the closing checksum is no entry
+
+    @pytest.mark.parametrize("window", [1, 64, 105, 154, 1000])
+    def test_small_windows_equal_the_whole(self, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also where a window ends eight bytes behind an entry, which are not the closing checksum."""
+        whole = [rows_of(self.open(path), "ambry.index") for path in self.golden[:6]]
+        monkeypatch.setitem(walk.__kwdefaults__ or {}, "window", window)
+        assert [rows_of(self.open(path), "ambry.index") for path in self.golden[:6]] == whole

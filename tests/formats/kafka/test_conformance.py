@@ -43,6 +43,42 @@ def segment_rows(case: KafkaCase, path: Path) -> list[dict[str, Any]]:
     ]
 
 
+@st.composite
+def storable(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Rows of one partition, and ways to write them."""
+    count = draw(st.integers(1, 12))
+    start = draw(st.sampled_from([0, 0, 1000, (1 << 62)]))
+    steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 500, (1 << 31) + 7]), min_size=count, max_size=count))
+    offset = start - 1
+    magic = draw(st.sampled_from([2, 2, 2, 1]))
+    rows = []
+    for step in steps:
+        offset += step
+        time = draw(strategies.timestamps())
+        headers = draw(strategies.header_lists()) if magic == 2 else []
+        rows.append(
+            {
+                "key": draw(strategies.nullable(strategies.contents(300))),
+                "value": draw(strategies.nullable(strategies.contents(3000))),
+                "topic": "orders",
+                "partition": 0,
+                "offset": offset,
+                "timestamp": None if time == -1 else time * 1000,
+                "timestampType": draw(st.sampled_from([0, 0, 0, 1])),
+                "headers": [{"key": name, "value": value} for name, value in headers],
+            }
+        )
+    options = {
+        "codec": draw(st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"][: 5 if magic == 2 else 4])),
+        "magic": str(magic),
+        "batch_records": str(draw(st.sampled_from([1, 2, 5, 1000]))),
+        "batch_bytes": str(draw(st.sampled_from([1, 100, 5000, 1 << 20]))),
+        "segment_bytes": str(draw(st.sampled_from([40_000, 1 << 30]))),
+        "index_interval_bytes": str(draw(st.sampled_from([0, 100, 4096]))),
+    }
+    return options, rows
+
+
 class TestLog(FormatTests):
     format = "kafka.log"
     golden = tuple(path for case in CASES for path in case.segments)
@@ -79,6 +115,9 @@ class TestLog(FormatTests):
 
     def samples(self) -> st.SearchStrategy[bytes]:
         return strategies.logs(magics=(2, 2, 2, 1, 0)).map(lambda sample: sample.data)
+
+    def records(self) -> st.SearchStrategy[tuple[dict[str, str], list[dict[str, Any]]]]:
+        return storable()
 
     def owns(self, path: Path) -> bool | None:
         elsewhere = (".checkpoint", ".deleted", ".cleaned", ".swap")

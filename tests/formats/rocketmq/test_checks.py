@@ -174,12 +174,12 @@ def batch_gap(root: Path) -> None:
 
 
 def index_file(root: Path) -> Path:
-    return sorted((root / "index").iterdir())[0]
+    return min((root / "index").iterdir())
 
 
 def change_index_count(root: Path) -> None:
     # The last file, so that the number of slots can still be told by the entries that are left.
-    path = sorted((root / "index").iterdir())[-1]
+    path = max((root / "index").iterdir())
     raw = path.read_bytes()
     count = struct.unpack_from(">i", raw, 36)[0]
     patch(path, 36, struct.pack(">i", count - 1))

@@ -15,7 +15,14 @@ from rawlog.formats.rocketmq.repair import repair_store
 from rawlog.formats.rocketmq.writer import write_store
 from rawlog.tables import RECORDS
 from tests.formats.rocketmq.stores import copy, log_files, store
-from tests.formats.rocketmq.test_checks import break_framing, drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
+from tests.formats.rocketmq.test_checks import (
+    break_framing,
+    drop_blank,
+    flip_body,
+    leave_stale_entry,
+    tear_last_entry,
+    zero_page,
+)
 from tests.reference import rocketmq as reference
 
 SMALL = {"commitlog_size": "65536", "queue_size": "2000", "index_slots": "50", "index_entries": "150"}
@@ -148,7 +155,7 @@ def test_written_rows_are_read_again(codec: str, tmp_path: Path) -> None:
 def test_whole_entry_checksums_are_written_and_right(tmp_path: Path) -> None:
     write_store(table([row(number) for number in range(20)]), tmp_path / "out", SMALL | {"crc_property": "true"})
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
-    [headers] = {row["headers"][-1]["key"] for row in rawlog.read(tmp_path / "out").to_pylist()}, 
+    [headers] = {row["headers"][-1]["key"] for row in rawlog.read(tmp_path / "out").to_pylist()},
     assert headers == {"__CRC32#"}
 
 

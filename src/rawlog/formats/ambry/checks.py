@@ -289,7 +289,7 @@ def index_entry(seen: Inspection) -> Iterator[Mark]:
             position=int(frames.positions[index]),
             size=int(frames.sizes[index]),
             expected=f"at most {end}",
-            found=int(entries.offset[index] + entries.size[index]),
+            found=int(entries.offset[index]) + int(entries.size[index]),
         )
 
 

@@ -117,18 +117,15 @@ def begin(head: bytes, size: int) -> Origin:
 
 
 def scan(data: Bytes, kind: int) -> Frames:
-    """The whole entries of a window; the last one has the file's checksum behind it."""
+    """The whole entries of a window; the checksum behind the last of them is none."""
     size = kind >> VERSION_BITS
     if not size:
         none = np.empty(0, np.int64)
         return Frames(data, none, none, 0, Status.OK, kind)
     count = int(data.size) // size
     starts = np.arange(count, dtype=np.int64) * size
-    stops, left = starts + size, int(data.size) - count * size
-    if left == CRC_SIZE:
-        stops[-1:] += CRC_SIZE
-        left = 0
-    return Frames(data, starts, stops, int(data.size) - left, Status.TRUNCATED if left else Status.OK, kind)
+    left = int(data.size) - count * size
+    return Frames(data, starts, starts + size, count * size, Status.OK if left in (0, CRC_SIZE) else Status.TRUNCATED, kind)
 
 
 @dataclass(slots=True)
@@ -300,9 +297,7 @@ def explain_header(head: bytes, file: File) -> list[Node]:
 def explain_entry(frames: Frames, file: File) -> list[Node]:
     """One entry: key, value and padding."""
     version = frames.kind & (1 << VERSION_BITS) - 1
-    start = int(frames.starts[0])
-    stop = start + (frames.kind >> VERSION_BITS)
-    closing = frames.data[stop : int(frames.stops[0])].tobytes()
+    start, stop = int(frames.starts[0]), int(frames.stops[0])
     cursor = Cursor(frames.data[start:stop].tobytes(), base=frames.base + start)
     cursor.key()
     layout = VALUES[version]
@@ -314,13 +309,12 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
                 cursor.number(item.name, f"i{item.size * 8}", item.note)
     if cursor.left:
         cursor.raw("padding", cursor.left, meaning="up to the size of the longest entry")
-    if closing:
-        what = "over the whole file before it"
-        cursor.nodes.append(
-            Node(frames.base + stop, CRC_SIZE, "crc", "crc32", int.from_bytes(closing, "big"), what, closing.hex(" "))
-        )
-    size = stop - start + len(closing)
-    return [Node(frames.base + start, size, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
+    nodes = [Node(frames.base + start, stop - start, f"{layout.name}, number {frames.first}", children=cursor.nodes)]
+    if frames.last and frames.data.size - stop == CRC_SIZE:
+        closing = frames.data[stop:].tobytes()
+        stored, what = int.from_bytes(closing, "big"), "over the whole file before it"
+        nodes.append(Node(frames.base + stop, CRC_SIZE, "crc", "crc32", stored, what, closing.hex(" "), inside="the end of the file"))
+    return nodes
 
 
 __all__ = ["Entries", "Header", "IndexFile", "begin", "decode", "read_entries", "read_header", "read_index", "scan"]

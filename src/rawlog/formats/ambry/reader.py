@@ -142,7 +142,9 @@ class Messages:
     def expires(self) -> NDArray[np.int64]:
         """When a PUT expires, milliseconds; -1 never. As Utils.addSecondsToEpochTime: both must be known."""
         ttl, created = self["time_to_live"], self["creation_time"]
-        known = (ttl != NONE) & (created != NONE) & (np.abs(ttl) < MOST_MS // 1000) & (np.abs(created) < MOST_MS // 2)
+        most = MOST_MS // 2
+        known = (ttl != NONE) & (created != NONE) & (ttl > -most // 1000) & (ttl < most // 1000)
+        known &= (created > -most) & (created < most)
         return np.where(known, created + np.where(known, ttl, 0) * 1000, NONE)
 
     def __len__(self) -> int:

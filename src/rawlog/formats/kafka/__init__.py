@@ -53,6 +53,7 @@ LOG = Format(
     **_from("checkpoints", floor="log_start"),
     **_from("seek", seek="seek", cuts="cuts"),
     **_from("explanation", explain="explain_batch"),
+    **_from("sink", write="write", losses="losses"),
     **_from("checks", rules="rules"),
 )
 

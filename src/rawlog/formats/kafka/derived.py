@@ -44,7 +44,9 @@ class Limits:
     def told(cls, options: Mapping[str, str]) -> Limits:
         """What options of these names say. OptionError for what is no number, or none that a broker takes."""
         least = {"segment_bytes": 14, "segment_ms": 1, "segment_index_bytes": 24, "index_interval_bytes": 0}
-        changed = {one.name: whole_number(options, one.name, least[one.name]) for one in fields(cls) if one.name in options}
+        changed = {
+            one.name: whole_number(options, one.name, least[one.name]) for one in fields(cls) if one.name in options
+        }
         made = replace(cls(), **changed)
         if made.segment_bytes > kernels.MOST:
             raise OptionError(f"segment_bytes {made.segment_bytes:,}, at most {kernels.MOST:,} expected")

@@ -48,7 +48,13 @@ class PartitionWriter:
     """
 
     def __init__(
-        self, folder: Path, limits: Limits | None, *, topic_id: str | None = None, log_start: int = 0, interval: int = 4096
+        self,
+        folder: Path,
+        limits: Limits | None,
+        *,
+        topic_id: str | None = None,
+        log_start: int = 0,
+        interval: int = 4096,
     ) -> None:
         self.folder, self.limits, self.topic_id = folder, limits, topic_id
         if limits is None:
@@ -91,10 +97,10 @@ class PartitionWriter:
         assert self._file is not None
         start, stop = int(frames.starts[0]), int(frames.stops[-1])
         if stop - start == int(frames.sizes.sum()):
-            self._file.write(memoryview(frames.data[start:stop]))
+            self._file.write(memoryview(frames.data[start:stop]))  # type: ignore[arg-type]
         else:
             for first, last in zip(frames.starts.tolist(), frames.stops.tolist(), strict=True):
-                self._file.write(memoryview(frames.data[first:last]))
+                self._file.write(memoryview(frames.data[first:last]))  # type: ignore[arg-type]
         self.derivation.add(frames, head)
         self._has_v2 |= bool((head["magic"] == MAGIC_V2).any())
         self.end_offset = int(head["last_offset"][-1]) + 1

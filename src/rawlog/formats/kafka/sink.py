@@ -27,7 +27,7 @@ from rawlog.formats.kafka.writer import BATCH_BYTES, LARGEST_OFFSET, NO_LIMIT, B
 from rawlog.storage import is_remote, local_path
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-PENDING_BYTES = 16 << 20
+PENDING_BYTES = 4 << 20
 """What is gathered of a partition before it is encoded."""
 PENDING_TOTAL = 256 << 20
 """What is gathered of all partitions; then all of them are encoded."""
@@ -138,11 +138,15 @@ class _Sink:
             return
         for topic, number, part in self.split(batch):
             one = self.partition(topic, number)
-            one.pending.append(part)
-            one.waiting += part.nbytes
-            self.waiting += part.nbytes
-            if one.waiting >= PENDING_BYTES:
-                self.flush(one)
+            most = max(PENDING_BYTES, 2 * self.choice.batching.bytes)
+            step = max(1, most * part.num_rows // max(part.nbytes, 1))
+            for at in range(0, part.num_rows, step):
+                piece = part.slice(at, step)
+                one.pending.append(piece)
+                one.waiting += piece.nbytes
+                self.waiting += piece.nbytes
+                if one.waiting >= most:
+                    self.flush(one)
         if self.waiting >= PENDING_TOTAL:
             for one in self.partitions.values():
                 self.flush(one)
@@ -180,7 +184,9 @@ class _Sink:
             folder = self.stage / name
             folder.mkdir()
             choice = self.choice
-            writer = PartitionWriter(folder, choice.limits, topic_id=self.topic_id(topic), log_start=choice.start_offset)
+            writer = PartitionWriter(
+                folder, choice.limits, topic_id=self.topic_id(topic), log_start=choice.start_offset
+            )
             self.partitions[key] = _Partition(writer)
         return self.partitions[key]
 
@@ -198,7 +204,7 @@ class _Sink:
         """Encode what waits; without `whole` the rows of an unfilled last batch go on waiting."""
         if not one.pending:
             return
-        batch = pa.concat_batches(one.pending)
+        batch = one.pending[0] if len(one.pending) == 1 else pa.concat_batches(one.pending)
         self.waiting -= one.waiting
         first = None
         if one.numbered is None:
@@ -212,7 +218,8 @@ class _Sink:
         one.writer.append(made.frames, made.head)
         if len(made.head):
             one.last_offset = int(made.head["last_offset"][-1])
-        rest = batch.slice(made.rows)
+        # A copy, so that the few rows left do not keep all that came with them in memory.
+        rest = batch.take(pa.array(np.arange(made.rows, batch.num_rows)))
         one.pending = [rest] if rest.num_rows else []
         one.waiting = rest.nbytes if rest.num_rows else 0
         self.waiting += one.waiting

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rawlog import compression
 from rawlog.errors import EncodeError, OptionError, unknown
 from rawlog.formats.kafka.heads import Heads
-from rawlog.formats.kafka.kernels import encode as kernels
+from rawlog.formats.kafka.kernels import encode
 from rawlog.formats.kafka.kernels.heads import NAMES, WRAPPER
 from rawlog.formats.kafka.layouts import BATCH, CODECS, ENTRY_V1, MAGIC_V2, NONE, Attributes, ControlType
 from rawlog.formats.kafka.reader import COLUMNS, decode_columns
@@ -29,6 +29,8 @@ BATCH_BYTES = 256 << 10
 LARGEST_OFFSET = (1 << 63) - 1
 LAST_LEGACY_CODEC = 3
 NO_LIMIT = 1 << 62
+kernels: Any = encode
+"""Their many arguments come as tuples, which the type checker cannot count."""
 
 
 def _frozen(array: NDArray[Any], type: Any) -> NDArray[Any]:
@@ -60,7 +62,9 @@ class Batching:
         if self.codec not in CODECS:
             raise unknown("codec", self.codec, CODECS)
         if self.magic != MAGIC_V2 and CODECS.index(self.codec) > LAST_LEGACY_CODEC:
-            raise OptionError(f"codec {self.codec}: magic {self.magic} knows {', '.join(CODECS[: LAST_LEGACY_CODEC + 1])}")
+            raise OptionError(
+                f"codec {self.codec}: magic {self.magic} knows {', '.join(CODECS[: LAST_LEGACY_CODEC + 1])}"
+            )
         if self.level is not None:
             compression.compress(self.codec, b"", self.level)
         return self
@@ -199,7 +203,9 @@ def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: 
     )
     if status == Status.BAD_VALUE:
         offset, before = int(rows.offsets[reached]), int(rows.offsets[reached - 1]) if reached else previous
-        what = f"offset {offset:,} after {before:,}: offsets must rise" if before != NONE else f"offset {offset:,} below 0"
+        what = (
+            f"offset {offset:,} after {before:,}: offsets must rise" if before != NONE else f"offset {offset:,} below 0"
+        )
         raise EncodeError(what)
     if status != OK:
         raise EncodeError(f"offset {int(rows.offsets[reached]):,}: a record longer than a batch can be (2 GiB)")
@@ -252,7 +258,7 @@ def _encode_v2(
     if batching.codec != "none":
         out, starts, stops = _compressed(out, starts, stops, batching)
         size = out.size
-    sealed, position, status = kernels.seal_batches(out, starts, stops, head.values)
+    sealed, _, status = kernels.seal_batches(out, starts, stops, head.values)
     if status != OK:
         raise EncodeError(f"offset {int(head['base_offset'][sealed]):,}: a batch longer than 2 GiB")
     return Frames(out[:size], starts, stops, size, Status.OK), head
@@ -266,7 +272,10 @@ def _compressed(
     pieces: list[Any] = []
     room = bytes(BATCH.size)
     for start, stop in zip((starts + BATCH.size).tolist(), stops.tolist(), strict=True):
-        pieces += (room, compression.compress(batching.codec, window[start:stop], batching.level) if stop > start else b"")
+        pieces += (
+            room,
+            compression.compress(batching.codec, window[start:stop], batching.level) if stop > start else b"",
+        )
     ends = np.cumsum(np.array([len(piece) for piece in pieces], np.int64).reshape(-1, 2).sum(axis=1))
     begins = np.concatenate((np.zeros(1, np.int64), ends[:-1])) if ends.size else ends
     return np.frombuffer(bytearray().join(pieces), np.uint8), begins, ends
@@ -318,7 +327,9 @@ class BatchFields:
         )
 
 
-def encode_batch(records: pa.RecordBatch, fields: BatchFields, codec: str = "none", level: int | None = None) -> Encoded:
+def encode_batch(
+    records: pa.RecordBatch, fields: BatchFields, codec: str = "none", level: int | None = None
+) -> Encoded:
     """One batch of magic 2 of these rows of `records`, whose offsets must rise within what the fields say.
 
     EncodeError for offsets outside of the batch, or more than it can hold.
@@ -372,7 +383,9 @@ def encode_batch(records: pa.RecordBatch, fields: BatchFields, codec: str = "non
     return Encoded(*_encode_v2(rows, head, firsts, sizes, payloads, batching), count)
 
 
-def stored_records(frames: Frames, head: Heads, index: int, *, limit: int = compression.DEFAULT_LIMIT) -> pa.RecordBatch:
+def stored_records(
+    frames: Frames, head: Heads, index: int, *, limit: int = compression.DEFAULT_LIMIT
+) -> pa.RecordBatch:
     """The records of one batch with the times they were sent with, also where log append time hides them."""
     from rawlog.columns import batch, constant
     from rawlog.tables import RECORDS

@@ -38,7 +38,7 @@ def records_of(seen: Inspection) -> Parts:
     return found
 
 
-@rule("kraft.checkpoint.incomplete", Severity.ERROR)
+@rule("kraft.checkpoint.incomplete", Severity.WARNING)
 def incomplete(seen: Inspection) -> Iterator[Mark]:
     """A snapshot does not begin with its header or does not end with its footer: it was not written to its end, or was cut.
 

@@ -239,7 +239,8 @@ def not_utf8(seen: Inspection) -> Iterator[Mark]:
             except UnicodeDecodeError as error:
                 marks += 1
                 if marks <= MOST_MARKS:
-                    yield Mark(f"{name}: not UTF-8 ({error.reason})", position=rows.frame_position(row), found=part[error.start : error.end].hex())
+                    shown = part[error.start : error.end].hex()
+                    yield Mark(f"{name}: not UTF-8 ({error.reason})", position=rows.frame_position(row), found=shown)
 
 
 @rule("rocketmq.commitlog.filler", Severity.INFO)
@@ -328,7 +329,8 @@ def batch_queue_order(seen: Inspection) -> Iterator[Mark]:
     base, count = rows["base_offset"].astype(np.int64), rows["batch_size"].astype(np.int64)
     expected = np.concatenate(([seen.memory.get("next", int(base[0]) if base.size else 0)], base + count))
     for row in _numbers(base != expected[:-1]):
-        yield Mark("a batch with a gap before it", position=int(seen.frames.positions[row]), expected=int(expected[row]), found=int(base[row]))
+        position = int(seen.frames.positions[row])
+        yield Mark("a batch with a gap before it", position=position, expected=int(expected[row]), found=int(base[row]))
     if base.size:
         seen.memory["next"] = int(expected[-1])
 
@@ -395,7 +397,8 @@ def index_chains(seen: Inspection) -> Iterator[Mark]:
         )
     used = int(np.count_nonzero(newest))
     if used != header.used_slots:
-        yield Mark("a number of used slots that is wrong", position=INDEX_HEADER.at("used_slots"), size=4, expected=used, found=header.used_slots)
+        at = INDEX_HEADER.at("used_slots")
+        yield Mark("a number of used slots that is wrong", position=at, size=4, expected=used, found=header.used_slots)
 
 
 def key_index() -> Sequence[Rule[Inspection]]:

@@ -16,6 +16,7 @@ from rawlog.format import File
 from rawlog.formats.rocketmq import COMMIT_LOG, config
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
+from rawlog.formats.rocketmq.kernels import text as text_kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     DELAY_LEVELS_MS,
@@ -163,7 +164,9 @@ def _batches(rows: Messages, packed: NDArray[np.bool_], units: NDArray[np.int64]
     numbers = np.flatnonzero(packed)
     bases, counts = property_values(rows, numbers, "INNER_BASE"), property_values(rows, numbers, "INNER_NUM")
     for row, base, count in zip(numbers.tolist(), bases, counts, strict=True):
-        units[U_OFFSET, row] = _number(base) if _number(base) is not None else units[U_OFFSET, row]
+        first = _number(base)
+        if first is not None:
+            units[U_OFFSET, row] = first
         units[U_BATCH, row] = _number(count) or 1
 
 
@@ -187,7 +190,7 @@ def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArra
 
 def _keys(rows: Messages, pairs: Pairs, take: NDArray[np.bool_], into: Derived) -> None:
     special = pairs.special
-    room = int(np.maximum(special[derive.S_KEYS_SIZE], 0).sum()) + 2 * len(rows) + 1
+    room = int(np.maximum(special[text_kernels.S_KEYS_SIZE], 0).sum()) + 2 * len(rows) + 1
     hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
     count, _, status = derive.hash_keys(
         rows.data,

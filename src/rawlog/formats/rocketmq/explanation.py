@@ -164,7 +164,8 @@ def _body(data: Bytes, at: int, size: int, base: int, flag: int, stored: int) ->
 
 
 def _inner(content: Bytes, base: int) -> list[Node]:
-    nodes, position = [], 0
+    nodes: list[Node] = []
+    position = 0
     layout = layouts.INNER
     while content.size - position >= layout.size + layouts.PROPERTIES.size:
         size, body = _int(content, position, 4), _int(content, position + layout.at("body_length"), 4)

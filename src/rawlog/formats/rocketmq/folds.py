@@ -16,6 +16,7 @@ import pyarrow as pa
 from rawlog import columns
 from rawlog.format import File
 from rawlog.formats.rocketmq import config, dispatch, tables
+from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
@@ -225,7 +226,7 @@ def entries_of(files: Sequence[File]) -> Iterator[Entry]:
             codes = np.asarray(topics.indices)
             system = np.array([_is_system(name) for name in names])[codes]
             out = np.empty((2, len(rows)), np.int64)
-            dispatch.derive.find_property(
+            derive.find_property(
                 rows.data, rows[fields.F_PROPERTIES], rows[fields.F_PROPERTIES_SIZE], np.frombuffer(b"REAL_TOPIC", np.uint8), out
             )
             for row in np.flatnonzero((system | (out[1] >= 0)) & ~rows.fillers).tolist():

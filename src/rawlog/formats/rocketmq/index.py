@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -213,7 +213,8 @@ class Index:
 
     def look_up(self, hash: int) -> list[int]:
         """The physical offsets of a hash, the newest first. CorruptError if the chain leaves the file or does not descend."""
-        header, found = self.header, []
+        header = self.header
+        found: list[int] = []
         if not header.slots:
             return found
         slot = INDEX_HEADER.size + hash % header.slots * SLOT.size
@@ -243,7 +244,7 @@ class Index:
     def slots(self) -> NDArray[Any]:
         return np.frombuffer(self.source.read(INDEX_HEADER.size, self.header.slots * SLOT.size), ">i4")
 
-    def __enter__(self) -> Index:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

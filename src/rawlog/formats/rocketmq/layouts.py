@@ -248,6 +248,6 @@ RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX = "%RETRY%", "%DLQ%", "%LMQ%"
 
 DELAY_LEVELS_MS = tuple(
     int(text[:-1]) * {"s": 1000, "m": 60_000, "h": 3_600_000}[text[-1]]
-    for text in "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h".split()
+    for text in ("1s", "5s", "10s", "30s", *(f"{minutes}m" for minutes in range(1, 11)), "20m", "30m", "1h", "2h")
 )
 """The default delay of level 1, 2 …"""

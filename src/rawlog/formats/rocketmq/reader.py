@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog import columns, compression
-from rawlog.errors import CorruptError, DataError, RawlogError, UnsupportedError
+from rawlog.errors import CorruptError, DataError, UnsupportedError
 from rawlog.format import NO_TIME, File, Spans, Want
 from rawlog.formats.rocketmq import text
 from rawlog.formats.rocketmq.kernels import entries as kernels
@@ -126,19 +126,22 @@ class Messages:
 
     @property
     def crc_ok(self) -> NDArray[np.bool_]:
-        return self[kernels.F_CRC_OK] != 0
+        found: NDArray[np.bool_] = self[kernels.F_CRC_OK] != 0
+        return found
 
     @property
     def positions(self) -> NDArray[np.int64]:
         """Of the messages (not of DLedger's heads) in the file."""
-        return self[kernels.F_START] + self.frames.base
+        found: NDArray[np.int64] = self[kernels.F_START] + self.frames.base
+        return found
 
     @property
     def stale(self) -> NDArray[np.bool_]:
         """Which messages say that they stand elsewhere."""
         if self.start < 0:
             return np.zeros(len(self), np.bool_)
-        return self[kernels.F_PHYSICAL] != self.positions + self.start
+        found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
+        return found
 
     @property
     def fillers(self) -> NDArray[np.bool_]:
@@ -423,18 +426,3 @@ def context(file: File, group: object, options: dict[str, str]) -> str | None:
     """The isolation asked for: decoding needs no other fact of the store."""
     return options.get("isolation")
 
-
-__all__ = [
-    "Bodies",
-    "Messages",
-    "RawlogError",
-    "bodies",
-    "context",
-    "decode",
-    "fault",
-    "first_address",
-    "micros",
-    "resync",
-    "scan",
-    "spans",
-]

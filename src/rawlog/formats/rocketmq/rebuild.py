@@ -16,6 +16,7 @@ from rawlog.format import File
 from rawlog.formats.rocketmq import dispatch, index
 from rawlog.formats.rocketmq.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, Derived, Queue
 from rawlog.formats.rocketmq.kernels import derive
+from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
     CHECKPOINT,
@@ -49,7 +50,7 @@ class Sizes:
     entries: int = DEFAULT_ENTRIES
 
     def told(self, options: Mapping[str, str]) -> Sizes:
-        """The same with what options say: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots`, `index_entries`."""
+        """The same with what options say: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots` …"""
         names = {
             "commit_log": "commitlog_size",
             "queue": "queue_size",
@@ -132,7 +133,7 @@ def write_derived(files: Sequence[File], stage: Path, sizes: Sizes, options: Map
             dispatch.derive_from(part, settings, derived)
             report.messages += len(part)
             if len(part):
-                last = max(last, int(part[dispatch.kernels.F_STORE_TIME].max()))
+                last = max(last, int(part[fields.F_STORE_TIME].max()))
             if stop < len(rows):
                 report.notes.append(f"{file.path}: byte {rows.frame_position(stop):,}: wrong checksum; nothing behind it was derived from")
                 break

@@ -34,6 +34,7 @@ from rawlog.formats.rocketmq.layouts import (
     LARGEST_BODY,
     LARGEST_TOPIC_V1,
     LMQ_PREFIX,
+    MAGIC_BLANK,
     PRE_BLANK_SIZE,
     PROPERTIES,
     TOPIC_V1,
@@ -154,7 +155,8 @@ class _Mended:
                     self.fill(end, run.start, run)
             self.add(run)
             end, seen = run.stop, True
-        return self._end(file, first, end, seen, is_last) and self.report.bytes_lost == lost_before and len(self.report.notes) == notes_before
+        ended = self._end(file, first, end, seen, is_last)
+        return ended and self.report.bytes_lost == lost_before and len(self.report.notes) == notes_before
 
     def _end(self, file: File, first: int, end: int, seen: bool, is_last: bool) -> bool:
         """What stands behind the last sound message: a blank entry, zeros, or something lost."""
@@ -178,7 +180,7 @@ class _Mended:
             return
         sizes = entries.sizes()
         data = entries.encode(sizes, run.rows[fields.F_PHYSICAL].copy(), run.start, run.stop)
-        self.log.write(run.start, memoryview(data))
+        self.log.write(run.start, data.data)
 
     def fill(self, start: int, stop: int, run: Run) -> None:
         """Cover a hole so that a broker reads across it, and so that every queue keeps its numbers.
@@ -198,8 +200,8 @@ class _Mended:
         if at < stop:
             pieces.append((at, None))
         pieces = joined(pieces, stop)
-        for (begin, slot), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
-            self._cover(begin, end, slot, time)
+        for (begin, known), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
+            self._cover(begin, end, known, time)
 
     def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
         if slot is not None:
@@ -244,7 +246,7 @@ def placeholder_size(slot: Slot) -> int:
 
 
 def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
-    """An entry of exactly `size` bytes, all zeros inside: in the place and with the number of a lost message, else one that no queue shows."""
+    """An entry of exactly `size` bytes, zeros inside: with the number of a lost message, else one that no queue shows."""
     topic = FILLER_TOPIC if slot is None else slot.topic
     numbers = np.zeros((kernels.NUMBERS, 1), np.int64)
     numbers[kernels.N_SYS_FLAG] = int(SysFlag.PREPARED | SysFlag.COMMIT) if slot is None else 0
@@ -308,7 +310,7 @@ def _tail(file: File, position: int) -> str:
         head = source.read(position, BLANK.size)
         if len(head) == BLANK.size:
             room, magic = np.frombuffer(head, ">i4").tolist()
-            if magic == fields.MAGIC_BLANK and room == source.size - position:
+            if magic == MAGIC_BLANK and room == source.size - position:
                 return "blank"
         last, at = 0, position
         while at < source.size:

@@ -1,6 +1,6 @@
 """Reading less of a commit log: by key through the key index, by queue offset through the consume queue, by time through the key index.
 
-Indexes are only trusted for the addresses they cover; what lies outside (before the first index file, between two, behind the last) is read.
+Indexes are only trusted for the addresses they cover; what lies outside (before the first file, between two, behind the last) is read.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def write_sized(path: Path, pieces: list[NDArray[np.uint8] | bytes], size: int) 
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         for piece in pieces:
-            file.write(memoryview(piece).cast("B"))
+            file.write(bytes(piece) if isinstance(piece, bytes) else piece.tobytes())
         file.truncate(size)
 
 

@@ -1,8 +1,11 @@
-"""What verification looks for among the files of a store: sizes and names, commit log against queues, index and checkpoint, and what a
-broker would do with them at its next start."""
+"""What verification looks for among the files of a store.
+
+Sizes and names, commit log against queues, index and checkpoint, and what a broker would do with them at its next start.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -84,7 +87,7 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
     A broker passes over it without a word; queues that it rebuilds close ranks, so that their numbers no longer are those in the messages.
     """
     for store in stores_of(files):
-        for log, following in zip(store.logs, store.logs[1:], strict=False):
+        for log, following in itertools.pairwise(store.logs):
             if log.stop < following.start:
                 yield Mark(
                     f"the commit log lacks {following.start - log.stop:,} bytes before this file",
@@ -249,7 +252,8 @@ def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
         same = (seen.wanted[U_PHYSICAL][order] == seen.addresses) & seen.is_real
         wrong = same & ((seen.rows["size"] != seen.wanted[U_SIZE][order]) | (tags != seen.wanted[U_TAG][order]))
         if seen.is_batch:
-            wrong |= same & ((seen.rows["base_offset"] != seen.wanted[U_OFFSET][order]) | (seen.rows["batch_size"] != seen.wanted[U_BATCH][order]))
+            wrong |= same & (seen.rows["base_offset"] != seen.wanted[U_OFFSET][order])
+            wrong |= same & (seen.rows["batch_size"] != seen.wanted[U_BATCH][order])
         for row in np.flatnonzero(wrong).tolist()[:MOST_MARKS]:
             path, position = seen.place(row)
             yield Mark(
@@ -298,7 +302,7 @@ def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
             path, position = seen.place(row)
             behind = seen.addresses[row] >= seen.store.end
             yield Mark(
-                "a unit that points behind the end of the commit log; a broker would cut it off" if behind else "a unit that points to no message",
+                "a unit that points behind the end of the log; a broker would cut it off" if behind else "a unit that points to no message",
                 position,
                 seen.unit_size,
                 found=int(seen.addresses[row]),
@@ -310,7 +314,7 @@ def _in_missing(seen: Comparison) -> NDArray[np.bool_]:
     """Which addresses lie in commit-log files that are not there."""
     missing = np.zeros(len(seen.rows), np.bool_)
     logs = seen.store.logs
-    for log, following in zip(logs, logs[1:], strict=False):
+    for log, following in itertools.pairwise(logs):
         missing |= (seen.addresses >= log.stop) & (seen.addresses < following.start)
     return missing
 
@@ -419,7 +423,8 @@ def index_differs(files: Sequence[File]) -> Iterator[Mark]:
                 if store.begin <= a < store.end and (h, a) not in real
             ]
             if wrong:
-                yield Mark(f"{len(wrong):,} entries of the key index belong to no key of a message", path=file.path, found=f"entry {wrong[0] + 1}")
+                what = f"{len(wrong):,} entries of the key index belong to no key of a message"
+                yield Mark(what, path=file.path, found=f"entry {wrong[0] + 1}")
 
 
 @rule("rocketmq.store.checkpoint", Severity.WARNING)
@@ -435,7 +440,8 @@ def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
             continue
         for name in ("physic_timestamp", "logics_timestamp", "index_timestamp"):
             if point[name] > last:
-                yield Mark(f"{name} is later than the last message", path=store.of("rocketmq.checkpoint")[0].path, expected=f"at most {last}", found=point[name])
+                path = store.of("rocketmq.checkpoint")[0].path
+                yield Mark(f"{name} is later than the last message", path=path, expected=f"at most {last}", found=point[name])
 
 
 @rule("rocketmq.store.abort", Severity.INFO)

@@ -1,8 +1,8 @@
 """Text columns and property columns from spans of bytes that a kernel found.
 
 RocketMQ defines topics and properties as UTF-8 and checks nowhere that they are. Bytes that are not stay visible as `\\xNN`, as
-Python's `backslashreplace` writes them, so that no row is refused and nothing vanishes; a finding tells of them, and the column `headers` of
-`records` has the values' own bytes.
+Python's `backslashreplace` writes them, so that no row is refused and nothing vanishes; a finding tells of them, and the column
+`headers` of `records` has the values' own bytes.
 """
 
 from __future__ import annotations

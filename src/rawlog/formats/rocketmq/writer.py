@@ -74,7 +74,7 @@ class LogWriter:
             start, upto = int(addresses[row]), int(addresses[stop - 1] + sizes[stop - 1])
             part = entries.slice(row, stop)
             self.seek(start)
-            self._file.write(memoryview(part.encode(sizes[row:stop], addresses[row:stop], start, upto)))
+            self._file.write(part.encode(sizes[row:stop], addresses[row:stop], start, upto).data)
             self.end, row = upto, stop
         return addresses
 

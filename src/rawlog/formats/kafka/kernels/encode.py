@@ -48,7 +48,7 @@ SIZE_FIELD = 4
 @inline
 def size_bytes(size: Any) -> Any:
     """What a key or value of `size` bytes takes with its length; -1 is a null."""
-    return size_varint(size) + (size if size > 0 else 0)
+    return size_varint(size) + (max(0, size))
 
 
 @inline

@@ -107,7 +107,7 @@ def hash_keys(
             continue
         start = np.int64(topics[row])
         front = step(hash_utf8(data, start, start + np.int64(topic_sizes[row]), np.int64(0)), HASH_SIGN)
-        if hashes.size - count < 1 + max(keys, 0):
+        if hashes.size - count < 1 + (max(0, keys)):
             return count, row, FULL
         if unique > 0:
             start = np.int64(special[S_UNIQUE, row])
@@ -146,7 +146,7 @@ def append_keys(hashes: Any, addresses: Any, stored: Any, start: Any, state: Any
         seconds = np.int64(0)
         if state[X_BEGIN_TIME] > 0:
             seconds = (time - state[X_BEGIN_TIME]) // 1000 if time > state[X_BEGIN_TIME] else np.int64(0)
-            seconds = min(seconds, MOST_SECONDS)
+            seconds = seconds if seconds < MOST_SECONDS else np.int64(MOST_SECONDS)
         at = count * ENTRY_SIZE
         write_i32(entries, at + ENTRY_HASH, value)
         write_i64(entries, at + ENTRY_PHYSICAL, np.int64(addresses[index]))

@@ -24,7 +24,7 @@ S_KEYS, S_KEYS_SIZE, S_TAGS, S_TAGS_SIZE, S_UNIQUE, S_UNIQUE_SIZE = range(SPECIA
 HEX = np.array([int.from_bytes(b"%02X" % byte, "big") for byte in range(256)], np.int64)
 """Two hex digits a byte, as the big-endian number of their characters."""
 LOWER_HEX = np.frombuffer(b"0123456789abcdef", np.uint8).astype(np.int64)
-LARGEST_HOST = 48
+LARGEST_HOST = 56
 """Bytes that a host takes as text at most."""
 
 

@@ -1,0 +1,109 @@
+"""All derived files of a partition anew from its log segments alone, as a broker's own recovery writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rawlog.errors import AccessError
+from rawlog.format import File
+from rawlog.formats.kafka.derived import Limits
+from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.log import sound
+from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, staged
+from rawlog.formats.kafka.paths import split
+from rawlog.status import Status
+from rawlog.storage import Source, local_path
+from rawlog.walk import describe, walk
+
+
+@dataclass(slots=True)
+class Report:
+    """What was written, and what was left out."""
+
+    target: str = ""
+    segments: int = 0
+    batches: int = 0
+    bytes: int = 0
+    bytes_lost: int = 0
+    end_offset: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def segments_of(files: Sequence[File]) -> list[File]:
+    """The log segments among a partition's files that a broker would load, in order. AccessError if there is none."""
+    found = [one for one in files if one.format == "kafka.log" and one.place.state is None]
+    if not found:
+        raise AccessError("no log segment is there to rebuild anything from")
+    for one in found:
+        if one.problem is not None:
+            raise AccessError(f"{one.path}: {one.problem}")
+    return sorted(found, key=lambda one: one.place.start_offset or 0)
+
+
+def rebuild_partition(
+    files: Sequence[File],
+    target: str | os.PathLike[str],
+    options: Mapping[str, str] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Report:
+    """Write a partition directory: the log as it is, and everything derived from it anew.
+
+    `index_interval_bytes` among the options is the topic's. An unfinished batch at the end of the log is left out, and noted; DataError
+    for damage, which is for repair to mend.
+    """
+    from rawlog.formats.kafka import LOG
+
+    limits = Limits.told(options or {})
+    path = Path(local_path(os.fspath(target))).absolute()
+    segments = segments_of(files)
+    report = Report(str(path))
+    with staged(path.parent, overwrite=overwrite) as stage:
+        folder = stage / path.name
+        folder.mkdir()
+        writer = PartitionWriter(folder, None, interval=limits.index_interval_bytes)
+        try:
+            for segment in segments:
+                writer.begin(segment.place.start_offset or 0)
+                reached, status = 0, Status.OK
+                for frames in walk(segment, LOG, errors="raise"):
+                    head = heads(frames)
+                    _, error = sound(frames, head)
+                    if error is not None:
+                        raise error.at(path=segment.path, format=LOG.name)
+                    if len(frames):
+                        writer.append(frames, head)
+                    reached, status = frames.reached_in_file, frames.status
+                    if status is Status.TRUNCATED and frames.last and segment is not segments[-1]:
+                        raise describe(LOG, frames, segment.path)
+                if segment.size > reached:
+                    report.bytes_lost += 0 if status is Status.PADDING else segment.size - reached
+                    what = "zeros of preallocation" if status is Status.PADDING else "an unfinished batch"
+                    report.notes.append(f"{split(segment.path)[1]}: {segment.size - reached:,} bytes left out: {what}")
+            writer.close()
+        finally:
+            writer.abandon()
+        keep_beside(files, folder)
+        keep_times(segments, folder)
+    report.segments, report.batches, report.bytes = writer.segments, writer.batches, writer.bytes
+    report.end_offset = writer.end_offset
+    return report
+
+
+def keep_beside(files: Sequence[File], folder: Path) -> None:
+    """Carry over what no log tells: the topic's id."""
+    for file in files:
+        if file.format == "kafka.partition" and file.problem is None:
+            with Source(file.path) as source:
+                (folder / METADATA).write_bytes(source.read(0, source.size))
+
+
+def keep_times(segments: Sequence[File], folder: Path) -> None:
+    """The times of the segments' files: retention goes by them where records have no time of their own."""
+    for segment in segments:
+        copy = folder / split(segment.path)[1].removesuffix(".swap")
+        if segment.modified is not None and copy.exists():
+            os.utime(copy, (segment.modified, segment.modified))

@@ -1,0 +1,51 @@
+"""Snapshots and election states show what every format must (`rawlog.testing`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rawlog.formats.kafka.messages import encode_framed
+from rawlog.formats.kraft.writer import encode_checkpoint
+from rawlog.testing import FormatTests
+from tests.golden_data import GOLDEN
+from tests.kraft_data import BROKERS, data_dir, dumped_metadata
+
+RECORDS = [
+    encode_framed("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 25}),
+    encode_framed("TopicRecord", {"name": "demo", "topicId": bytes(range(16))}),
+    encode_framed("UserScramCredentialRecord", {"name": "alice", "mechanism": 1, "salt": b"salt", "iterations": 4096}),
+]
+
+
+class TestCheckpoint(FormatTests):
+    format = "kraft.checkpoint"
+    golden = sorted(path for broker in BROKERS for path in data_dir(broker).rglob("*.checkpoint"))
+    small = [b"".join(encode_checkpoint(RECORDS, 3, 1_700_000_000_000)), b"".join(encode_checkpoint([], 0, 0))]
+    everything = GOLDEN
+    name = "__cluster_metadata-0/00000000000000000007-0000000003.checkpoint"
+
+    def expected(self, path: Path) -> dict[str, list[dict[str, Any]]]:
+        for broker in BROKERS:
+            if data_dir(broker) in path.parents:
+                told = dumped_metadata(broker).get(str(path.relative_to(data_dir(broker))), [])
+                columns = ("offset", "type", "is_control")
+                return {"kraft.metadata": [{name: row[name] for name in columns} for row in told]} if told else {}
+        raise AssertionError(path)
+
+    def owns(self, path: Path) -> bool | None:
+        return path.name.endswith(".checkpoint")
+
+
+class TestQuorum(FormatTests):
+    format = "kraft.quorum"
+    golden = sorted(path for broker in BROKERS for path in data_dir(broker).rglob("quorum-state"))
+    small = [
+        b'{"clusterId":"","leaderId":1,"leaderEpoch":3,"votedId":-1,"appliedOffset":0,"currentVoters":[{"voterId":1}],"data_version":0}',
+        b'{"leaderId":1,"leaderEpoch":2,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}',
+    ]
+    everything = GOLDEN
+    name = "__cluster_metadata-0/quorum-state"
+
+    def owns(self, path: Path) -> bool | None:
+        return path.name == "quorum-state"
