@@ -53,10 +53,20 @@ def records(count: int, chance: random.Random) -> Iterator[bytes]:
         kind = chance.random()
         if kind < 0.75:
             isr = chance.sample(range(BROKERS), 2)
-            change = {"partitionId": chance.randrange(PARTITIONS), "topicId": chance.choice(ids), "isr": isr, "leader": isr[0]}
+            change = {
+                "partitionId": chance.randrange(PARTITIONS),
+                "topicId": chance.choice(ids),
+                "isr": isr,
+                "leader": isr[0],
+            }
             yield encode_framed("PartitionChangeRecord", change, 2)
         elif kind < 0.85:
-            config = {"resourceType": 2, "resourceName": f"topic-{chance.randrange(TOPICS)}", "name": "retention.ms", "value": "1000"}
+            config = {
+                "resourceType": 2,
+                "resourceName": f"topic-{chance.randrange(TOPICS)}",
+                "name": "retention.ms",
+                "value": "1000",
+            }
             yield encode_framed("ConfigRecord", config)
         elif kind < 0.98:
             yield encode_framed("NoOpRecord", {})

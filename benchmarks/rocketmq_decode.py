@@ -165,7 +165,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        writer.write_store(rows(options.mb << 20), folder / "store", {"derived": "none", "commitlog_size": str((options.mb + options.mb // 8 + 16) << 20)})
+        size_of_file = (options.mb + options.mb // 8 + 16) << 20
+        writer.write_store(
+            rows(options.mb << 20), folder / "store", {"derived": "none", "commitlog_size": str(size_of_file)}
+        )
         log = folder / "store" / "commitlog" / ("0" * 20)
         best: dict[str, float] = {}
         count = 0

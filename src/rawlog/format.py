@@ -52,8 +52,8 @@ class Deferred:
 class Place:
     """What a file's name and surroundings say of its content.
 
-    `group` names what belongs together (a partition directory); `start_offset` is the one in the name; `state` is a
-    word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None.
+    `group` names what belongs together (a partition directory); `start_offset` is the one in the name, or what `Family.settle` says;
+    `state` is a word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None.
     """
 
     topic: str | None = None

@@ -29,9 +29,8 @@ class Tree:
         folds = {table.name: family for family in registry.families() for table in family.fold_tables}
         names = []
         for name, table in registry.tables().items():
-            if name in ("files", "findings") or registry.formats_with(table) & present:
-                names.append(name)
-            elif name in folds and folds[name].files_for(name, self.files):
+            folded = name in folds and folds[name].files_for(name, self.files)
+            if name in ("files", "findings") or folded or registry.formats_with(table) & present:
                 names.append(name)
         return tuple(names)
 

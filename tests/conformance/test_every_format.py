@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent.parent
 #: Families and formats that are read and do not show yet what every format must. Nothing may be added here.
 NOT_YET = {
     "kafka.index", "kafka.timeindex", "kafka.txnindex", "kafka.snapshot", "kafka.epochs", "kafka.checkpoint",
-    "kraft", "rocketmq",
+    "rocketmq",
 }  # fmt: skip
 
 

@@ -81,10 +81,11 @@ class Reader:
         return int.from_bytes(raw, "big", signed=type[0] == "i")
 
     def length(self, type: str, nullable: bool) -> int | None:
-        if self.flexible:
-            size = self.uvarint() - 1
-        else:
-            size = int.from_bytes(self.take(2 if type == "string" else 4), "big", signed=True)
+        size = (
+            self.uvarint() - 1
+            if self.flexible
+            else int.from_bytes(self.take(2 if type == "string" else 4), "big", signed=True)
+        )
         if size < -1 or (size == -1 and not nullable):
             raise Bad("length")
         return None if size == -1 else size

@@ -71,7 +71,9 @@ class RocketBroker:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.kill()
         finally:
@@ -198,7 +200,9 @@ class RocketBroker:
                 suspendTimeoutMillis=0, subscription="*", subVersion=0, expressionType="TAG",
             )  # fmt: skip
             if answer["code"] != FOUND:
-                raise BrokerError(f"{topic} queue {queue_id} offset {offset}: code {answer['code']} {answer.get('remark')}")
+                raise BrokerError(
+                    f"{topic} queue {queue_id} offset {offset}: code {answer['code']} {answer.get('remark')}"
+                )
             entries += split(body)
             offset = int(answer["extFields"]["nextBeginOffset"])
         return entries

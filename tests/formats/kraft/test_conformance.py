@@ -1,7 +1,8 @@
-"""Snapshots and election states show what every format must (`rawlog.testing`)."""
+"""Snapshots show what every format must (`rawlog.testing`)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rawlog.formats.kraft.writer import encode_checkpoint
 from rawlog.testing import FormatTests
 from tests.golden_data import GOLDEN
 from tests.kraft_data import BROKERS, data_dir, dumped_metadata
+from tests.reference import kafka
 
 RECORDS = [
     encode_framed("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 25}),
@@ -21,7 +23,7 @@ RECORDS = [
 class TestCheckpoint(FormatTests):
     format = "kraft.checkpoint"
     golden = sorted(path for broker in BROKERS for path in data_dir(broker).rglob("*.checkpoint"))
-    small = [b"".join(encode_checkpoint(RECORDS, 3, 1_700_000_000_000)), b"".join(encode_checkpoint([], 0, 0))]
+    small = (b"".join(encode_checkpoint(RECORDS, 3, 1_700_000_000_000)), b"".join(encode_checkpoint([], 3, 0)))
     everything = GOLDEN
     name = "__cluster_metadata-0/00000000000000000007-0000000003.checkpoint"
 
@@ -33,19 +35,9 @@ class TestCheckpoint(FormatTests):
                 return {"kraft.metadata": [{name: row[name] for name in columns} for row in told]} if told else {}
         raise AssertionError(path)
 
+    def protected(self, data: bytes) -> Iterable[int]:
+        for position, size, _ in kafka.frames(data)[0]:
+            yield from range(position + 17, position + size)
+
     def owns(self, path: Path) -> bool | None:
         return path.name.endswith(".checkpoint")
-
-
-class TestQuorum(FormatTests):
-    format = "kraft.quorum"
-    golden = sorted(path for broker in BROKERS for path in data_dir(broker).rglob("quorum-state"))
-    small = [
-        b'{"clusterId":"","leaderId":1,"leaderEpoch":3,"votedId":-1,"appliedOffset":0,"currentVoters":[{"voterId":1}],"data_version":0}',
-        b'{"leaderId":1,"leaderEpoch":2,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}',
-    ]
-    everything = GOLDEN
-    name = "__cluster_metadata-0/quorum-state"
-
-    def owns(self, path: Path) -> bool | None:
-        return path.name == "quorum-state"

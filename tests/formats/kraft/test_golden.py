@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.messages import decode_framed, encode_control, encode_framed
+from rawlog.errors import RawlogError
 from rawlog.formats.kafka.messages import decode_control as control_of
+from rawlog.formats.kafka.messages import decode_framed, encode_control, encode_framed
 from rawlog.formats.kraft.paths import takes
 from rawlog.formats.kraft.replica import At, Replica, clusters
 from rawlog.formats.kraft.state import State
@@ -51,7 +52,9 @@ def test_every_record_is_what_the_dump_says(broker: str) -> None:
 @pytest.mark.parametrize("broker", BROKERS)
 def test_every_record_is_encoded_byte_for_byte(broker: str) -> None:
     table = rawlog.read(
-        data_dir(broker) / "__cluster_metadata-0", table="kafka.records", columns=["key", "value", "is_control", "control_type"]
+        data_dir(broker) / "__cluster_metadata-0",
+        table="kafka.records",
+        columns=["key", "value", "is_control", "control_type"],
     )
     for row in table.to_pylist():
         if row["is_control"]:
@@ -67,7 +70,11 @@ def test_the_folded_state_is_kafkas_image(broker: str) -> None:
     head, expected = image(broker)
     state = replica_of(broker).fold()
     same_records(image_of(state), expected)
-    assert (state.end_offset - 1, state.epoch, state.records) == (head["last_offset"], head["epoch"], head["records_replayed"])
+    assert (state.end_offset - 1, state.epoch, state.records) == (
+        head["last_offset"],
+        head["epoch"],
+        head["records_replayed"],
+    )
     assert not state.problems
     assert state.leader == 1
 
@@ -80,7 +87,7 @@ def test_the_log_alone_leads_to_the_same_state(broker: str) -> None:
     same_records(image_of(replica.fold()), expected)
 
 
-@pytest.mark.parametrize("broker", ("broker-3.9.2", "broker-4.3.0"))
+@pytest.mark.parametrize("broker", ["broker-3.9.2", "broker-4.3.0"])
 def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
     """The log up to a snapshot's offset, folded without it, holds what the snapshot holds."""
     from rawlog.formats.kraft.paths import snapshot_id
@@ -149,9 +156,9 @@ def test_a_past_state_is_read_by_offset_and_by_time() -> None:
     assert topics(atTimestamp="2026-11-15T21:50:05.211Z") == {"codec-none"}
     assert topics(atTimestamp="1794779405210") == set()
     assert len(topics(atOffset="410")) == 25
-    with pytest.raises(rawlog.RawlogError, match="exclude"):
+    with pytest.raises(RawlogError, match="exclude"):
         topics(atOffset="1", atTimestamp="1794779405210")
-    with pytest.raises(rawlog.RawlogError, match="an offset expected"):
+    with pytest.raises(RawlogError, match="an offset expected"):
         topics(atOffset="soon")
 
 

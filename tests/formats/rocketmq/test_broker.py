@@ -16,7 +16,13 @@ from tests.formats.rocketmq.test_checks import flip_body, zero_page
 from tests.services.rocketmq import ROCKETMQ_4, ROCKETMQ_5, RocketBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-SIZES = {"commitlog_size": "524288", "queue_size": "2000", "index_slots": "500", "index_entries": "600", "batch_queue_size": "4600"}
+SIZES = {
+    "commitlog_size": "524288",
+    "queue_size": "2000",
+    "index_slots": "500",
+    "index_entries": "600",
+    "batch_queue_size": "4600",
+}
 CONFIG = {
     "mappedFileSizeCommitLog": "524288", "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "500", "maxIndexNum": "600",
     "mapperFileSizeBatchConsumeQueue": "4600",
@@ -35,7 +41,9 @@ def entries(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     queues: dict[tuple[str, int], list[dict[str, Any]]] = {}
     names = ["physical_offset", "size", "topic", "queue_id", "path", "position", "keys", "transaction", "message_id"]
     for row in rawlog.read(root, table="rocketmq.messages", columns=names).to_pylist():
-        if row["transaction"] in ("none", "commit") and not row["topic"].startswith(("RMQ_SYS", "SCHEDULE", "TRANS", "%", "rmq_sys")):
+        if row["transaction"] in ("none", "commit") and not row["topic"].startswith(
+            ("RMQ_SYS", "SCHEDULE", "TRANS", "%", "rmq_sys")
+        ):
             data = files[int(Path(row["path"]).name)]
             row["bytes"] = data[row["position"] : row["position"] + row["size"]]
             queues.setdefault((row["topic"], row["queue_id"]), []).append(row)
@@ -73,7 +81,11 @@ def test_broker_serves_a_store_that_rawlog_wrote(version: str, derived: str, tmp
 def test_broker_leaves_what_rawlog_wrote_as_it_is(version: str, tmp_path: Path) -> None:
     rows = rawlog.read(store("broker-4.9.7"), topic="gold4_*")
     write_store(rows.to_batches(), tmp_path / "store", SIZES)
-    before = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file() and path.parent.name != "config"}
+    before = {
+        path: path.read_bytes()
+        for path in (tmp_path / "store").rglob("*")
+        if path.is_file() and path.parent.name != "config"
+    }
     broker = start(version, tmp_path / "store")
     try:
         broker.stop()
@@ -110,7 +122,9 @@ def test_broker_serves_a_mended_store(version: str, damage: Any, tmp_path: Path)
 def test_broker_alone_deletes_what_the_finding_says(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     flip_body(root)
-    [found] = [each for each in rawlog.verify(root) if each.code == "rocketmq.store.next-start" and "4.x" in each.message]
+    [found] = [
+        each for each in rawlog.verify(root) if each.code == "rocketmq.store.next-start" and "4.x" in each.message
+    ]
     names = [path.name for path in log_files(root)]
     broker = start(ROCKETMQ_4, root)
     broker.__exit__(None, None, None)

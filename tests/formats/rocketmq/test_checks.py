@@ -37,7 +37,11 @@ def flip_body(root: Path) -> None:
 
 def move_entry(root: Path) -> None:
     message = messages(root)[10]
-    patch(log_files(root)[0], message.position + layouts.HEAD.at("physical_offset"), struct.pack(">q", message.physical_offset + 1))
+    patch(
+        log_files(root)[0],
+        message.position + layouts.HEAD.at("physical_offset"),
+        struct.pack(">q", message.physical_offset + 1),
+    )
 
 
 def leave_stale_entry(root: Path) -> None:
@@ -272,14 +276,21 @@ def test_rule_finds_what_it_is_for(code: str, tmp_path: Path) -> None:
 def test_every_rule_of_the_family_is_tried() -> None:
     special = {"rocketmq.store.next-start", "rocketmq.store.abort", "rocketmq.commitlog.filler"}
     own = {one.code for family in registry.families() if family.name == "rocketmq" for one in family.all_rules}
-    own |= {one.code for format in registry.formats().values() if format.family == "rocketmq" for one in format.all_rules}
+    own |= {
+        one.code for format in registry.formats().values() if format.family == "rocketmq" for one in format.all_rules
+    }
     assert own <= {one.code for one in all_rules()}
     assert own - special <= set(CASES)
 
 
 @pytest.mark.parametrize(
     ("damage", "place"),
-    [(flip_body, "cut the log at byte"), (zero_page, "cut the log at byte 4"), (break_framing, "cut the log"), (drop_blank, "cut the log")],
+    [
+        (flip_body, "cut the log at byte"),
+        (zero_page, "cut the log at byte 4"),
+        (break_framing, "cut the log"),
+        (drop_blank, "cut the log"),
+    ],
 )
 def test_what_a_broker_would_destroy_is_told(damage: Break, place: str, tmp_path: Path) -> None:
     """Three files, so that even a broker that looks at the last three only begins with the damaged one."""
@@ -333,4 +344,6 @@ def test_text_that_is_not_utf8_is_shown_escaped_and_its_bytes_are_kept(tmp_path:
     tags = [row["tags"] for row in rawlog.read(root, table="rocketmq.messages", columns=["tags"]).to_pylist()]
     shown = next(tag for tag in tags if tag and tag.startswith("\\xfe"))
     values = [pair["value"] for row in rawlog.read(root).to_pylist() for pair in row["headers"]]
-    assert shown.replace("\\xfe", "").encode() in [value.removeprefix(b"\xfe") for value in values if value.startswith(b"\xfe")]
+    assert shown.replace("\\xfe", "").encode() in [
+        value.removeprefix(b"\xfe") for value in values if value.startswith(b"\xfe")
+    ]

@@ -38,6 +38,10 @@ def log(*messages: reference.Message) -> bytes:
     return data
 
 
+def blank(size: int) -> bytes:
+    return struct.pack(">iI", size, reference.BLANK) + bytes(size - 8)
+
+
 def below(pattern: str, *names: str) -> list[Path]:
     return sorted(path for name in names for path in (ROOT / name / "store").glob(pattern) if path.is_file())
 
@@ -61,7 +65,9 @@ def records_of(message: reference.Message) -> list[dict[str, Any]]:
                 "partition": message.queue_id,
                 "offset": offset,
                 "timestamp": message.born * 1000 if abs(message.born) <= ((1 << 63) - 1) // 1000 else None,
-                "headers": [{"key": name.decode("utf-8", "backslashreplace"), "value": value} for name, value in message.pieces],
+                "headers": [
+                    {"key": name.decode("utf-8", "backslashreplace"), "value": value} for name, value in message.pieces
+                ],
             }
         )
     return rows
@@ -72,8 +78,10 @@ class TestCommitLog(FormatTests):
     golden = tuple(below("commitlog/" + "0" * 20, *BROKERS, "4.9.8", "5.1.4", "5.3.4S-propcrc"))
     small = (
         log(message(), message(body=b"", properties=b"", born_host=V6, sys_flag=0x10)),
-        log(message(version=2, topic=b"T" * 130, sys_flag=0x38, born_host=V6, store_host=V6)) + struct.pack(">iI", 20, reference.BLANK) + bytes(12),
-        log(message(sys_flag=0xC0, body=struct.pack(">iiiii", 25, 0, 0, 1, 1) + b"x" + struct.pack(">h", 2) + b"a\x01")),
+        log(message(version=2, topic=b"T" * 130, sys_flag=0x38, born_host=V6, store_host=V6)) + blank(20),
+        log(
+            message(sys_flag=0xC0, body=struct.pack(">iiiii", 25, 0, 0, 1, 1) + b"x" + struct.pack(">h", 2) + b"a\x01")
+        ),
     )
     everything = GOLDEN
     name = "commitlog/00000000000000000000"
@@ -83,7 +91,7 @@ class TestCommitLog(FormatTests):
         if root not in BROKERS:
             return {}
         told = [each for each in expected(root, "messages") if each["physical_offset"] < path.stat().st_size]
-        names = {"physical_offset": "physical_offset", "topic": "topic", "queue_offset": "queue_offset", "message_id": "msg_id", "keys": "keys"}
+        names = {name: name for name in ("physical_offset", "topic", "queue_offset", "keys")} | {"message_id": "msg_id"}
         return {"rocketmq.messages": [{ours: each[theirs] for ours, theirs in names.items()} for each in told]}
 
     def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]] | None:
@@ -103,7 +111,8 @@ class TestCommitLog(FormatTests):
 
     def samples(self) -> st.SearchStrategy[bytes]:
         text = st.binary(max_size=12).map(lambda raw: raw.replace(b"\x01", b"").replace(b"\x02", b""))
-        pairs = st.lists(st.tuples(text, text), max_size=4).map(lambda found: b"".join(name + b"\x01" + value + b"\x02" for name, value in found))
+        one_pair = st.tuples(text, text).map(lambda pair: pair[0] + b"\x01" + pair[1] + b"\x02")
+        pairs = st.lists(one_pair, max_size=4).map(b"".join)
         number = st.integers(-(1 << 31), (1 << 31) - 1)
         one = st.builds(
             message,
@@ -137,7 +146,11 @@ class TestCommitLog(FormatTests):
 
 class TestConsumeQueue(FormatTests):
     format = "rocketmq.consumequeue"
-    golden = tuple(path for path in below("consumequeue/T2/0/*", "4.9.8", "5.1.4") if len(reference.units(path.read_bytes())) == 100)
+    golden = tuple(
+        path
+        for path in below("consumequeue/T2/0/*", "4.9.8", "5.1.4")
+        if len(reference.units(path.read_bytes())) == 100
+    )
     small = (struct.pack(">qiqqiq", 100, 171, 2598919, 271, 90, -5),)
     everything = GOLDEN
     name = "consumequeue/orders/3/00000000000000000000"
@@ -165,7 +178,10 @@ class TestKeyIndex(FormatTests):
     golden = tuple(path for name in ("4.9.8", "5.1.4") for path in below("index/*", name)[:1])
     small = (
         # Two slots, three entries (number 0 is never used): two keys of one message.
-        struct.pack(">qqqqii", 5000, 6000, 100, 200, 2, 3) + struct.pack(">ii", 2, 1) + bytes(20) + struct.pack(">iqiiiqii", 7, 100, 0, 0, 8, 200, 1, 0),
+        struct.pack(">qqqqii", 5000, 6000, 100, 200, 2, 3)
+        + struct.pack(">ii", 2, 1)
+        + bytes(20)
+        + struct.pack(">iqiiiqii", 7, 100, 0, 0, 8, 200, 1, 0),
     )
     everything = GOLDEN
     name = "index/20240102030405678"

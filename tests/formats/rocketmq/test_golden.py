@@ -55,7 +55,9 @@ def test_records_are_messages_with_inner_batches_taken_apart(name: str) -> None:
             continue
         for each in inner:
             digest = hashlib.sha256(base64.b64decode(each["body"])).hexdigest()
-            wanted.append((told["topic"], told["queue_id"], each["queue_offset"], each["properties"].get("KEYS"), digest))
+            wanted.append(
+                (told["topic"], told["queue_id"], each["queue_offset"], each["properties"].get("KEYS"), digest)
+            )
     rows = plain(rawlog.read(store(name)))
     assert [
         (row["topic"], row["partition"], row["offset"], None if row["key"] is None else row["key"].decode(),
@@ -121,7 +123,8 @@ def test_queue_units_are_those_of_the_broker(name: str) -> None:
 def test_index_entries_and_look_ups_are_those_of_the_broker(name: str) -> None:
     rows = rawlog.read(store(name), table="rocketmq.keys").to_pylist()
     begin = {told["file"]: told["begin_ms"] for told in expected(name, "index-files")}
-    found = [(Path(row["path"]).name, row["number"], row["key_hash"], row["physical_offset"], row["previous"], row["timestamp"]) for row in rows]
+    names = ("number", "key_hash", "physical_offset", "previous", "timestamp")
+    found = [(Path(row["path"]).name, *(row[name] for name in names)) for row in rows]
     wanted = [
         (told["file"], told["entry"], told["key_hash"], told["physical_offset"], told["prev"],
          datetime.fromtimestamp((begin[told["file"]] + told["seconds"] * 1000) / 1000, UTC))
@@ -182,7 +185,9 @@ def test_rebuilt_queues_and_index_are_the_engines_own(name: str, tmp_path: Path)
     report = rebuild_store(rawlog.open(source).files, target)
     assert not report.notes
     for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
-        theirs = {path.relative_to(source): path.read_bytes() for path in (source / folder).rglob("*") if path.is_file()}
+        theirs = {
+            path.relative_to(source): path.read_bytes() for path in (source / folder).rglob("*") if path.is_file()
+        }
         ours = {path.relative_to(target): path.read_bytes() for path in (target / folder).rglob("*") if path.is_file()}
         assert ours == theirs
     theirs_in_order = [path.read_bytes() for path in sorted((source / "index").iterdir())]
@@ -202,7 +207,11 @@ def test_the_reference_reads_the_golden_stores(name: str) -> None:
     told = [message for path in log_files(store(name)) for message in reference.messages(path.read_bytes())]
     assert len(rows) == len(told)
     for row, message in zip(rows, told, strict=True):
-        assert (row["physical_offset"], row["size"], row["crc_ok"]) == (message.physical_offset, message.size, message.crc_ok)
+        assert (row["physical_offset"], row["size"], row["crc_ok"]) == (
+            message.physical_offset,
+            message.size,
+            message.crc_ok,
+        )
         assert dict(row["properties"]) == {name.decode(): value.decode() for name, value in message.shown.items()}
     hashes = [value for message in told for value in reference.index_keys(message)]
     assert [row["key_hash"] for row in rawlog.read(store(name), table="rocketmq.keys").to_pylist()] == hashes
@@ -215,5 +224,9 @@ def test_compaction_topics_and_timers_are_read() -> None:
         (each["physical_offset"], each["keys"], each["body_crc"]) for each in told
     ]
     timers = rawlog.read(store("broker-5.3.3"), table="rocketmq.timers").to_pylist()
-    timed = {each["physical_offset"] for each in expected("broker-5.3.3", "messages") if each["topic"] == "rmq_sys_wheel_timer"}
+    timed = {
+        each["physical_offset"]
+        for each in expected("broker-5.3.3", "messages")
+        if each["topic"] == "rmq_sys_wheel_timer"
+    }
     assert {row["physical_offset"] for row in timers} == timed

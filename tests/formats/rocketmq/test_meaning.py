@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import rawlog
-from rawlog.errors import CorruptError
+from rawlog.errors import CorruptError, RawlogError
 from rawlog.formats.rocketmq import config
 from tests.formats.rocketmq.stores import BROKERS, expected, store
 
@@ -55,7 +56,9 @@ def test_retries_and_dead_letters_lead_to_their_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", BROKERS)
 def test_lag_is_counted_from_the_queues(name: str) -> None:
-    units = Counter((each["topic"], each["queue_id"]) for each in expected(name, "consumequeue") if each["kind"] == "consumequeue")
+    units = Counter(
+        (each["topic"], each["queue_id"]) for each in expected(name, "consumequeue") if each["kind"] == "consumequeue"
+    )
     found = rows(name, "offsets")
     assert found
     for row in found:
@@ -83,3 +86,23 @@ def test_config_keys_that_are_bare_numbers_are_read() -> None:
 def test_config_that_is_no_json_is_an_error(raw: bytes) -> None:
     with pytest.raises(CorruptError):
         config.parse(raw)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"topicConfigTable":[]}',
+        '{"topicConfigTable":{"t":3}}',
+        '{"topicConfigTable":{"t":{"readQueueNums":"x"}}}',
+        "[]",
+    ],
+)
+def test_settings_of_another_shape_are_an_error_of_ours(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text(text)
+    log = rawlog.open(tmp_path)
+    try:
+        log.table("rocketmq.topics").to_arrow()
+    except RawlogError:
+        return
+    assert text == '{"topicConfigTable":[]}'

@@ -30,8 +30,14 @@ DAMAGES = [flip_body, break_framing, zero_page, drop_blank, tear_last_entry, lea
 
 
 def places(root: Path, **how: str) -> dict[int, bytes]:
-    rows = rawlog.read(root, table="rocketmq.messages", columns=["physical_offset", "body", "stale", "crc_ok", "flag"], **how).to_pylist()
-    return {row["physical_offset"]: row["body"] for row in rows if not row["stale"] and row["crc_ok"] and row["flag"] != FILLER_FLAG}
+    rows = rawlog.read(
+        root, table="rocketmq.messages", columns=["physical_offset", "body", "stale", "crc_ok", "flag"], **how
+    ).to_pylist()
+    return {
+        row["physical_offset"]: row["body"]
+        for row in rows
+        if not row["stale"] and row["crc_ok"] and row["flag"] != FILLER_FLAG
+    }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -87,7 +93,9 @@ def test_fillers_are_no_records_and_are_told(tmp_path: Path) -> None:
     repair_store(rawlog.open(root).files, tmp_path / "mended")
     assert len(rawlog.read(tmp_path / "mended")) == records - 1
     assert rawlog.open(tmp_path / "mended").table("records").count() == records - 1
-    assert [each.code for each in rawlog.verify(tmp_path / "mended") if "filler" in each.code] == ["rocketmq.commitlog.filler"]
+    assert [each.code for each in rawlog.verify(tmp_path / "mended") if "filler" in each.code] == [
+        "rocketmq.commitlog.filler"
+    ]
 
 
 def test_a_placeholder_keeps_the_numbers_of_a_queue(tmp_path: Path) -> None:
@@ -95,7 +103,10 @@ def test_a_placeholder_keeps_the_numbers_of_a_queue(tmp_path: Path) -> None:
     before = {(row["topic"], row["partition"], row["offset"]): row["value"] for row in rawlog.read(root).to_pylist()}
     zero_page(root)
     report = repair_store(rawlog.open(root).files, tmp_path / "mended")
-    after = {(row["topic"], row["partition"], row["offset"]): row["value"] for row in rawlog.read(tmp_path / "mended").to_pylist()}
+    after = {
+        (row["topic"], row["partition"], row["offset"]): row["value"]
+        for row in rawlog.read(tmp_path / "mended").to_pylist()
+    }
     assert after.items() <= before.items()
     assert len(before) - len(after) == report.messages_lost > 1
     assert not [each for each in rawlog.verify(tmp_path / "mended") if each.severity != "info"]
@@ -135,7 +146,10 @@ def row(number: int, **changes: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("codec", ["none", "zlib", "lz4", "zstd"])
 def test_written_rows_are_read_again(codec: str, tmp_path: Path) -> None:
-    rows = [row(number, headers=[{"key": "TAGS", "value": b"a"}, {"key": "ü", "value": "é".encode()}]) for number in range(300)]
+    rows = [
+        row(number, headers=[{"key": "TAGS", "value": b"a"}, {"key": "ü", "value": "é".encode()}])
+        for number in range(300)
+    ]
     report = write_store(table(rows), tmp_path / "out", SMALL | {"codec": codec, "compress_over": "100"})
     assert report.messages == 300
     found = rawlog.read(tmp_path / "out").to_pylist()
@@ -155,7 +169,7 @@ def test_written_rows_are_read_again(codec: str, tmp_path: Path) -> None:
 def test_whole_entry_checksums_are_written_and_right(tmp_path: Path) -> None:
     write_store(table([row(number) for number in range(20)]), tmp_path / "out", SMALL | {"crc_property": "true"})
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
-    [headers] = {row["headers"][-1]["key"] for row in rawlog.read(tmp_path / "out").to_pylist()},
+    [headers] = ({row["headers"][-1]["key"] for row in rawlog.read(tmp_path / "out").to_pylist()},)
     assert headers == {"__CRC32#"}
 
 
@@ -164,7 +178,11 @@ def test_roll_rule_leaves_room_for_a_blank_entry(more: int, tmp_path: Path) -> N
     """An entry goes into the file if eight bytes are left behind it, else into the next."""
     size = 4096
     first = row(0, value=b"", key=None)
-    small = len(reference.encode(reference.Message(0, 0, 1, 0, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"", b"orders", b"")))
+    small = len(
+        reference.encode(
+            reference.Message(0, 0, 1, 0, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"", b"orders", b"")
+        )
+    )
     second = row(0, value=b"x" * (size - 2 * small - more), key=None)
     write_store(table([first, second]), tmp_path / "out", SMALL | {"commitlog_size": str(size)})
     assert len(log_files(tmp_path / "out")) == (2 if more < 8 else 1)
@@ -189,7 +207,8 @@ def test_what_no_entry_holds_is_refused(tmp_path: Path) -> None:
 
 def test_losses_are_counted_by_column() -> None:
     headers = [{"key": "a", "value": None}]
-    rows = [row(0, key=b""), row(1, key=b"a\x02b"), row(2, value=None), row(3, headers=headers), row(4, timestamp=1), row(5, timestampType=1)]
+    rows = [row(0, key=b""), row(1, key=b"a\x02b"), row(2, value=None), row(3, headers=headers), row(4, timestamp=1)]
+    rows.append(row(5, timestampType=1))
     [batch] = table(rows)
     assert writer.losses(batch, 0, {}) == {"key": 2, "value": 1, "headers": 1, "timestamp": 1, "timestampType": 1}
 

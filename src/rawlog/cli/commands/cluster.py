@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 SHOWN = 20
 
 
-@click.command(epilog="Exit codes: 0 shown; 1 damage was met, or --diff found differences; 2 wrong usage; 3 nothing to read.")
+@click.command(
+    epilog="Exit codes: 0 shown; 1 damage was met, or --diff found differences; 2 wrong usage; 3 nothing to read."
+)
 @click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="DIR...")
 @click.option("--at-offset", type=click.IntRange(0), metavar="N", help="As it was once this offset had been applied.")
 @click.option("--at-time", metavar="TIME", help="As it was at a time: ISO 8601, epoch milliseconds, or -2h.")
 @click.option("--log", "history", is_flag=True, help="What happened, record by record, as sentences.")
 @click.option("--diff", "between", metavar="A..B", help="What changed between two offsets or times.")
-@click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics, with their partitions; may be given again.")
+@click.option(
+    "--topic", multiple=True, metavar="GLOB", help="Only these topics, with their partitions; may be given again."
+)
 @click.option("--show-secrets", is_flag=True, help="Show salts, keys and passwords instead of ********.")
 @options.errors
 @options.json_flag
@@ -83,7 +87,14 @@ class _Show:
     """What is shown of every cluster that was found."""
 
     def __init__(self, tree: Tree, at: At, topics: tuple[str, ...], secrets: bool, errors: str, as_json: bool) -> None:
-        self.tree, self.at, self.topics, self.secrets, self.errors, self.as_json = tree, at, topics, secrets, errors, as_json
+        self.tree, self.at, self.topics, self.secrets, self.errors, self.as_json = (
+            tree,
+            at,
+            topics,
+            secrets,
+            errors,
+            as_json,
+        )
         self.code = DONE
 
     def takes(self, topic: str | None) -> bool:
@@ -157,7 +168,9 @@ class _Show:
         output.line(output.style(printable(title), bold=True))
         release = head["release"] or "not set"
         quorum = ", ".join(f"{one['voter']}{' (leader)' if one['is_leader'] else ''}" for one in tables["voters"])
-        output.line(f"  as of offset {head['end_offset'] - 1:,}, epoch {head['epoch']}, {head['timestamp'] or 'no time'}")
+        output.line(
+            f"  as of offset {head['end_offset'] - 1:,}, epoch {head['epoch']}, {head['timestamp'] or 'no time'}"
+        )
         output.line(f"  metadata.version {head['metadata_version']} ({release}), controllers {quorum or 'not told'}")
         if head["open_transaction"] is not None:
             output.line(f"  a metadata transaction is open from offset {head['open_transaction']:,} on: not shown")
@@ -169,12 +182,21 @@ class _Show:
         _section("Missing on disk", [_odd_row(one) for one in odd if one["kind"] == "missing"])
         _section(
             "Settings",
-            [[row["resource_type"], row["resource_name"] or "(default)", row["name"], row["value"]] for row in tables["configs"]],
+            [
+                [row["resource_type"], row["resource_name"] or "(default)", row["name"], row["value"]]
+                for row in tables["configs"]
+            ],
         )
         if self.topics:
             return
         _section("Features", [[row["name"], str(row["level"]), row["meaning"] or ""] for row in tables["features"]])
-        _section("Users", [[row["name"], row["mechanism"], f"{row['iterations']:,} iterations", *self._secret(row)] for row in tables["users"]])
+        _section(
+            "Users",
+            [
+                [row["name"], row["mechanism"], f"{row['iterations']:,} iterations", *self._secret(row)]
+                for row in tables["users"]
+            ],
+        )
         _section("Quotas", [[_entity(row["entity"]), row["key"], f"{row['value']:,.12g}"] for row in tables["quotas"]])
         _section(
             "Access",
@@ -186,7 +208,10 @@ class _Show:
         )  # fmt: skip
         _section(
             "Tokens",
-            [[row["token_id"], row["owner"], f"expires {_time(row['expiration_timestamp']) or 'never'}"] for row in tables["tokens"]],
+            [
+                [row["token_id"], row["owner"], f"expires {_time(row['expiration_timestamp']) or 'never'}"]
+                for row in tables["tokens"]
+            ],
         )
 
     def _secret(self, row: dict[str, Any]) -> list[str]:
@@ -198,7 +223,9 @@ class _Show:
             state = "fenced" if row["fenced"] else "shutting down" if row["in_controlled_shutdown"] else "live"
             shown = output.style(state, fg="green" if state == "live" else "red")
             places = ", ".join(f"{one['name']} {one['host']}:{one['port']}" for one in row["endpoints"])
-            cells.append([str(row["broker"]), shown, printable(places), printable(f"rack {row['rack']}" if row["rack"] else "")])
+            cells.append(
+                [str(row["broker"]), shown, printable(places), printable(f"rack {row['rack']}" if row["rack"] else "")]
+            )
         _section("Brokers", cells, safe=False)
 
     def _topics(self, tables: dict[str, list[dict[str, Any]]]) -> None:
@@ -207,14 +234,22 @@ class _Show:
             notes = [f"{row['offline']} offline"] if row["offline"] else []
             notes += [f"{row['under_replicated']} under-replicated"] if row["under_replicated"] else []
             partitions = f"{row['partitions']} partition{'' if row['partitions'] == 1 else 's'}"
-            cells.append([row["topic"], partitions, f"x {row['replication_factor']}", ", ".join(notes), row["topic_id"]])
+            cells.append(
+                [row["topic"], partitions, f"x {row['replication_factor']}", ", ".join(notes), row["topic_id"]]
+            )
         _section("Topics", cells)
 
     def _partitions(self, rows: list[dict[str, Any]]) -> None:
         def cells(row: dict[str, Any]) -> list[str]:
             leader = "no leader" if row["leader"] is None else f"leader {row['leader']}"
             elr = f"eligible {row['eligible_leader_replicas']}" if row["eligible_leader_replicas"] else ""
-            return [f"{row['topic']}-{row['partition']}", leader, f"replicas {row['replicas']}", f"in sync {row['isr']}", elr]
+            return [
+                f"{row['topic']}-{row['partition']}",
+                leader,
+                f"replicas {row['replicas']}",
+                f"in sync {row['isr']}",
+                elr,
+            ]
 
         if self.topics:
             _section("Partitions", [cells(row) for row in rows])
@@ -328,7 +363,9 @@ def _time(microseconds: int | None) -> str | None:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON has it: times as text, settings as an object."""
-    shown = {name: _time(value) if name.endswith("_timestamp") else value for name, value in row.items()}
+    shown: dict[str, Any] = {
+        name: _time(value) if name.endswith("_timestamp") else value for name, value in row.items()
+    }
     if isinstance(shown.get("configs"), list):
         shown["configs"] = dict(shown["configs"])
     return shown

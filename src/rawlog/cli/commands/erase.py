@@ -12,7 +12,9 @@ from rawlog.text import printable
 @click.command(epilog="Exit codes: 0 done; 2 a blob that is not there; 3 cannot be read or written.")
 @click.argument("source", type=options.PATH, metavar="SRC")
 @click.argument("target", metavar="DST")
-@click.option("--blob", "blobs", multiple=True, required=True, metavar="ID", help="A blob to erase; may be given again.")
+@click.option(
+    "--blob", "blobs", multiple=True, required=True, metavar="ID", help="A blob to erase; may be given again."
+)
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, source: str, target: str, blobs: tuple[str, ...], as_json: bool) -> None:

@@ -9,12 +9,18 @@ from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.text import printable
 
 
-@click.command(epilog="Exit codes: 0 all blobs are whole; 1 some are not, as the manifest says; 3 cannot be read or written.")
+@click.command(
+    epilog="Exit codes: 0 all blobs are whole; 1 some are not, as the manifest says; 3 cannot be read or written."
+)
 @click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="STORE...")
 @click.option("--to", "target", required=True, metavar="DIR", help="A directory that does not exist yet, or is empty.")
 @click.option("--blob", "blobs", multiple=True, metavar="ID", help="Only this blob; may be given again.")
-@click.option("--names", type=click.Choice(["id", "filename"]), default="id", show_default=True, help="What files are named by.")
-@click.option("--all", "everything", is_flag=True, help="Deleted and expired blobs too, as far as their content is there.")
+@click.option(
+    "--names", type=click.Choice(["id", "filename"]), default="id", show_default=True, help="What files are named by."
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="Deleted and expired blobs too, as far as their content is there."
+)
 @click.option("--now", metavar="TIME", help="When to ask: ISO 8601 or milliseconds; decides what has expired.")
 @options.json_flag
 @click.pass_context

@@ -125,7 +125,9 @@ def scan(data: Bytes, kind: int) -> Frames:
     count = int(data.size) // size
     starts = np.arange(count, dtype=np.int64) * size
     left = int(data.size) - count * size
-    return Frames(data, starts, starts + size, count * size, Status.OK if left in (0, CRC_SIZE) else Status.TRUNCATED, kind)
+    return Frames(
+        data, starts, starts + size, count * size, Status.OK if left in (0, CRC_SIZE) else Status.TRUNCATED, kind
+    )
 
 
 @dataclass(slots=True)
@@ -313,7 +315,18 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
     if frames.last and frames.data.size - stop == CRC_SIZE:
         closing = frames.data[stop:].tobytes()
         stored, what = int.from_bytes(closing, "big"), "over the whole file before it"
-        nodes.append(Node(frames.base + stop, CRC_SIZE, "crc", "crc32", stored, what, closing.hex(" "), inside="the end of the file"))
+        nodes.append(
+            Node(
+                frames.base + stop,
+                CRC_SIZE,
+                "crc",
+                "crc32",
+                stored,
+                what,
+                closing.hex(" "),
+                inside="the end of the file",
+            )
+        )
     return nodes
 
 

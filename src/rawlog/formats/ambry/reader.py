@@ -180,7 +180,8 @@ def spans(frames: Frames, file: File) -> Spans:
     at = frames.positions + (file.place.start_offset or 0)
     micros, valid = microseconds(messages.times)
     known = np.where(valid, micros, NO_TIME)
-    return Spans(at, at + 1, known, known, np.ones(len(frames), np.int64))
+    # The end of a message is where the next one begins, and what a reader goes on from.
+    return Spans(at, at + frames.sizes, known, known, np.ones(len(frames), np.int64))
 
 
 def microseconds(milliseconds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

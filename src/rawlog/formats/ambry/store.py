@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from rawlog.errors import DataError, RawlogError
 from rawlog.format import File
@@ -302,19 +303,27 @@ def context(file: File, group: Sequence[File], options: dict[str, str]) -> Conte
     """For the column `hard_deleted`: content of zeros was zeroed only if its blob is deleted, and hard delete ever ran here."""
     if "hard_deleted" not in options.get("columns", "hard_deleted").split(","):
         return None
+    return _context(file, tuple(group))
+
+
+@lru_cache(maxsize=64)
+def _context(file: File, group: tuple[File, ...]) -> Context:
     store = next((one for one in stores(group) if file in one.logs), None)
     if store is None:
         return Context(None)
     ran = any(other.format == "ambry.cleanup" for other in store.others)
     if not ran and store.index_files:
         return Context(frozenset())
+    return Context(_deleted(group, store.folder))
+
+
+@lru_cache(maxsize=2)
+def _deleted(group: tuple[File, ...], folder: str) -> frozenset[bytes]:
+    """The blobs that a store holds for deleted; asked for by each of its segments, and found once."""
+    store = next(one for one in stores(group) if one.folder == folder)
     ledger = build_ledger(store)
-    deleted = set()
-    for identity in ledger:
-        found = ledger.find(identity)
-        if found is not None and found.kind is Kind.DELETE:
-            deleted.add(identity)
-    return Context(frozenset(deleted))
+    states = ((identity, ledger.find(identity)) for identity in ledger)
+    return frozenset(identity for identity, found in states if found is not None and found.kind is Kind.DELETE)
 
 
 __all__ = [

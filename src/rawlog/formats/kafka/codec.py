@@ -7,7 +7,6 @@ The functions for a schema at a version are put together once (runs of fixed fie
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from rawlog.errors import CorruptError, DataError, EncodeError, TruncatedError, UnsupportedError
-from rawlog.formats.kafka.schema import Schema, SchemaField
-
-UNKNOWN = "unknownTaggedFields"
-"""Where a message keeps the tags that its schema does not know: a list of (tag, bytes), in order."""
+from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, is_default, present
+from rawlog.formats.kafka.showing import struct_shower
 
 FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d", "uuid": "16s"
@@ -79,11 +76,15 @@ class Codec:
     def decode(self, data: bytes, position: int = 0) -> tuple[Message, int]:
         """The message at `position`, and the position behind it. DataError, with a position in `data`, if there is none."""
         try:
-            return self._read(data, position)  # type: ignore[return-value]
+            return self._read(data, position)
         except (struct.error, IndexError):
-            raise TruncatedError(f"{self.schema.name} version {self.version}: the bytes end inside it", position=len(data)) from None
+            raise TruncatedError(
+                f"{self.schema.name} version {self.version}: the bytes end inside it", position=len(data)
+            ) from None
         except UnicodeDecodeError as error:
-            raise CorruptError(f"{self.schema.name} version {self.version}: text that is not UTF-8 ({error.reason})") from None
+            raise CorruptError(
+                f"{self.schema.name} version {self.version}: text that is not UTF-8 ({error.reason})"
+            ) from None
         except DataError as error:
             error.message = f"{self.schema.name} version {self.version}: {error.message}"
             raise
@@ -126,15 +127,8 @@ def codec(schema: Schema, version: int) -> Codec:
         flexible,
         _struct_reader(fields, version, flexible),
         _struct_writer(fields, version, flexible),
-        _struct_shower(fields, version, flexible),
+        struct_shower(fields, version, flexible),
     )
-
-
-def present(fields: Sequence[SchemaField], version: int, flexible: bool) -> tuple[list[SchemaField], dict[int, SchemaField]]:
-    """The fields of a version: those in their places, and the tagged ones by tag."""
-    here = [one for one in fields if version in one.versions]
-    tagged = {one.tag: one for one in here if one.is_tagged(version, flexible) and one.tag is not None}
-    return [one for one in here if not one.is_tagged(version, flexible)], dict(sorted(tagged.items()))
 
 
 # ------------------------------------------------------------------ reading
@@ -341,7 +335,9 @@ def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField],
                 name, read = readers[tag]
                 message[name], position = read(data, position)
                 if position != stop:
-                    raise CorruptError(f"{name}: ends {position - stop:+d} bytes from where its size says", position=stop)
+                    raise CorruptError(
+                        f"{name}: ends {position - stop:+d} bytes from where its size says", position=stop
+                    )
             elif tag in elsewhere:
                 raise CorruptError(f"tag {tag} is not one of version {version}", position=position)
             else:
@@ -350,13 +346,6 @@ def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField],
         return position
 
     return step
-
-
-def default_of(one: SchemaField, version: int) -> Any:
-    """What a field has that is not given: its default, for a structure that of its fields."""
-    if one.struct is not None and isinstance(one.default, dict):
-        return {field.name: default_of(field, version) for field in one.struct if version in field.versions}
-    return one.default.copy() if isinstance(one.default, list) else one.default
 
 
 # ------------------------------------------------------------------ writing
@@ -385,16 +374,6 @@ def _struct_writer(fields: Sequence[SchemaField], version: int, flexible: bool) 
                 out += (write_uvarint(tag), write_uvarint(len(raw)), raw)
 
     return write
-
-
-def is_default(one: SchemaField, value: Any, version: int) -> bool:
-    """Whether a tagged field need not be written.
-
-    Kafka writes a structure that may be null in any case: even as a null where that is the declared default.
-    """
-    if one.struct is not None and not one.is_array and version in one.nullable:
-        return False
-    return bool(value == default_of(one, version)) and (value is None) == (default_of(one, version) is None)
 
 
 def _length_writer(flexible: bool, wide: bool) -> Callable[[int], bytes]:
@@ -472,57 +451,3 @@ def _array_writer(one: SchemaField, version: int, flexible: bool, nullable: bool
             put(item, out)
 
     return write
-
-
-# ------------------------------------------------------------------ showing
-
-
-def uuid_text(raw: bytes) -> str:
-    """An id as Kafka writes it: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of an id as Kafka writes it. ValueError if it is none."""
-    raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
-    if len(raw) != 16:
-        raise ValueError(f"{text!r} is no id")
-    return raw
-
-
-def bytes_text(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-def _struct_shower(fields: Sequence[SchemaField], version: int, flexible: bool) -> Callable[[Any], Any]:
-    here = [
-        (one, one.is_tagged(version, flexible), _value_shower(one, version, flexible)) for one in fields if version in one.versions
-    ]
-
-    def show(message: Mapping[str, Any]) -> dict[str, Any]:
-        shown: dict[str, Any] = {}
-        for one, tagged, show_one in here:
-            value = message[one.name] if one.name in message else default_of(one, version)
-            if not tagged or not is_default(one, value, version):
-                shown[one.name] = value if show_one is None else show_one(value)
-        if UNKNOWN in message:
-            shown[UNKNOWN] = [{"tag": tag, "data": bytes_text(raw)} for tag, raw in message[UNKNOWN]]
-        return shown
-
-    return show
-
-
-def _value_shower(one: SchemaField, version: int, flexible: bool) -> Callable[[Any], Any] | None:
-    show: Callable[[Any], Any] | None = None
-    if one.struct is not None:
-        show = _struct_shower(one.struct, version, flexible)
-    elif one.type == "uuid":
-        show = uuid_text
-    elif one.type == "bytes":
-        show = bytes_text
-    if show is None:
-        return None
-    each = show
-    if one.is_array:
-        return lambda value: None if value is None else [each(item) for item in value]
-    return lambda value: None if value is None else each(value)

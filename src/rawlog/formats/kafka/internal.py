@@ -17,10 +17,10 @@ import pyarrow as pa
 from rawlog.errors import AccessError, DataError
 from rawlog.format import File, Want
 from rawlog.formats.kafka import log, transactions
-from rawlog.formats.kafka.codec import uuid_text
 from rawlog.formats.kafka.meanings import TRANSACTION_STATUSES
 from rawlog.formats.kafka.messages import Keyed, decode_framed, decode_keyed, embedded
 from rawlog.formats.kafka.paths import INTERNAL
+from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.tables import GROUPS, KAFKA_RECORDS, OFFSETS, REMOTE, SHARES, TRANSACTIONS
 from rawlog.tables import Table
 from rawlog.walk import walk
@@ -81,7 +81,9 @@ class Entry:
     record: Keyed
 
 
-def entries(segments: Sequence[File], topic: str, errors: str, wanted: Callable[[int], bool]) -> Iterator[tuple[File, Entry]]:
+def entries(
+    segments: Sequence[File], topic: str, errors: str, wanted: Callable[[int], bool]
+) -> Iterator[tuple[File, Entry]]:
     """The records of a partition whose key types are wanted, in order."""
     from rawlog.formats.kafka import LOG
 
@@ -196,11 +198,15 @@ def groups(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
 
 def group_json(record: Keyed) -> dict[str, Any]:
     """A group's record as Kafka shows it, what consumers put into it decoded."""
-    assert record.value is not None and record.value_codec is not None
+    assert record.value is not None
+    assert record.value_codec is not None
     shown = record.value_codec.to_json(record.value)
     if record.name == "GroupMetadata" and record.value.get("protocolType") == "consumer":
         for member, raw in zip(shown["members"], record.value["members"], strict=True):
-            for name, schema in (("subscription", "ConsumerProtocolSubscription"), ("assignment", "ConsumerProtocolAssignment")):
+            for name, schema in (
+                ("subscription", "ConsumerProtocolSubscription"),
+                ("assignment", "ConsumerProtocolAssignment"),
+            ):
                 found = embedded(schema, raw[name])
                 if found is not None:
                     member[name] = found
@@ -277,7 +283,12 @@ def remote(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Rec
             for time, value, offset, control in zip(times, *columns, strict=True):
                 if control or value is None:
                     continue
-                place = {"offset_in_log": offset, "timestamp": time, "log_partition": file.place.partition, "path": file.path}
+                place = {
+                    "offset_in_log": offset,
+                    "timestamp": time,
+                    "log_partition": file.place.partition,
+                    "path": file.path,
+                }
                 try:
                     found = decode_framed(value, "remote")
                 except DataError:

@@ -45,7 +45,6 @@ def is_secret_config(name: str) -> bool:
     return any(name.endswith(end) for end in _SECRET_CONFIGS)
 
 
-
 def is_secret(schema: str, field: str, message: Mapping[str, Any]) -> bool:
     """Whether a field is not to be shown; `message` has the fields in front of it."""
     if schema == "ConfigRecord" and field == "value":

@@ -8,9 +8,10 @@ from typing import Any
 
 from rawlog.errors import CorruptError, DataError, TruncatedError
 from rawlog.explain import Node, leaf, milliseconds
-from rawlog.formats.kafka.codec import FIXED, Codec, Message, present, read_uvarint, uuid_text
+from rawlog.formats.kafka.codec import FIXED, Codec, Message, read_uvarint
 from rawlog.formats.kafka.meanings import DIRECTORY_WORDS, MASK, is_secret, meaning
-from rawlog.formats.kafka.schema import SchemaField
+from rawlog.formats.kafka.schema import SchemaField, present
+from rawlog.formats.kafka.showing import uuid_text
 from rawlog.frames import Bytes
 
 MOST_ELEMENTS = 1000

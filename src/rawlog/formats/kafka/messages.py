@@ -66,7 +66,9 @@ def frame_head(value: bytes) -> tuple[int, int, int]:
     try:
         frame, position = read_uvarint(value, 0)
         if frame != FRAME_VERSION:
-            raise UnsupportedError(f"frame version {frame}, 1 expected", position=0, expected=1, found=frame, field="frame version")
+            raise UnsupportedError(
+                f"frame version {frame}, 1 expected", position=0, expected=1, found=frame, field="frame version"
+            )
         key, position = read_uvarint(value, position)
         version, position = read_uvarint(value, position)
     except IndexError:

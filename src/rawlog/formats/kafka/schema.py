@@ -6,7 +6,7 @@ Authority: the message JSON files of apache/kafka 1eb7644349cb, brought up to th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -15,6 +15,8 @@ from typing import Any
 MOST = 0x7FFF
 """No version is above this."""
 _ABSENT = object()
+UNKNOWN = "unknownTaggedFields"
+"""Where a message keeps the tags that its schema does not know: a list of (tag, bytes), in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +125,29 @@ def schemas() -> dict[str, Schema]:
                 if isinstance(raw, dict) and "validVersions" in raw:
                     found[raw["name"]] = _schema(raw)
     return found
+
+
+def present(
+    fields: Sequence[SchemaField], version: int, flexible: bool
+) -> tuple[list[SchemaField], dict[int, SchemaField]]:
+    """The fields of a version: those in their places, and the tagged ones by tag."""
+    here = [one for one in fields if version in one.versions]
+    tagged = {one.tag: one for one in here if one.is_tagged(version, flexible) and one.tag is not None}
+    return [one for one in here if not one.is_tagged(version, flexible)], dict(sorted(tagged.items()))
+
+
+def default_of(one: SchemaField, version: int) -> Any:
+    """What a field has that is not given: its default, for a structure that of its fields."""
+    if one.struct is not None and isinstance(one.default, dict):
+        return {field.name: default_of(field, version) for field in one.struct if version in field.versions}
+    return one.default.copy() if isinstance(one.default, list) else one.default
+
+
+def is_default(one: SchemaField, value: Any, version: int) -> bool:
+    """Whether a tagged field need not be written.
+
+    Kafka writes a structure that may be null in any case: even as a null where that is the declared default.
+    """
+    if one.struct is not None and not one.is_array and version in one.nullable:
+        return False
+    return bool(value == default_of(one, version)) and (value is None) == (default_of(one, version) is None)

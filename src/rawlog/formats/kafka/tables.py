@@ -172,7 +172,11 @@ TRANSACTIONS = Table(
     Column("transactional_id", "string"),
     Column("producer_id", "bigint"),
     Column("producer_epoch", "int"),
-    Column("status", "string", "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead, PrepareEpochFence"),
+    Column(
+        "status",
+        "string",
+        "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead, PrepareEpochFence",
+    ),
     Column("timeout_ms", "int"),
     Column("partitions", "array<struct<topic:string,partition:int>>", "taking part"),
     Column("start_timestamp", "timestamp"),

@@ -1,5 +1,6 @@
 """KRaft: a cluster's metadata. Its log is an ordinary Kafka log, read by Kafka's formats; here are the files beside it, what
-their records mean, and the state they add up to."""
+their records mean, and the state they add up to.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,10 @@ def records_of(seen: Inspection) -> Parts:
             continue  # Kafka's own rules tell
         control = bool(head.has(Attributes.CONTROL)[index])
         arrays = [columns.arrays[name].to_pylist() for name in ("offset", "key", "value")]
-        found += [(int(sound.positions[index]), offset, control, key, value) for offset, key, value in zip(*arrays, strict=True)]
+        found += [
+            (int(sound.positions[index]), offset, control, key, value)
+            for offset, key, value in zip(*arrays, strict=True)
+        ]
     return found
 
 
@@ -83,12 +86,13 @@ def record(seen: Inspection) -> Iterator[Mark]:
 def epoch(seen: Inspection) -> Iterator[Mark]:
     """The batches of a snapshot carry another epoch than its name. It was renamed, or put together by hand."""
     named = snapshot_id(seen.file.path)
-    if named is None:
+    if named is None or seen.memory.get("told"):
         return
     head = heads(seen.frames)
     for index in range(len(seen.frames)):
         found = int(head["leader_epoch"][index])
         if head.sound[index] and found != named[1]:
+            seen.memory["told"] = True
             yield Mark(f"epoch {found}", int(seen.frames.positions[index]), expected=named[1], found=found)
             return
 
@@ -99,5 +103,7 @@ def _renamed(one: Rule[Inspection]) -> Rule[Inspection]:
 
 def checkpoint_rules() -> Sequence[Rule[Inspection]]:
     """Those of every log, under this format's name, and a snapshot's own."""
-    kept = (one for one in kafka_checks.rules() if one.code != "kafka.log.base")  # offsets begin at 0 whatever the name says
+    kept = (
+        one for one in kafka_checks.rules() if one.code != "kafka.log.base"
+    )  # offsets begin at 0 whatever the name says
     return (*(_renamed(one) for one in kept), incomplete, record, epoch)

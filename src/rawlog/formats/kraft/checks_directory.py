@@ -9,10 +9,11 @@ from functools import lru_cache
 from rawlog.errors import DataError, RawlogError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File
-from rawlog.formats.kafka.codec import Message, uuid_text
+from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.internal import read_records
 from rawlog.formats.kafka.messages import decode_record, framed_types
+from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
 from rawlog.formats.kraft.paths import QUORUM_FORMAT, snapshot_id
 from rawlog.formats.kraft.quorum import parse
@@ -61,7 +62,9 @@ class _Survey:
             self.segment(segment)
         began = self.state.open_transaction
         if began is not None:
-            mark = Mark("a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO)
+            mark = Mark(
+                "a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO
+            )
             self.found["transaction"].append(mark)
         self.partitions()
 
@@ -78,8 +81,12 @@ class _Survey:
             offset, epoch = ids[whole[0].path]
             if epoch > last_epoch or (epoch == last_epoch and offset > end):
                 message = f"ends at offset {offset} of epoch {epoch}, the log at {end} of {last_epoch}: the log would be emptied"
-                self.found["ahead"].append(Mark(message, offset=end, expected=f"at most {end}", found=offset, path=whole[0].path))
-        first = min((one for one in whole if ids[one.path][0] >= start > 0), key=lambda one: ids[one.path], default=None)
+                self.found["ahead"].append(
+                    Mark(message, offset=end, expected=f"at most {end}", found=offset, path=whole[0].path)
+                )
+        first = min(
+            (one for one in whole if ids[one.path][0] >= start > 0), key=lambda one: ids[one.path], default=None
+        )
         if first is not None:
             replica._load(self.state, first, "skip")
             self.state.end_offset = ids[first.path][0]
@@ -96,7 +103,9 @@ class _Survey:
             if not max(replica.start, 1) <= offset <= end:
                 continue
             others = [other for other in replica.snapshots if (snapshot_id(other.path) or (0, 0))[0] < offset]
-            if replica.start > 0 and not any((snapshot_id(other.path) or (0, 0))[0] >= replica.start for other in others):
+            if replica.start > 0 and not any(
+                (snapshot_id(other.path) or (0, 0))[0] >= replica.start for other in others
+            ):
                 continue
             try:
                 grown = Replica(replica.folder, replica.segments, others).fold(At(offset=offset - 1))
@@ -106,7 +115,9 @@ class _Survey:
             if grown.open_transaction is not None or list(map(str, grown.image())) == list(map(str, loaded.image())):
                 continue
             here, there = {str(each) for each in loaded.image()}, {str(each) for each in grown.image()}
-            message = f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
+            message = (
+                f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
+            )
             self.found["differs"].append(Mark(message, offset=offset, path=one.path))
 
     def gaps(self) -> None:
@@ -187,7 +198,14 @@ class _Survey:
                     self.found["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
 
     def mark(
-        self, code: str, message: str, file: File, position: int, offset: int, expected: object = None, found: object = None
+        self,
+        code: str,
+        message: str,
+        file: File,
+        position: int,
+        offset: int,
+        expected: object = None,
+        found: object = None,
     ) -> None:
         self.found[code].append(Mark(message, position, offset=offset, expected=expected, found=found, path=file.path))
 
@@ -310,4 +328,5 @@ def quorum_epoch(files: Files) -> Iterator[Mark]:
 
 
 def rules() -> Sequence[Rule[Files]]:
+    """All of them."""
     return (gap, shape, unknown, refused, transaction, level, partition, missing, ahead, differs, quorum_epoch)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rawlog.errors import RawlogError
 from rawlog.format import File
-from rawlog.formats.kafka.codec import uuid_bytes, uuid_text
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
 from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.formats.kraft.names import DIRECTORIES
 from rawlog.formats.kraft.state import State

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from rawlog.format import File
-from rawlog.formats.kafka.codec import Message, bytes_text, uuid_text
-from rawlog.formats.kafka.internal import as_batch, milliseconds
 from rawlog.formats.kafka import meanings
+from rawlog.formats.kafka.codec import Message
+from rawlog.formats.kafka.internal import as_batch, milliseconds
+from rawlog.formats.kafka.showing import bytes_text, uuid_text
 from rawlog.formats.kraft import names, tables
 from rawlog.formats.kraft.reader import shows_secrets
 from rawlog.formats.kraft.replica import At, clusters

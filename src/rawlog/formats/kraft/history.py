@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rawlog.errors import DataError
-from rawlog.formats.kafka.codec import Message, uuid_text
+from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.meanings import (
     ACL_OPERATIONS,
@@ -21,6 +21,7 @@ from rawlog.formats.kafka.meanings import (
     is_secret_config,
 )
 from rawlog.formats.kafka.messages import decode_control, decode_framed
+from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.fold import ROWS_OF, level_text
 from rawlog.formats.kraft.names import NO_LEADER, SAME_LEADER
 from rawlog.formats.kraft.replica import Replica, batches
@@ -158,7 +159,9 @@ _TELL: dict[str, _Tell] = {
     "ACCESS_CONTROL_ENTRY_RECORD": Teller._acl,
     "REMOVE_ACCESS_CONTROL_ENTRY_RECORD": lambda self, m, t: f"access control entry {uuid_text(m['id'])} is removed",
     "CLIENT_QUOTA_RECORD": Teller._quota,
-    "PRODUCER_IDS_RECORD": lambda self, m, t: f"broker {m['brokerId']} takes producer ids up to {m['nextProducerId'] - 1}",
+    "PRODUCER_IDS_RECORD": lambda self, m, t: (
+        f"broker {m['brokerId']} takes producer ids up to {m['nextProducerId'] - 1}"
+    ),
     "USER_SCRAM_CREDENTIAL_RECORD": lambda self, m, t: (
         f"user {m['name']} has a password for {MECHANISMS.get(m['mechanism'], m['mechanism'])}"
     ),
@@ -178,7 +181,9 @@ _TELL: dict[str, _Tell] = {
 }
 
 
-def events(replica: Replica, *, errors: str = "raise", show_secrets: bool = False, no_ops: bool = False) -> Iterator[Event]:
+def events(
+    replica: Replica, *, errors: str = "raise", show_secrets: bool = False, no_ops: bool = False
+) -> Iterator[Event]:
     """Every record of the log, told in order."""
     teller = Teller(show_secrets)
     older = [one for one in replica.newest_first if replica.start and one is not None]
@@ -209,9 +214,10 @@ class Difference:
     def fields(self) -> dict[str, tuple[Any, Any]]:
         """The columns that changed, with both values."""
         before, after = self.before or {}, self.after or {}
-        changed = {name: (before[name], after[name]) for name in before if name in after and before[name] != after[name]}
-        if "configs" in changed:  # told by the settings themselves
-            del changed["configs"]
+        changed = {
+            name: (before[name], after[name]) for name in before if name in after and before[name] != after[name]
+        }
+        changed.pop("configs", None)  # told by the settings themselves
         return changed
 
 

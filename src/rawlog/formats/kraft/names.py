@@ -13,7 +13,6 @@ DIRECTORIES = {MIGRATING: "MIGRATING", UNASSIGNED: "UNASSIGNED", LOST: "LOST"}
 NO_LEADER, SAME_LEADER = -1, -2
 
 
-
 def masked(schema: str, shown: Message) -> Message:
     """A record's JSON without its secrets."""
     hidden = [name for name in SECRETS.get(schema, ()) if name in shown]

@@ -14,11 +14,19 @@ import pyarrow as pa
 from rawlog.errors import AccessError, DataError, OptionError
 from rawlog.format import File, Spans, Want
 from rawlog.formats.kafka import log
-from rawlog.formats.kafka.codec import bytes_text
 from rawlog.formats.kafka.internal import as_batch, read_records
-from rawlog.formats.kafka.messages import control_types, decode_control, decode_framed, frame_head, framed_types, type_name
+from rawlog.formats.kafka.messages import (
+    control_types,
+    decode_control,
+    decode_framed,
+    frame_head,
+    framed_types,
+    type_name,
+)
+from rawlog.formats.kafka.showing import bytes_text
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.kraft.names import masked
+from rawlog.formats.kraft.paths import LOG_FORMAT
 from rawlog.formats.kraft.tables import METADATA
 from rawlog.frames import Frames
 
@@ -74,7 +82,7 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
 
     What cannot be decoded is shown raw; but of a file that may be any log, only what is metadata is shown at all.
     """
-    certain = file.format != log_format() or file.place.topic is not None
+    certain = file.format != LOG_FORMAT or file.place.topic is not None
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
     names = [name for name in COLUMNS if name != "timestamp"]
     for time, key, value, offset, epoch, control, kind in zip(
@@ -87,12 +95,6 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
                 continue
             told = raw_row(value, control, kind)
         yield {"offset": offset, "epoch": epoch, "timestamp": time, "path": file.path, "is_control": control, **told}
-
-
-def log_format() -> str:
-    from rawlog.formats.kafka import LOG
-
-    return LOG.name
 
 
 def record_row(key: bytes | None, value: bytes | None, show_secrets: bool) -> dict[str, Any]:

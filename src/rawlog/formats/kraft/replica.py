@@ -183,7 +183,9 @@ class Replica:
 
     def _load(self, state: State, file: File, errors: str) -> None:
         for batch in batches([file], errors):
-            for value, offset, control, kind in zip(batch.values, batch.offsets, batch.controls, batch.kinds, strict=True):
+            for value, offset, control, kind in zip(
+                batch.values, batch.offsets, batch.controls, batch.kinds, strict=True
+            ):
                 if control:
                     state.add_control(offset, -1 if kind is None else kind, value or b"")
                 else:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rawlog.errors import DataError
-from rawlog.formats.kafka.codec import Message, uuid_text
+from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import decode_control, decode_record, framed_types
+from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import METADATA_VERSION, MIGRATING, SAME_LEADER, record_version
 
 MOST_PROBLEMS = 1000
@@ -20,7 +21,7 @@ _LISTS = ("isr", "replicas", "removingReplicas", "addingReplicas", "eligibleLead
 _BEGIN, _END, _ABORT = 23, 24, 25
 
 
-class Refused(Exception):  # noqa: N818 (never leaves this module)
+class Refused(Exception):
     """A record that a controller would not replay on this state."""
 
 
@@ -222,13 +223,17 @@ class State:
     def _change_partition(self, change: Message) -> None:
         topic = self.topics.get(change["topicId"])
         if topic is None:
-            raise Refused(f"partition {change['partitionId']} of the unknown topic {uuid_text(change['topicId'])} is changed")
+            raise Refused(
+                f"partition {change['partitionId']} of the unknown topic {uuid_text(change['topicId'])} is changed"
+            )
         partition = topic.partitions.get(change["partitionId"])
         if partition is None:
             raise Refused(f"{topic.name}-{change['partitionId']} is changed, but is not there")
         replicas, directories = change["replicas"], change.get("directories")
         if replicas is not None and directories is not None and len(replicas) != len(directories):
-            raise Refused(f"{topic.name}-{change['partitionId']}: {len(directories)} directories for {len(replicas)} replicas")
+            raise Refused(
+                f"{topic.name}-{change['partitionId']}: {len(directories)} directories for {len(replicas)} replicas"
+            )
         for name in _LISTS:
             value = change.get(name)
             if value is not None:
@@ -264,7 +269,9 @@ class State:
                 del self.configs[resource]
 
     def _quota(self, message: Message) -> None:
-        entity = tuple(sorted(((one["entityType"], one["entityName"]) for one in message["entity"]), key=lambda e: e[0]))
+        entity = tuple(
+            sorted(((one["entityType"], one["entityName"]) for one in message["entity"]), key=lambda e: e[0])
+        )
         if not message["remove"]:
             self.quotas.setdefault(entity, {})[message["key"]] = message["value"]
             return
@@ -311,7 +318,10 @@ class State:
     # ------------------------------------------------------------------ giving it out again
 
     def image(self) -> Iterator[tuple[str, int, Message]]:
-        """The state as the records of a snapshot (name, version, message), in the order in which a controller writes them, each group sorted."""
+        """The state as the records of a snapshot (name, version, message).
+
+        The order is the one in which a controller writes them, each group sorted.
+        """
         level = self.level
 
         def record(name: str, message: Message) -> tuple[str, int, Message]:
@@ -338,7 +348,9 @@ class State:
             for name, value in sorted(settings.items()):
                 message = {"resourceType": kind, "resourceName": resource, "name": name, "value": value}
                 yield record("ConfigRecord", message)
-        for entity, quotas in sorted(self.quotas.items(), key=lambda item: [(kind, name or "", name is not None) for kind, name in item[0]]):
+        for entity, quotas in sorted(
+            self.quotas.items(), key=lambda item: [(kind, name or "", name is not None) for kind, name in item[0]]
+        ):
             for key_name, amount in sorted(quotas.items()):
                 named = [{"entityType": kind, "entityName": name} for kind, name in entity]
                 yield record("ClientQuotaRecord", {"entity": named, "key": key_name, "value": amount, "remove": False})

@@ -10,9 +10,11 @@ METADATA = Table(
     Column("epoch", "int", "of the controller that led when it was written"),
     Column("timestamp", "timestamp"),
     Column("path", "string"),
-    Column("type", "string", "as Kafka's dump tool names it: TOPIC_RECORD, LEADER_CHANGE; a number where it is not known"),
+    Column(
+        "type", "string", "as Kafka's dump tool names it: TOPIC_RECORD, LEADER_CHANGE; a number where it is not known"
+    ),
     Column("version", "int"),
-    Column("value", "string", "as JSON, with Kafka's own names; {\"raw\": base64} where the version is not known"),
+    Column("value", "string", 'as JSON, with Kafka\'s own names; {"raw": base64} where the version is not known'),
     Column("is_control", "boolean"),
     about="one row a record of the metadata log and its snapshots",
     offsets=("offset", "offset"),
@@ -51,7 +53,11 @@ PARTITIONS = Table(
     Column("eligible_leader_replicas", "array<int>"),
     Column("last_known_elr", "array<int>"),
     Column("leader_recovery_state", "string", "recovered, recovering"),
-    Column("directories", "array<string>", "of the replicas, in their order; MIGRATING, UNASSIGNED or LOST where no directory is known"),
+    Column(
+        "directories",
+        "array<string>",
+        "of the replicas, in their order; MIGRATING, UNASSIGNED or LOST where no directory is known",
+    ),
     _CLUSTER,
     about="one row a partition",
 )
@@ -110,7 +116,11 @@ ACLS = Table(
 
 QUOTAS = Table(
     "kraft.quotas",
-    Column("entity", "array<struct<type:string,name:string>>", "type user, client-id or ip; a null name is the default of its type"),
+    Column(
+        "entity",
+        "array<struct<type:string,name:string>>",
+        "type user, client-id or ip; a null name is the default of its type",
+    ),
     Column("key", "string"),
     Column("value", "double"),
     _CLUSTER,

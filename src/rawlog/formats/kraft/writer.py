@@ -13,11 +13,11 @@ from typing import Any
 from rawlog.checksums import crc32c
 from rawlog.errors import EncodeError
 from rawlog.format import File
-from rawlog.formats.kafka.codec import uuid_text
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
 from rawlog.formats.kafka.messages import encode_control, encode_framed
 from rawlog.formats.kafka.paths import split
+from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import METADATA_VERSION, record_version
 from rawlog.formats.kraft.paths import METADATA_DIRECTORY, snapshot_id
 from rawlog.formats.kraft.replica import Replica, is_whole
@@ -48,7 +48,9 @@ def _zigzag(value: int) -> bytes:
     return bytes(out)
 
 
-def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[Pair], *, control: bool = False) -> bytes:
+def encode_batch(
+    base_offset: int, epoch: int, timestamp: int, records: Sequence[Pair], *, control: bool = False
+) -> bytes:
     """A batch of metadata records, or of control records: uncompressed, no producer, all at one time (ms).
 
     EncodeError without records or for numbers that do not fit.
@@ -74,7 +76,19 @@ def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence
 
     def head(crc: int) -> bytes:
         return _HEAD.pack(
-            base_offset, length, epoch, MAGIC_V2, crc, attributes, len(records) - 1, timestamp, timestamp, NONE, NONE, NONE, len(records)
+            base_offset,
+            length,
+            epoch,
+            MAGIC_V2,
+            crc,
+            attributes,
+            len(records) - 1,
+            timestamp,
+            timestamp,
+            NONE,
+            NONE,
+            NONE,
+            len(records),
         )
 
     try:
@@ -84,7 +98,9 @@ def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence
         raise EncodeError(f"batch at offset {base_offset}: {error}") from None
 
 
-def encode_controls(base_offset: int, epoch: int, timestamp: int, controls: Sequence[tuple[int, Mapping[str, Any]]]) -> bytes:
+def encode_controls(
+    base_offset: int, epoch: int, timestamp: int, controls: Sequence[tuple[int, Mapping[str, Any]]]
+) -> bytes:
     """A batch of control records, each by its type and message."""
     return encode_batch(base_offset, epoch, timestamp, [encode_control(*one) for one in controls], control=True)
 
@@ -172,7 +188,11 @@ def write_checkpoint(folder: str, state: State, *, overwrite: bool = False) -> s
         raise EncodeError("a snapshot at offset 0 would be ignored: use a bootstrap file")
     path = f"{folder}/{checkpoint_name(state.end_offset, max(state.epoch, 0))}"
     pieces = encode_checkpoint(
-        state_records(state), max(state.epoch, 0), max(state.timestamp, 0), kraft_version=state.kraft_version, voters=state.voters
+        state_records(state),
+        max(state.epoch, 0),
+        max(state.timestamp, 0),
+        kraft_version=state.kraft_version,
+        voters=state.voters,
     )
     _write(path, pieces, overwrite)
     return path
@@ -332,7 +352,9 @@ def mend(replica: Replica, folder: str) -> Mending:
     if mending.fresh:
         mended = Replica(
             folder,
-            segments=[replace(segment, path=f"{folder}/{split(segment.path)[1]}", size=size) for segment, size in mending.kept],
+            segments=[
+                replace(segment, path=f"{folder}/{split(segment.path)[1]}", size=size) for segment, size in mending.kept
+            ],
         )
         state = mended.fold(errors="stop")
         if state.end_offset > 0:

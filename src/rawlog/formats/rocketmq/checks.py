@@ -74,7 +74,9 @@ def physical_offset(seen: Inspection) -> Iterator[Mark]:
     """
     for position, count, size, is_tail in _stale_runs(seen):
         if not is_tail:
-            yield Mark(f"{count:,} entries with a physical offset that is not their place", position=position, size=size)
+            yield Mark(
+                f"{count:,} entries with a physical offset that is not their place", position=position, size=size
+            )
 
 
 @rule("rocketmq.commitlog.stale", Severity.WARNING)
@@ -154,7 +156,9 @@ def unreadable_body(seen: Inspection) -> Iterator[Mark]:
     while len(rows):
         found = bodies(rows, seen.limit)
         if found.error is not None:
-            yield Mark(found.error.message, position=found.error.position, offset=int(rows[kernels.F_QUEUE_OFFSET][found.fits]))
+            yield Mark(
+                found.error.message, position=found.error.position, offset=int(rows[kernels.F_QUEUE_OFFSET][found.fits])
+            )
             rows = rows.cut(found.fits + 1, len(rows))
         else:
             rows = rows.cut(found.fits, len(rows))
@@ -187,11 +191,19 @@ def blank_size(seen: Inspection) -> Iterator[Mark]:
     """
     frames = seen.frames
     for start, stop in zip(frames.starts.tolist(), frames.stops.tolist(), strict=True):
-        if stop - start < SLOT.size * 2 or int.from_bytes(bytes(frames.data[start + 4 : start + 8]), "big", signed=True) != MAGIC_BLANK:
+        if (
+            stop - start < SLOT.size * 2
+            or int.from_bytes(bytes(frames.data[start + 4 : start + 8]), "big", signed=True) != MAGIC_BLANK
+        ):
             continue
         room = seen.file.size - frames.base - start
         if stop - start != room:
-            yield Mark("a blank entry that does not reach the end", position=frames.base + start, expected=room, found=stop - start)
+            yield Mark(
+                "a blank entry that does not reach the end",
+                position=frames.base + start,
+                expected=room,
+                found=stop - start,
+            )
 
 
 @rule("rocketmq.commitlog.time", Severity.WARNING)
@@ -255,6 +267,7 @@ def fillers(seen: Inspection) -> Iterator[Mark]:
 
 
 def commit_log() -> Sequence[Rule[Inspection]]:
+    """The rules of a commit-log file."""
     return (
         body_crc, physical_offset, stale_entries, entry_crc, unreadable_body, inner_batches, blank_size, falling_times, not_utf8, fillers,
     )  # fmt: skip
@@ -268,10 +281,15 @@ def compacted_crc(seen: Inspection) -> Iterator[Mark]:
     """
     rows = seen.share(_rows)
     for row in _numbers(~rows.crc_ok):
-        yield Mark("body with a wrong checksum", position=rows.frame_position(row), offset=int(rows[kernels.F_QUEUE_OFFSET][row]))
+        yield Mark(
+            "body with a wrong checksum",
+            position=rows.frame_position(row),
+            offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
+        )
 
 
 def compaction_log() -> Sequence[Rule[Inspection]]:
+    """The rules of a compaction topic's log."""
     return (compacted_crc,)
 
 
@@ -310,11 +328,12 @@ def empty_queue_file(seen: Inspection) -> Iterator[Mark]:
 
     At the next start a broker counts its first unit: the queue shows one or two messages that do not exist. Remove the file.
     """
-    if seen.frames.last and seen.frames.base == 0 and not len(seen.frames) and seen.file.size:
+    if seen.frames.last and seen.frames.base == 0 and not len(seen.frames) and seen.file.size >= UNIT.size:
         yield Mark("a queue file of zeros; a broker would show phantom messages", position=0, size=seen.file.size)
 
 
 def consume_queue() -> Sequence[Rule[Inspection]]:
+    """The rules of a plain queue file."""
     return (queue_order, empty_queue_file)
 
 
@@ -336,6 +355,7 @@ def batch_queue_order(seen: Inspection) -> Iterator[Mark]:
 
 
 def batch_queue() -> Sequence[Rule[Inspection]]:
+    """The rules of a batch queue file."""
     return (batch_queue_order,)
 
 
@@ -346,7 +366,7 @@ def index_count(seen: Inspection) -> Iterator[Mark]:
     A broker goes by the header: keys behind it are not found, and the next one is written over them. Rebuild the index.
     """
     seen.memory["count"] = seen.memory.get("count", 0) + len(seen.frames)
-    if seen.frames.last and seen.frames.status is not Status.TRUNCATED:
+    if seen.frames.last and seen.frames.status is not Status.TRUNCATED and seen.file.size:
         with Index(seen.file.path) as index:
             if index.header.count - 1 != seen.memory["count"]:
                 yield Mark(
@@ -402,4 +422,5 @@ def index_chains(seen: Inspection) -> Iterator[Mark]:
 
 
 def key_index() -> Sequence[Rule[Inspection]]:
+    """The rules of an index file."""
     return (index_count, index_chains)

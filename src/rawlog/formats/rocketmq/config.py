@@ -49,6 +49,7 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 
 def fault(frames: Frames) -> DataError:
+    """Why the text is no JSON."""
     try:
         parse(bytes(frames.data))
     except DataError as error:

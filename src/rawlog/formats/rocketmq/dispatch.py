@@ -213,7 +213,9 @@ def _keys(rows: Messages, pairs: Pairs, take: NDArray[np.bool_], into: Derived) 
 def commit_logs(files: Iterable[File]) -> list[File]:
     """The commit-log files among some, in order of their addresses, whatever directory each lies in."""
     found = [file for file in files if file.format == "rocketmq.commitlog" and file.problem is None]
-    return sorted(found, key=lambda file: (-1 if file.place.start_offset is None else file.place.start_offset, file.path))
+    return sorted(
+        found, key=lambda file: (-1 if file.place.start_offset is None else file.place.start_offset, file.path)
+    )
 
 
 def messages_of(file: File, *, errors: str = "stop", with_crc: bool = True) -> Iterator[Messages]:

@@ -52,9 +52,14 @@ class Entries:
     def sizes(self) -> NDArray[np.int64]:
         """Bytes that each entry takes. EncodeError for a topic or properties too long."""
         topics, properties = binary(self.topics)[0], binary(self.properties)[0]
-        self.numbers[kernels.N_VERSION] = np.where(np.diff(topics) > LARGEST_TOPIC_V1, 2, np.maximum(1, self.numbers[kernels.N_VERSION]))
+        self.numbers[kernels.N_VERSION] = np.where(
+            np.diff(topics) > LARGEST_TOPIC_V1, 2, np.maximum(1, self.numbers[kernels.N_VERSION])
+        )
         most = LARGEST_PROPERTIES - (kernels.CRC_SIZE if self.crc_property else 0)
-        for lengths, limit, what in ((np.diff(topics), LARGEST_TOPIC, "a topic"), (np.diff(properties), most, "properties")):
+        for lengths, limit, what in (
+            (np.diff(topics), LARGEST_TOPIC, "a topic"),
+            (np.diff(properties), most, "properties"),
+        ):
             bad = np.flatnonzero(lengths > limit)
             if bad.size:
                 raise EncodeError(f"row {bad[0]:,}: {what} of {int(lengths[bad[0]]):,} bytes, at most {limit:,} fit")
@@ -136,4 +141,5 @@ def host_bytes(text: str) -> tuple[NDArray[np.uint8], bool]:
 
 
 def host_flags(born_is_v6: bool, store_is_v6: bool) -> int:
+    """The bits of the sysflag that tell the sizes of hosts."""
     return int(SysFlag.BORNHOST_V6) * born_is_v6 | int(SysFlag.STOREHOST_V6) * store_is_v6

@@ -14,6 +14,7 @@ from rawlog.errors import DataError
 from rawlog.explain import Node, layout_nodes, leaf, milliseconds
 from rawlog.format import File
 from rawlog.formats.rocketmq import layouts
+from rawlog.formats.rocketmq.index import read_header
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     CODEC_MASK,
@@ -34,6 +35,7 @@ from rawlog.formats.rocketmq.reader import first_address
 from rawlog.formats.rocketmq.text import escaped
 from rawlog.frames import Bytes, Frames
 from rawlog.layout import Layout
+from rawlog.storage import Source
 
 _MAGICS = {
     MAGIC_V1: "message, topic length of one byte",
@@ -256,9 +258,20 @@ explain_dledger_index = _fixed(layouts.DLEDGER_INDEX, "index unit")
 
 
 def explain_index_header(head: bytes, file: File) -> list[Node]:
-    """The forty bytes in front of the slots."""
+    """The forty bytes in front of the slots, the slots, and the entry that is never used."""
     nodes = layout_nodes(layouts.INDEX_HEADER, np.frombuffer(head, np.uint8), 0, 0, _WORDS)
-    return [Node(0, layouts.INDEX_HEADER.size, layouts.INDEX_HEADER.name, children=nodes)]
+    header = Node(0, layouts.INDEX_HEADER.size, layouts.INDEX_HEADER.name, children=nodes)
+    with Source(file.path) as source:
+        told = read_header(source)
+    slots = Node(
+        header.size,
+        told.slots * layouts.SLOT.size,
+        "slots",
+        value=told.slots,
+        meaning=f"{told.used_slots:,} of them used",
+    )
+    unused = Node(told.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
+    return [header, slots, unused]
 
 
 def explain_config(frames: Frames, file: File) -> list[Node]:

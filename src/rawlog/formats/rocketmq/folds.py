@@ -6,14 +6,16 @@ message is told by the topic it is in, never by its properties alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rawlog import columns
+from rawlog.errors import CorruptError, RawlogError
 from rawlog.format import File
 from rawlog.formats.rocketmq import config, dispatch, tables
 from rawlog.formats.rocketmq.kernels import derive
@@ -46,6 +48,24 @@ Options = Mapping[str, str]
 COMMITTED_MASK = int(SysFlag.COMMIT)
 
 
+Fold = Callable[[Sequence[File], Options], Batches]
+
+
+def guarded(fold: Fold) -> Fold:
+    """A fold that answers settings of an unexpected shape (a list where a table belongs, text where a number) with CorruptError."""
+
+    @wraps(fold)
+    def run(files: Sequence[File], options: Options) -> Batches:
+        try:
+            yield from fold(files, options)
+        except RawlogError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise CorruptError(f"settings of an unexpected shape: {error}", format="rocketmq.config") from None
+
+    return run
+
+
 def _batch(table: Table, rows: list[dict[str, Any]]) -> Batches:
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=table.schema)
@@ -60,6 +80,7 @@ def _permission(value: Any) -> str:
     return "".join(letter if number & bit else "-" for letter, bit in (("r", 4), ("w", 2), ("i", 1)))
 
 
+@guarded
 def topics(files: Sequence[File], options: Options) -> Batches:
     """`config/topics.json`."""
     rows = []
@@ -81,6 +102,7 @@ def topics(files: Sequence[File], options: Options) -> Batches:
     return _batch(tables.TOPICS, rows)
 
 
+@guarded
 def groups(files: Sequence[File], options: Options) -> Batches:
     """`config/subscriptionGroup.json`."""
     rows = []
@@ -127,7 +149,11 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
         valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0)
         count = int(np.argmin(valid)) if not valid.all() else len(rows)
         rows = rows[:count]
-        numbers = rows["base_offset"].astype(np.int64) if batch else (file.place.start_offset or 0) // UNIT.size + np.arange(count)
+        numbers = (
+            rows["base_offset"].astype(np.int64)
+            if batch
+            else (file.place.start_offset or 0) // UNIT.size + np.arange(count)
+        )
         if count:
             high = int(numbers[-1]) + (int(rows["batch_size"][-1]) if batch else 1)
             here = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
@@ -136,6 +162,7 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
     return high if low is None else low, high
 
 
+@guarded
 def offsets(files: Sequence[File], options: Options) -> Batches:
     """Consumer offsets with the lag behind each queue; with light queues on, ordinary offsets are in the other file."""
     bounds = queue_bounds(files)
@@ -169,6 +196,7 @@ def _offset_row(
     }
 
 
+@guarded
 def delays(files: Sequence[File], options: Options) -> Batches:
     """`config/delayOffset.json`."""
     bounds = queue_bounds(files)
@@ -179,7 +207,16 @@ def delays(files: Sequence[File], options: Options) -> Batches:
             _, high = bounds.get((file.place.group, SCHEDULE_TOPIC, level - 1), (None, None))
             delay = DELAY_LEVELS_MS[level - 1] if 0 < level <= len(DELAY_LEVELS_MS) else None
             pending = None if high is None else high - offset
-            rows.append({"path": file.path, "level": level, "delay_ms": delay, "offset": offset, "max_offset": high, "pending": pending})
+            rows.append(
+                {
+                    "path": file.path,
+                    "level": level,
+                    "delay_ms": delay,
+                    "offset": offset,
+                    "max_offset": high,
+                    "pending": pending,
+                }
+            )
     return _batch(tables.DELAYS, rows)
 
 
@@ -210,7 +247,9 @@ class Entry:
 
 
 def _is_system(topic: str) -> bool:
-    return topic in (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return topic in (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) or topic.startswith(
+        (RETRY_PREFIX, DLQ_PREFIX)
+    )
 
 
 def entries_of(files: Sequence[File]) -> Iterator[Entry]:
@@ -227,7 +266,11 @@ def entries_of(files: Sequence[File]) -> Iterator[Entry]:
             system = np.array([_is_system(name) for name in names])[codes]
             out = np.empty((2, len(rows)), np.int64)
             derive.find_property(
-                rows.data, rows[fields.F_PROPERTIES], rows[fields.F_PROPERTIES_SIZE], np.frombuffer(b"REAL_TOPIC", np.uint8), out
+                rows.data,
+                rows[fields.F_PROPERTIES],
+                rows[fields.F_PROPERTIES_SIZE],
+                np.frombuffer(b"REAL_TOPIC", np.uint8),
+                out,
             )
             for row in np.flatnonzero((system | (out[1] >= 0)) & ~rows.fillers).tolist():
                 yield _entry(rows, row, names[codes[row]])
@@ -267,6 +310,7 @@ def _time(ms: int) -> int | None:
     return ms * 1000 if abs(ms) < 1 << 50 else None
 
 
+@guarded
 def transactions(files: Sequence[File], options: Options) -> Batches:
     """Half messages, copies of one grouped, with what became of them: committed before rolled back before discarded before pending."""
     halves: dict[str, list[Entry]] = {}
@@ -318,6 +362,7 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
     return _batch(tables.TRANSACTIONS, rows)
 
 
+@guarded
 def scheduled(files: Sequence[File], options: Options) -> Batches:
     """Delayed and timer messages: due when, delivered or not."""
     waiting: list[Entry] = []
@@ -332,7 +377,9 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
             delivered[entry.topic, entry.unique_key] = entry.physical
     done = {}
     for file, value in config.load(files, "delayOffset.json"):
-        done.update({(file.place.group, int(level)): int(offset) for level, offset in (value.get("offsetTable") or {}).items()})
+        done.update(
+            {(file.place.group, int(level)): int(offset) for level, offset in (value.get("offsetTable") or {}).items()}
+        )
     reached = max(_read_until(files), default=0)
     rows = []
     for entry in waiting:
@@ -377,6 +424,7 @@ def _read_until(files: Iterable[File]) -> Iterator[int]:
             yield int.from_bytes(head[: TIMER_CHECK.after("last_read_timestamp")], "big", signed=True)
 
 
+@guarded
 def retries(files: Sequence[File], options: Options) -> Batches:
     """Messages that were sent back, and dead letters, with the message that each began as."""
     rows = []
@@ -417,5 +465,3 @@ def _address(message_id: str | None) -> int | None:
         return int(message_id[-16:], 16)
     except ValueError:
         return None
-
-

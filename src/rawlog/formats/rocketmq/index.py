@@ -69,7 +69,7 @@ def _slots(source: Source, begin: int, end: int, count: int) -> int:
     if body % unit == 0 and _fits(source, usual, begin, end, count):
         return usual
     if body % SLOT.size:
-        raise _geometry(source.size)
+        return _slots_of_cut(source, begin, count)
     step = INDEX_ENTRY.size // SLOT.size
     data = np.frombuffer(source.read(0, source.size), np.uint8)
     words = data[: data.size // 4 * 4].view(">i4")
@@ -84,6 +84,26 @@ def _slots(source: Source, begin: int, end: int, count: int) -> int:
             keep &= (words[where].astype(np.int64) << 32) + (words[where + 1].astype(np.int64) & 0xFFFF_FFFF) == address
         for candidate in slots[keep].tolist():
             if _fits(source, candidate, begin, end, count):
+                return int(candidate)
+    return _slots_of_cut(source, begin, count)
+
+
+def _slots_of_cut(source: Source, begin: int, count: int) -> int:
+    """The number of slots of a file whose end is missing: the one for which the first entries are where their slots say."""
+    data = np.frombuffer(source.read(0, source.size), np.uint8)
+    words = data[: data.size // 4 * 4].view(">i4").astype(np.int64)
+    head, unit = INDEX_HEADER.size // 4, INDEX_ENTRY.size // 4
+    most = words.size - head - 2 * unit
+    slots = np.arange(1, max(1, most + 1), dtype=np.int64)
+    at = head + slots + unit
+    keep = (words[at + 1] << 32) + (words[at + 2] & 0xFFFF_FFFF) == begin
+    for candidate in slots[keep].tolist():
+        there = min(count, (words.size - head - candidate) // unit)
+        numbers = np.arange(1, min(there, 2 * SAMPLE))
+        hashes = words[head + candidate + numbers * unit]
+        if numbers.size and (hashes >= 0).all():
+            newest = words[head + hashes % candidate]
+            if ((newest >= numbers) & (newest < count)).all():
                 return int(candidate)
     raise _geometry(source.size)
 
@@ -128,6 +148,8 @@ def _entry(source: Source, at: int, number: int) -> Any:
 
 def survey(source: Source) -> Origin:
     """Entries begin behind the header, the slots and the entry that is never used; the kind is the number of slots."""
+    if not source.size:
+        return Origin()
     header = read_header(source)
     return Origin(header.entries_at + INDEX_ENTRY.size, header.slots)
 
@@ -145,6 +167,7 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 
 def fault(frames: Frames) -> DataError:
+    """What is wrong with the entry at which the scan stopped."""
     return CorruptError(
         "an entry whose hash or link is negative",
         position=frames.reached_in_file,
@@ -154,6 +177,7 @@ def fault(frames: Frames) -> DataError:
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
+    """The next entry of the same raster that can be, or -1."""
     first = -(-position // INDEX_ENTRY.size)
     rows = INDEX_ENTRY.view(np.ascontiguousarray(data[first * INDEX_ENTRY.size :]))
     found = np.flatnonzero((rows["key_hash"] > 0) & (rows["previous"] >= 0))
@@ -169,6 +193,7 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> in
 
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `rocketmq.keys`."""
     rows = INDEX_ENTRY.take(frames.data, frames.starts)
     count = len(frames)
     begin = int(want.context or 0)

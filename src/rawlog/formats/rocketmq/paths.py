@@ -60,6 +60,7 @@ def is_commit_log(path: str) -> Place | None:
 
 
 def is_dledger_index(path: str) -> Place | None:
+    """`dledger-<id>/index/<20 digits>`."""
     names = parts(path)
     start = _number(names[0])
     if start is not None and len(names) > 2 and names[1] == "index" and names[2].startswith("dledger-"):
@@ -85,6 +86,7 @@ def queue_file(folder: str, levels: int = 4, parent: str | None = None) -> Calla
 
 
 def is_index(path: str) -> Place | None:
+    """`index/<17 digits>`."""
     names = parts(path)
     if len(names) > 1 and names[1] == "index" and _INDEX_NAME.fullmatch(names[0]):
         return Place(group=above(path, 2))
@@ -106,6 +108,7 @@ def file_named(*wanted: str, folder: str | None = None) -> Callable[[str], Place
 
 
 def is_timer_log(path: str) -> Place | None:
+    """`timerlog/<20 digits>`."""
     names = parts(path)
     start = _number(names[0])
     if start is not None and len(names) > 1 and names[1] == "timerlog":
@@ -146,8 +149,10 @@ def begin_commit_log(head: bytes, size: int) -> Origin:
 
 
 def is_config(path: str) -> Place | None:
+    """One of the files of `config/`."""
     return file_named(*CONFIGS, folder="config")(path)
 
 
 def is_position(path: str) -> Place | None:
+    """`compaction/position-checkpoint`."""
     return file_named("position-checkpoint", folder="compaction")(path)

@@ -38,6 +38,7 @@ def fixed_frames(data: Bytes, layout: Layout, valid: NDArray[np.bool_], kind: in
 
 
 def units(data: Bytes, layout: Layout) -> NDArray[Any]:
+    """The whole units of a stretch of bytes."""
     return layout.view(np.ascontiguousarray(data))
 
 
@@ -48,6 +49,7 @@ def scan_plain(data: Bytes, kind: int) -> Frames:
 
 
 def scan_batch(data: Bytes, kind: int) -> Frames:
+    """Units of batches; the first that points to nothing ends the queue."""
     rows = units(data, BATCH_UNIT)
     valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0) & (rows["base_offset"] >= 0) & (rows["batch_size"] > 0)
     frames = fixed_frames(data, BATCH_UNIT, valid, kind)
@@ -103,10 +105,12 @@ def fault(frames: Frames) -> DataError:
 
 
 def resync_plain(data: Bytes, position: int, kind: int) -> int:
+    """The next unit that can be, or -1."""
     return _resync(data, position, UNIT, ("physical_offset", "size"))
 
 
 def resync_batch(data: Bytes, position: int, kind: int) -> int:
+    """The next unit that can be, or -1."""
     return _resync(data, position, BATCH_UNIT, ("physical_offset", "size", "batch_size"))
 
 
@@ -122,17 +126,20 @@ def _resync(data: Bytes, position: int, layout: Layout, names: tuple[str, ...]) 
 
 
 def decode_plain(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `rocketmq.queues`."""
     rows = UNIT.take(frames.data, frames.starts)
     numbers = ((want.file.place.start_offset or 0) + frames.positions) // UNIT.size
     yield _batch(frames, want, "plain", rows, numbers)
 
 
 def decode_batch(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `rocketmq.queues`."""
     rows = BATCH_UNIT.take(frames.data, frames.starts)
     yield _batch(frames, want, "batch", rows, rows["base_offset"].astype(np.int64))
 
 
 def decode_ext(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `rocketmq.queues`; the mark that ends a file is none."""
     whole = EXT_UNIT.take(np.concatenate((frames.data, np.zeros(EXT_UNIT.size, np.uint8))), frames.starts)
     keep = whole["size"] != EXT_END
     frames = Frames(
@@ -166,7 +173,6 @@ def _batch(
         "kind": columns.constant(kind, "string", count),
         "batch_size": number("batch_size", "int"),
         "path": columns.constant(want.file.path, "string", count),
-        "position": columns.integers(frames.positions, "bigint"),
         "store_timestamp": columns.constant(None, "timestamp", count),
     }
     if "store_timestamp" in fields:
@@ -175,11 +181,13 @@ def _batch(
 
 
 def spans_plain(frames: Frames, file: File) -> Spans:
+    """The number of each unit."""
     numbers = ((file.place.start_offset or 0) + frames.positions) // UNIT.size
     return Spans(numbers, numbers + 1, records=np.zeros(len(frames), np.int64))
 
 
 def spans_batch(frames: Frames, file: File) -> Spans:
+    """The offsets and the time of each unit."""
     rows = BATCH_UNIT.take(frames.data, frames.starts)
     base, times = rows["base_offset"].astype(np.int64), rows["store_timestamp"].astype(np.int64)
     fits = (times <= MOST_MS) & (times >= -MOST_MS)

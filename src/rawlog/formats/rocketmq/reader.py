@@ -95,12 +95,16 @@ def first_address(file: File, kind: int) -> int:
 
 @dataclass(slots=True)
 class Messages:
-    """The messages among some frames, a row of `fields` (`kernels.F_…`) a field; positions are in `data`."""
+    """The messages among some frames, a row of `fields` (`kernels.F_…`) a field; positions are in `data`.
+
+    `odd` counts what most messages are not (`kernels.O_…`), among these and perhaps others of the same window.
+    """
 
     frames: Frames
     data: Bytes
     fields: NDArray[np.int64]
     start: int
+    odd: NDArray[np.int64]
 
     @classmethod
     def take(cls, frames: Frames, file: File, *, with_crc: bool = True) -> Messages:
@@ -108,21 +112,24 @@ class Messages:
         block = pa.allocate_buffer(max(count, 1) * kernels.FIELDS * 8)
         fields = np.frombuffer(block, np.int64).reshape(kernels.FIELDS, max(count, 1))
         data = byte_view(frames.data)
-        rows, _, status = kernels.decode_entries(data, frames.starts, frames.stops, with_crc, fields)
+        odd, start = np.zeros(kernels.ODD, np.int64), first_address(file, frames.kind)
+        address = start + frames.base if start >= 0 else -1
+        rows, _, status = kernels.decode_entries(data, frames.starts, frames.stops, with_crc, address, fields, odd)
         assert status == Status.OK
-        return cls(frames, data, fields[:, :rows], first_address(file, frames.kind))
+        return cls(frames, data, fields[:, :rows], start, odd)
 
     def __len__(self) -> int:
         return int(self.fields.shape[1])
 
     def __getitem__(self, field: int) -> NDArray[np.int64]:
-        return self.fields[field]
+        found: NDArray[np.int64] = self.fields[field]
+        return found
 
     def cut(self, start: int, stop: int) -> Messages:
-        return Messages(self.frames, self.data, self.fields[:, start:stop], self.start)
+        return Messages(self.frames, self.data, self.fields[:, start:stop], self.start, self.odd)
 
     def where(self, keep: NDArray[np.bool_]) -> Messages:
-        return self if keep.all() else Messages(self.frames, self.data, self.fields[:, keep], self.start)
+        return self if keep.all() else Messages(self.frames, self.data, self.fields[:, keep], self.start, self.odd)
 
     @property
     def crc_ok(self) -> NDArray[np.bool_]:
@@ -138,7 +145,7 @@ class Messages:
     @property
     def stale(self) -> NDArray[np.bool_]:
         """Which messages say that they stand elsewhere."""
-        if self.start < 0:
+        if self.start < 0 or not self.odd[kernels.O_STALE]:
             return np.zeros(len(self), np.bool_)
         found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
         return found
@@ -146,6 +153,8 @@ class Messages:
     @property
     def fillers(self) -> NDArray[np.bool_]:
         """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
+        if not self.odd[kernels.O_FILLER]:
+            return np.zeros(len(self), np.bool_)
         found: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
         if found.any():
             rows = np.flatnonzero(found)
@@ -191,6 +200,8 @@ class Bodies:
 def bodies(rows: Messages, limit: int) -> Bodies:
     """The bodies of messages, decompressed, as many as fit a batch; `error` tells why the one behind them is not among them."""
     starts, sizes = rows[kernels.F_BODY], rows[kernels.F_BODY_SIZE]
+    if not rows.odd[kernels.O_COMPRESSED]:
+        return Bodies(rows.data, starts, sizes, len(rows))
     codecs = rows.codecs
     packed = np.flatnonzero(codecs)
     if not packed.size:
@@ -254,6 +265,9 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 def _for_records(rows: Messages, want: Want) -> tuple[Messages, DataError | None]:
     """The messages that are rows of `records`, and what is wrong behind them."""
     error: DataError | None = None
+    committed = want.options.get("isolation") == "read_committed" or want.context == "read_committed"
+    if not committed and not rows.odd[[kernels.O_BAD_CRC, kernels.O_STALE, kernels.O_FILLER]].any():
+        return rows, None
     good = rows.crc_ok
     if not good.all():
         bad = int(np.argmin(good))
@@ -264,7 +278,7 @@ def _for_records(rows: Messages, want: Want) -> tuple[Messages, DataError | None
             bad = int(wrong[0])
             error, rows = rows.crc_error(bad), rows.cut(0, bad)
     keep = ~rows.stale & ~rows.fillers
-    if want.options.get("isolation") == "read_committed" or want.context == "read_committed":
+    if committed:
         transaction = rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK
         keep &= (transaction == 0) | (transaction == SysFlag.COMMIT)
         topic = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
@@ -275,6 +289,8 @@ def _for_records(rows: Messages, want: Want) -> tuple[Messages, DataError | None
 
 def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
     """A timestamp column; null for a number beyond what it can hold."""
+    if not milliseconds.size or (int(milliseconds.max()) <= MOST_MS and int(milliseconds.min()) >= -MOST_MS):
+        return columns.timestamps(milliseconds * 1000)
     valid = (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
     return columns.timestamps(np.where(valid, milliseconds, 0) * 1000, None if valid.all() else valid)
 
@@ -287,8 +303,7 @@ def _record_batches(rows: Messages, found: Bodies, want: Want) -> Iterator[pa.Re
     properties, properties_sizes = rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE]
     offsets, parent = rows[kernels.F_QUEUE_OFFSET], None
     error: DataError | None = None
-    packed = (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK
-    if packed.any():
+    if rows.odd[kernels.O_PACKED] and (packed := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
         room = int(sizes[packed].sum()) // inner.SMALLEST + count + 1
         out = np.empty((inner.INNER_FIELDS, room), np.int64)
         made, bad, status = inner.unpack_inner(found.data, body, sizes, packed, properties, properties_sizes, out)
@@ -337,9 +352,9 @@ _TRANSACTION_NAMES = pa.array(TRANSACTIONS)
 _CODEC_NAMES = pa.array(["none", *CODECS, *(f"unknown {kind}" for kind in range(len(CODECS), 8))])
 
 
-def _named(names: pa.Array, numbers: NDArray[np.int64]) -> pa.Array:
-    """Names by number; mostly all are the first."""
-    return names.take(pa.array(numbers)) if numbers.any() else pa.repeat(names[0], numbers.size)
+def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int) -> pa.Array:
+    """Names by number; mostly all are the first (None)."""
+    return pa.repeat(names[0], count) if numbers is None else names.take(pa.array(numbers))
 
 
 def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
@@ -375,9 +390,10 @@ def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -
     if "message_id" in names:
         made["message_id"] = text.message_ids(rows.data, rows[kernels.F_STORE_HOST], flags, rows[kernels.F_PHYSICAL])
     if "codec" in names:
-        made["codec"] = _named(_CODEC_NAMES, rows.codecs)
+        made["codec"] = _named(_CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count)
     if "transaction" in names:
-        made["transaction"] = _named(_TRANSACTION_NAMES, (flags & TRANSACTION_MASK) >> 2)
+        states = (flags & TRANSACTION_MASK) >> 2 if rows.odd[kernels.O_TRANSACTION] else None
+        made["transaction"] = _named(_TRANSACTION_NAMES, states, count)
     if "body" in names:
         made["body"] = columns.spans(found.data, found.starts[:count], found.sizes[:count])
     if "topic" in names:
@@ -425,4 +441,3 @@ def spans(frames: Frames, file: File) -> Spans:
 def context(file: File, group: object, options: dict[str, str]) -> str | None:
     """The isolation asked for: decoding needs no other fact of the store."""
     return options.get("isolation")
-

@@ -33,7 +33,13 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.stage import Report, copy_file, relative, staged, write_sized
 
-DERIVED = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext", "rocketmq.index", "rocketmq.checkpoint")
+DERIVED = (
+    "rocketmq.consumequeue",
+    "rocketmq.batchconsumequeue",
+    "rocketmq.consumequeueext",
+    "rocketmq.index",
+    "rocketmq.checkpoint",
+)
 NEVER_COPIED = ("rocketmq.abort", "rocketmq.lock", "rocketmq.stray")
 EXT_FLAG = -(1 << 63)
 
@@ -99,7 +105,9 @@ def sizes_of(files: Iterable[File]) -> Sizes:
     return replace(Sizes(), **found)
 
 
-def rebuild_store(files: Sequence[File], target: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Report:
+def rebuild_store(
+    files: Sequence[File], target: str | os.PathLike[str], options: Mapping[str, str] | None = None
+) -> Report:
     """A copy of a store whose consume queues, key index and checkpoint are made anew from the commit log. The source is not touched.
 
     Options: the sizes (`Sizes.told`), `delay_levels` (as the broker's messageDelayLevel), `commitlog` = `copy` or `none`.
@@ -135,10 +143,14 @@ def write_derived(files: Sequence[File], stage: Path, sizes: Sizes, options: Map
             if len(part):
                 last = max(last, int(part[fields.F_STORE_TIME].max()))
             if stop < len(rows):
-                report.notes.append(f"{file.path}: byte {rows.frame_position(stop):,}: wrong checksum; nothing behind it was derived from")
+                report.notes.append(
+                    f"{file.path}: byte {rows.frame_position(stop):,}: wrong checksum; nothing behind it was derived from"
+                )
                 break
             if rows.frames.status.is_damage:
-                report.notes.append(f"{file.path}: byte {rows.frames.reached_in_file:,}: damage; nothing behind it was derived from")
+                report.notes.append(
+                    f"{file.path}: byte {rows.frames.reached_in_file:,}: damage; nothing behind it was derived from"
+                )
     batch_topics = settings.batch_topics | derived.batch_topics
     ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
     for queue in sorted(derived.units):
@@ -155,6 +167,7 @@ def write_derived(files: Sequence[File], stage: Path, sizes: Sizes, options: Map
 
 
 def folder(stage: Path, kind: str, queue: Queue) -> Path:
+    """Where the files of a queue go."""
     return stage / kind / queue[0] / str(queue[1])
 
 
@@ -176,11 +189,15 @@ def placed(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
     return first, units[:, keep], gaps
 
 
-def write_queue(stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes, report: Report, *, with_ext: bool = False) -> int:
+def write_queue(
+    stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes, report: Report, *, with_ext: bool = False
+) -> int:
     """The files of a plain consume queue; their number."""
     first, units, gaps = placed(units)
     if gaps:
-        report.notes.append(f"{queue[0]} queue {queue[1]}: {gaps:,} gaps in the queue offsets: from there on numbers and places differ")
+        report.notes.append(
+            f"{queue[0]} queue {queue[1]}: {gaps:,} gaps in the queue offsets: from there on numbers and places differ"
+        )
     files = 0
     if with_ext:
         files, units = _write_ext(stage, queue, units, sizes)
@@ -243,7 +260,9 @@ def write_index(stage: Path, derived: Derived, sizes: Sizes, report: Report) -> 
         header = np.array([tuple(state.tolist())], INDEX_HEADER.dtype).tobytes()
         used = int(state[derive.X_COUNT]) * INDEX_ENTRY.size
         size = INDEX_HEADER.size + sizes.slots * SLOT.size + sizes.entries * INDEX_ENTRY.size
-        write_sized(stage / "index" / _index_name(name_before), [header, slots.astype(">i4").tobytes(), entries[:used]], size)
+        write_sized(
+            stage / "index" / _index_name(name_before), [header, slots.astype(">i4").tobytes(), entries[:used]], size
+        )
         report.files += 1
         if int(state[derive.X_COUNT]) >= sizes.entries:
             full_until = int(state[derive.X_END_TIME])
@@ -258,6 +277,7 @@ def _index_name(ms: int) -> str:
 
 
 def write_checkpoint(stage: Path, last: int, index_until: int) -> None:
+    """The checkpoint of a store whose last message has this time."""
     row = np.zeros(1, CHECKPOINT.dtype)
     row["physic_timestamp"] = row["logics_timestamp"] = last
     row["index_timestamp"] = index_until

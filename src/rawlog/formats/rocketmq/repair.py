@@ -84,7 +84,9 @@ def runs_of(file: File, *, skip: bool) -> Iterator[Run]:
                 yield Run(rows.cut(start, stop), int(addresses[start]), int(addresses[stop - 1] + sizes[stop - 1]))
 
 
-def repair_store(files: Sequence[File], target: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Report:
+def repair_store(
+    files: Sequence[File], target: str | os.PathLike[str], options: Mapping[str, str] | None = None
+) -> Report:
     """A copy of a store on which a broker starts and serves all that could be kept. The source is not touched.
 
     Options: `policy` = salvage or cut, `move` = true, and those of `rebuild_store`. Consume queues and index are made anew.
@@ -116,7 +118,12 @@ def repair_store(files: Sequence[File], target: str | os.PathLike[str], options:
         others = [file for file in files if file.format != COMMIT_LOG.name]
         counted = Report()
         write_derived([*others, *store_files(stage)], stage, sizes, options, counted)
-        report.messages, report.queues, report.units, report.keys = counted.messages, counted.queues, counted.units, counted.keys
+        report.messages, report.queues, report.units, report.keys = (
+            counted.messages,
+            counted.queues,
+            counted.units,
+            counted.keys,
+        )
         report.files += counted.files
         report.notes += counted.notes
     return report
@@ -206,7 +213,9 @@ class _Mended:
     def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
         if slot is not None:
             self.report.messages_lost += 1
-            self.report.notes.append(f"{slot.topic} queue {slot.queue_id}: message {slot.number} is lost; a placeholder has its number")
+            self.report.notes.append(
+                f"{slot.topic} queue {slot.queue_id}: message {slot.number} is lost; a placeholder has its number"
+            )
             self.log.write(start, memoryview(covering(start, stop - start, time, slot)))
             return
         while start < stop:
@@ -242,7 +251,9 @@ def joined(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, 
 def placeholder_size(slot: Slot) -> int:
     """The fewest bytes that a placeholder takes."""
     topic = slot.topic.encode()
-    return FIXED_V4 + (TOPIC_V1.size if len(topic) <= LARGEST_TOPIC_V1 else TOPIC_V2.size) + len(topic) + PROPERTIES.size
+    return (
+        FIXED_V4 + (TOPIC_V1.size if len(topic) <= LARGEST_TOPIC_V1 else TOPIC_V2.size) + len(topic) + PROPERTIES.size
+    )
 
 
 def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
@@ -299,7 +310,13 @@ class Slots:
             for row in np.flatnonzero(inside & (rows["size"] != PRE_BLANK_SIZE)).tolist():
                 number = (file.place.start_offset or 0) // UNIT.size + row
                 found.append(
-                    Slot(int(rows["physical_offset"][row]), int(rows["size"][row]), topic, int(file.place.partition or 0), number)
+                    Slot(
+                        int(rows["physical_offset"][row]),
+                        int(rows["size"][row]),
+                        topic,
+                        int(file.place.partition or 0),
+                        number,
+                    )
                 )
         return sorted(found, key=lambda slot: slot.address)
 
@@ -326,5 +343,9 @@ def _tail(file: File, position: int) -> str:
 def _refuse_dledger(run: Run) -> None:
     rows = run.rows
     start = int(rows.frames.starts[rows[fields.F_FRAME][0]])
-    if int.from_bytes(bytes(rows.data[start : start + 4]), "big") == DLEDGER_MAGIC and start != int(rows[fields.F_START][0]):
-        raise OptionError(f"a log of DLedger entries ({DLEDGER.name}) cannot be repaired in place; convert it with move")
+    if int.from_bytes(bytes(rows.data[start : start + 4]), "big") == DLEDGER_MAGIC and start != int(
+        rows[fields.F_START][0]
+    ):
+        raise OptionError(
+            f"a log of DLedger entries ({DLEDGER.name}) cannot be repaired in place; convert it with move"
+        )

@@ -43,7 +43,11 @@ def _chosen_topics(group: Sequence[File], selection: Any) -> list[str] | None:
     """The topics asked for by name, else all that the store knows; None if they cannot be listed."""
     if selection.topics and not any(mark in name for name in selection.topics for mark in "*?["):
         return list(selection.topics)
-    names = {str(file.place.topic) for file in group if file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")}
+    names = {
+        str(file.place.topic)
+        for file in group
+        if file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
+    }
     if not names:
         return None
     for _, value in config.load(group, "topics.json"):
@@ -52,7 +56,9 @@ def _chosen_topics(group: Sequence[File], selection: Any) -> list[str] | None:
 
 
 def _indexes(group: Iterable[File]) -> list[File]:
-    return sorted((file for file in group if file.format == "rocketmq.index" and file.problem is None), key=lambda file: file.path)
+    return sorted(
+        (file for file in group if file.format == "rocketmq.index" and file.problem is None), key=lambda file: file.path
+    )
 
 
 def _by_key(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
@@ -125,8 +131,14 @@ def _by_offset(file: File, group: Sequence[File], selection: Any) -> Ranges | No
         return None
     low, high = None, -1
     for topic in selection.topics:
-        queues = {each.place.partition for each in group if each.format == "rocketmq.consumequeue" and each.place.topic == topic}
-        if not queues or any(each.format == "rocketmq.batchconsumequeue" and each.place.topic == topic for each in group):
+        queues = {
+            each.place.partition
+            for each in group
+            if each.format == "rocketmq.consumequeue" and each.place.topic == topic
+        }
+        if not queues or any(
+            each.format == "rocketmq.batchconsumequeue" and each.place.topic == topic for each in group
+        ):
             return None
         for queue_id in queues:
             if selection.partitions and queue_id not in selection.partitions:
@@ -147,10 +159,16 @@ def _by_offset(file: File, group: Sequence[File], selection: Any) -> Ranges | No
     return [(max(0, low - start), None if high >= stop else high - start)]
 
 
-def _queue_range(topic: str, queue_id: int | None, group: Sequence[File], first: int, after: int | None) -> tuple[int, int] | None:
+def _queue_range(
+    topic: str, queue_id: int | None, group: Sequence[File], first: int, after: int | None
+) -> tuple[int, int] | None:
     """Addresses from the message numbered `first` to behind the one before `after`, in one queue."""
     files = sorted(
-        (f for f in group if f.format == "rocketmq.consumequeue" and f.place.topic == topic and f.place.partition == queue_id),
+        (
+            f
+            for f in group
+            if f.format == "rocketmq.consumequeue" and f.place.topic == topic and f.place.partition == queue_id
+        ),
         key=lambda f: f.place.start_offset or 0,
     )
     low = _unit(files, first)

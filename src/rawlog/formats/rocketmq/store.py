@@ -62,7 +62,9 @@ class Store:
         return max((log.start + log.end for log in self.logs if log.messages), default=self.begin)
 
     def of(self, format: str) -> list[File]:
-        return [file for file in self.files if file.format == format and file.place.state is None and file.problem is None]
+        return [
+            file for file in self.files if file.format == format and file.place.state is None and file.problem is None
+        ]
 
     @property
     def is_unclean(self) -> bool:

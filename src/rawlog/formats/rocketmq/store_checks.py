@@ -16,17 +16,15 @@ from rawlog.errors import RawlogError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File
 from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq.comparison import comparisons, in_missing, tags_of, units_of
 from rawlog.formats.rocketmq.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
-    EXT_UNIT,
-    LARGEST_EXT_ADDRESS,
     PRE_BLANK_SIZE,
     UNIT,
 )
 from rawlog.formats.rocketmq.paths import parts
-from rawlog.formats.rocketmq.rebuild import placed
 from rawlog.formats.rocketmq.store import LogFile, Store, stores_of
 from rawlog.storage import Source
 
@@ -62,7 +60,12 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
             usual = max(sizes, key=lambda size: (sizes[size], size))
             for file in found:
                 if file.size != usual:
-                    yield Mark("a file of the wrong size; a broker would not start", path=file.path, expected=usual, found=file.size)
+                    yield Mark(
+                        "a file of the wrong size; a broker would not start",
+                        path=file.path,
+                        expected=usual,
+                        found=file.size,
+                    )
 
 
 @rule("rocketmq.store.file-name", Severity.ERROR)
@@ -77,7 +80,9 @@ def file_names(files: Sequence[File]) -> Iterator[Mark]:
             size = max((file.size for file in found), default=0)
             for file in found:
                 if size and (file.place.start_offset or 0) % size:
-                    yield Mark("a name that is no multiple of the size", path=file.path, expected=f"a multiple of {size}")
+                    yield Mark(
+                        "a name that is no multiple of the size", path=file.path, expected=f"a multiple of {size}"
+                    )
 
 
 @rule("rocketmq.store.missing-file", Severity.ERROR)
@@ -108,7 +113,9 @@ def missing_blank(files: Sequence[File]) -> Iterator[Mark]:
         used = [log for log in store.logs if log.messages or log.ends_with != "zeros"]
         for log in used[:-1]:
             if log.ends_with in ("zeros", "torn") and log.stop <= used[-1].start:
-                yield Mark("no blank entry at the end; a broker would end the log here", path=log.file.path, position=log.end)
+                yield Mark(
+                    "no blank entry at the end; a broker would end the log here", path=log.file.path, position=log.end
+                )
 
 
 @rule("rocketmq.store.next-start", Severity.WARNING)
@@ -132,7 +139,9 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
             if not lost:
                 continue
             deleted = ", ".join(parts(each.file.path)[0] for each in later if each.messages or each.behind)
-            what = f"would cut the log at byte {position:,} of this file" + (f" and delete {deleted}" if deleted else "")
+            what = f"would cut the log at byte {position:,} of this file" + (
+                f" and delete {deleted}" if deleted else ""
+            )
             yield Mark(
                 f"{' and '.join(names)} {what}: {lost:,} readable messages lost",
                 path=path,
@@ -164,7 +173,7 @@ def max_address(store: Store) -> int:
     highest = -1
     for format, layout in (("rocketmq.consumequeue", UNIT), ("rocketmq.batchconsumequeue", BATCH_UNIT)):
         for found in store.queues(format).values():
-            rows = _units(found, layout)
+            rows = units_of(found, layout)
             real = rows[(rows["size"] != PRE_BLANK_SIZE)]
             if len(real):
                 highest = max(highest, int(real["physical_offset"][-1]) + int(real["size"][-1]))
@@ -181,72 +190,16 @@ def _scan(store: Store, first: int) -> LogFile | None:
     return None
 
 
-def _units(files: list[File], layout: object) -> NDArray[np.void]:
-    """The valid units of a queue's files, end to end."""
-    from rawlog.layout import Layout
-
-    assert isinstance(layout, Layout)
-    pieces = []
-    for file in files:
-        with Source(file.path) as source:
-            rows = layout.view(np.frombuffer(source.read(0, source.size), np.uint8))
-        valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0)
-        count = int(np.argmin(valid)) if not valid.all() else len(rows)
-        pieces.append(rows[:count])
-        if count < len(rows):
-            break
-    return np.concatenate(pieces) if pieces else np.empty(0, layout.dtype)
-
-
-class Comparison:
-    """A queue as its files have it, beside what the commit log says."""
-
-    def __init__(self, store: Store, queue: Queue, files: list[File]) -> None:
-        self.store, self.queue, self.files = store, queue, files
-        self.is_batch = bool(files) and files[0].format == "rocketmq.batchconsumequeue"
-        layout = BATCH_UNIT if self.is_batch else UNIT
-        self.unit_size = layout.size
-        self.rows = _units(files, layout)
-        start = (files[0].place.start_offset or 0) if files else 0
-        self.first = start // UNIT.size
-        wanted = store.derived.queue(queue)
-        self.gaps = 0
-        if wanted.shape[1] and not self.is_batch:
-            self.wanted_first, self.wanted, self.gaps = placed(wanted)
-        else:
-            self.wanted_first, self.wanted = 0, wanted
-        self.addresses = self.rows["physical_offset"].astype(np.int64)
-        self.is_real = self.rows["size"] != PRE_BLANK_SIZE
-
-    def place(self, row: int) -> tuple[str, int]:
-        """The file and position of a unit."""
-        position = row * self.unit_size
-        for file in self.files:
-            if position < file.size:
-                return file.path, position
-            position -= file.size
-        return self.files[-1].path, position
-
-
-def _comparisons(files: Sequence[File]) -> Iterator[Comparison]:
-    for store in stores_of(files):
-        if not store.logs:
-            continue
-        for format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue"):
-            for queue, found in sorted(store.queues(format).items()):
-                yield Comparison(store, queue, found)
-
-
 @rule("rocketmq.store.queue-differs", Severity.ERROR)
 def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
     """A unit of a consume queue does not say of its message what the commit log says: size or tag hash differ.
 
     Consumers get wrong bytes, or a filter by tag passes over the message. `rawlog rebuild` makes the queues anew.
     """
-    for seen in _comparisons(files):
+    for seen in comparisons(files):
         if not seen.wanted.shape[1] or not len(seen.rows):
             continue
-        tags = _tags(seen)
+        tags = tags_of(seen)
         order = np.searchsorted(seen.wanted[U_PHYSICAL], seen.addresses)
         order = np.minimum(order, seen.wanted.shape[1] - 1)
         same = (seen.wanted[U_PHYSICAL][order] == seen.addresses) & seen.is_real
@@ -266,25 +219,6 @@ def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
             )
 
 
-def _tags(seen: Comparison) -> NDArray[np.int64]:
-    """Tag hashes, looked up in the ext files where units point there."""
-    tags = seen.rows["tag_hash"].astype(np.int64)
-    pointing = np.flatnonzero(tags <= LARGEST_EXT_ADDRESS)
-    if not pointing.size:
-        return tags
-    tags = tags.copy()
-    ext = seen.store.queues("rocketmq.consumequeueext").get(seen.queue, [])
-    for file in ext:
-        with Source(file.path) as source:
-            data = np.frombuffer(source.read(0, source.size), np.uint8)
-        start = file.place.start_offset or 0
-        for row in pointing.tolist():
-            at = int(seen.rows["tag_hash"][row]) + (1 << 63) - start
-            if 0 <= at <= data.size - EXT_UNIT.size:
-                tags[row] = int(EXT_UNIT.take(data, np.array([at]))["tag_hash"][0])
-    return tags
-
-
 @rule("rocketmq.store.queue-dangling", Severity.ERROR)
 def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
     """A unit of a consume queue points to no message: into the middle of one, or behind the end of the commit log.
@@ -292,31 +226,24 @@ def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
     A broker cuts off units that point behind the end of the log; those that point into it give consumers garbage. Units that point before
     the log's first byte are only expired and no finding.
     """
-    for seen in _comparisons(files):
+    for seen in comparisons(files):
         order = np.searchsorted(seen.wanted[U_PHYSICAL], seen.addresses)
         known = np.zeros(len(seen.rows), np.bool_)
         inside = order < seen.wanted.shape[1]
         known[inside] = seen.wanted[U_PHYSICAL][order[inside]] == seen.addresses[inside]
-        lost = ~known & seen.is_real & (seen.addresses >= seen.store.begin) & ~_in_missing(seen)
+        lost = ~known & seen.is_real & (seen.addresses >= seen.store.begin) & ~in_missing(seen)
         for row in np.flatnonzero(lost).tolist()[:MOST_MARKS]:
             path, position = seen.place(row)
             behind = seen.addresses[row] >= seen.store.end
             yield Mark(
-                "a unit that points behind the end of the log; a broker would cut it off" if behind else "a unit that points to no message",
+                "a unit that points behind the end of the log; a broker would cut it off"
+                if behind
+                else "a unit that points to no message",
                 position,
                 seen.unit_size,
                 found=int(seen.addresses[row]),
                 path=path,
             )
-
-
-def _in_missing(seen: Comparison) -> NDArray[np.bool_]:
-    """Which addresses lie in commit-log files that are not there."""
-    missing = np.zeros(len(seen.rows), np.bool_)
-    logs = seen.store.logs
-    for log, following in itertools.pairwise(logs):
-        missing |= (seen.addresses >= log.stop) & (seen.addresses < following.start)
-    return missing
 
 
 @rule("rocketmq.store.queue-missing", Severity.ERROR)
@@ -327,7 +254,7 @@ def queue_missing(files: Sequence[File]) -> Iterator[Mark]:
     5.3.2 and later build missing units at the end, 5.0.0 to 5.3.1 never do. `rawlog rebuild` makes complete queues.
     """
     seen_queues: dict[int, set[Queue]] = {}
-    for seen in _comparisons(files):
+    for seen in comparisons(files):
         seen_queues.setdefault(id(seen.store), set()).add(seen.queue)
         there = np.isin(seen.wanted[U_PHYSICAL], seen.addresses)
         absent = np.flatnonzero(~there)
@@ -407,8 +334,14 @@ def index_differs(files: Sequence[File]) -> Iterator[Mark]:
             continue
         # Of the message at either end some keys may lie in a file that is gone or not begun.
         inside = (addresses > low) & (addresses < high)
-        there = {(int(h), int(a)) for _, rows in pairs for h, a in zip(rows["key_hash"], rows["physical_offset"], strict=True)}
-        missing = [row for row in np.flatnonzero(inside).tolist() if (int(hashes[row]), int(addresses[row])) not in there]
+        there = {
+            (int(h), int(a))
+            for _, rows in pairs
+            for h, a in zip(rows["key_hash"], rows["physical_offset"], strict=True)
+        }
+        missing = [
+            row for row in np.flatnonzero(inside).tolist() if (int(hashes[row]), int(addresses[row])) not in there
+        ]
         if missing:
             yield Mark(
                 f"{len(missing):,} keys of messages are not in the key index",
@@ -419,7 +352,9 @@ def index_differs(files: Sequence[File]) -> Iterator[Mark]:
         for file, rows in pairs:
             wrong = [
                 number
-                for number, (h, a) in enumerate(zip(rows["key_hash"].tolist(), rows["physical_offset"].tolist(), strict=True))
+                for number, (h, a) in enumerate(
+                    zip(rows["key_hash"].tolist(), rows["physical_offset"].tolist(), strict=True)
+                )
                 if store.begin <= a < store.end and (h, a) not in real
             ]
             if wrong:
@@ -441,7 +376,9 @@ def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
         for name in ("physic_timestamp", "logics_timestamp", "index_timestamp"):
             if point[name] > last:
                 path = store.of("rocketmq.checkpoint")[0].path
-                yield Mark(f"{name} is later than the last message", path=path, expected=f"at most {last}", found=point[name])
+                yield Mark(
+                    f"{name} is later than the last message", path=path, expected=f"at most {last}", found=point[name]
+                )
 
 
 @rule("rocketmq.store.abort", Severity.INFO)
@@ -473,10 +410,15 @@ def config_files(files: Sequence[File]) -> Iterator[Mark]:
         except RawlogError as error:
             backup = any(other.path == f"{file.path}.bak" for other in files)
             then = "would delete it and take the .bak" if backup else "would delete it and start without"
-            yield Mark(f"{getattr(error, 'message', error)}; a broker {then}", path=file.path, position=getattr(error, "position", None))
+            yield Mark(
+                f"{getattr(error, 'message', error)}; a broker {then}",
+                path=file.path,
+                position=getattr(error, "position", None),
+            )
 
 
 def rules() -> Sequence[Rule[Sequence[File]]]:
+    """The rules over the files of a store."""
     return (
         stray_file, file_sizes, file_names, missing_files, missing_blank, next_start, queue_differs, queue_dangling, queue_missing,
         queue_gap, index_differs, checkpoint, abort, config_files,

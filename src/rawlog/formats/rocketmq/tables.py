@@ -60,7 +60,6 @@ QUEUES = Table(
     Column("store_timestamp", "timestamp", "batch and ext"),
     Column("batch_size", "int", "messages; batch"),
     Column("path", "string"),
-    Column("position", "bigint"),
     about="one row a unit of a consume queue",
     offsets=("queue_offset", "queue_offset"),
 )
@@ -88,7 +87,7 @@ CHECKPOINTS = Table(
 TIMERS = Table(
     "rocketmq.timers",
     Column("path", "string"),
-    Column("position", "bigint", "in the whole timer log"),
+    Column("timer_position", "bigint", "of the unit in the whole timer log"),
     Column("previous_position", "bigint"),
     Column("magic", "int"),
     Column("write_timestamp", "timestamp"),

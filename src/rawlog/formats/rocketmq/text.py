@@ -69,12 +69,13 @@ class Pairs:
         rows, total = starts.size, int(sizes.sum())
         offsets = pa.allocate_buffer((rows + 1) * 4)
         special = np.empty((kernels.SPECIAL, rows), np.int64)
+        marks = np.empty((int(sizes.max()) if rows else 0) + kernels.MARKS_MORE, np.int32)
         # Room for properties of a usual size first: memory that is never touched costs too. Then for as many as there can be.
         for room in (total // USUAL + rows, total + rows + 1):
             block = pa.allocate_buffer(max(room, 1) * 16)
             pairs = np.frombuffer(block, np.int32).reshape(4, max(room, 1))
             count, _, status = kernels.find_pairs(
-                data, starts, sizes, every, special, np.frombuffer(offsets, np.int32), pairs
+                data, starts, sizes, every, marks, special, np.frombuffer(offsets, np.int32), pairs
             )
             if status == Status.OK:
                 break

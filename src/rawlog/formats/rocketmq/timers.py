@@ -43,13 +43,14 @@ def scan_timer_log(data: Bytes, kind: int) -> Frames:
 
 
 def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `rocketmq.timers`."""
     keep = frames.sizes == TIMER_UNIT.size
     rows, count = TIMER_UNIT.take(frames.data, frames.starts[keep]), int(keep.sum())
     written = rows["write_timestamp"].astype(np.int64)
     positions = frames.positions[keep] + (want.file.place.start_offset or 0)
     made = {
         "path": columns.constant(want.file.path, "string", count),
-        "position": columns.integers(positions, "bigint"),
+        "timer_position": columns.integers(positions, "bigint"),
         "previous_position": columns.integers(rows["previous_position"].astype(np.int64), "bigint"),
         "magic": columns.integers(rows["magic"].astype(np.int64), "int"),
         "write_timestamp": micros(written),
@@ -71,6 +72,7 @@ def scan_wheel(data: Bytes, kind: int) -> Frames:
 
 
 def decode_wheel(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `rocketmq.wheel`."""
     rows, count = WHEEL_SLOT.take(frames.data, frames.starts), len(frames)
     made = {
         "path": columns.constant(want.file.path, "string", count),
@@ -89,7 +91,8 @@ def _whole_file(layout: Layout) -> Callable[[Bytes, int], Frames]:
 
     def scan(data: Bytes, kind: int) -> Frames:
         if data.size < layout.size:
-            return Frames(data, np.empty(0, np.int64), np.empty(0, np.int64), 0, Status.TRUNCATED, kind=kind)
+            status = Status.TRUNCATED if data.size else Status.OK
+            return Frames(data, np.empty(0, np.int64), np.empty(0, np.int64), 0, status, kind=kind)
         status = Status.OK
         if data.size > layout.size:
             status = Status.BAD_VALUE if data[layout.size :].any() else Status.PADDING
@@ -103,6 +106,7 @@ scan_timer_check = _whole_file(TIMER_CHECK)
 
 
 def scan_dledger_index(data: Bytes, kind: int) -> Frames:
+    """Units of 32 bytes up to the zeros."""
     rows = DLEDGER_INDEX.view(np.ascontiguousarray(data))
     return fixed_frames(data, DLEDGER_INDEX, (rows["magic"] == 1) & (rows["size"] > 0), kind)
 
@@ -113,6 +117,7 @@ def fault(frames: Frames) -> DataError:
 
 
 def decode_checkpoint(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """The row of `rocketmq.checkpoint`."""
     rows, count = CHECKPOINT.take(frames.data, frames.starts), len(frames)
     made = {"path": columns.constant(want.file.path, "string", count)}
     for field in CHECKPOINT.fields:

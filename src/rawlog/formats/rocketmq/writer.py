@@ -65,7 +65,9 @@ class LogWriter:
         addresses = np.empty(len(entries), np.int64)
         end = int(kernels.place_entries(sizes, self.end, self.file_size, addresses))
         if end < 0:
-            raise EncodeError(f"row {-1 - end:,}: an entry of {int(sizes[-1 - end]):,} bytes fits no file of {self.file_size:,}")
+            raise EncodeError(
+                f"row {-1 - end:,}: an entry of {int(sizes[-1 - end]):,} bytes fits no file of {self.file_size:,}"
+            )
         row = 0
         while row < len(entries):
             number = int(addresses[row]) // self.file_size
@@ -109,7 +111,9 @@ class LogWriter:
         self.close_file(blank_entry=False)
 
 
-def write_store(batches: Iterable[pa.RecordBatch], target: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Report:
+def write_store(
+    batches: Iterable[pa.RecordBatch], target: str | os.PathLike[str], options: Mapping[str, str] | None = None
+) -> Report:
     """Rows of `records` as a store directory. EncodeError for what no entry can hold; the target must not exist.
 
     Options: `topic`, `partition` (where rows have none), `codec` (none, zlib, lz4, zstd) for bodies from `compress_over` bytes on,
@@ -154,7 +158,9 @@ def store_files(root: Path) -> list[File]:
     return files
 
 
-def write_topics(stage: Path, queues: Mapping[str, int], attributes: Mapping[str, dict[str, str]] | None = None) -> None:
+def write_topics(
+    stage: Path, queues: Mapping[str, int], attributes: Mapping[str, dict[str, str]] | None = None
+) -> None:
     """`config/topics.json` with as many queues for each topic as its largest queue id asks for."""
     table = {
         name: {
@@ -170,7 +176,9 @@ def write_topics(stage: Path, queues: Mapping[str, int], attributes: Mapping[str
         for name, most in sorted(queues.items())
     }
     (stage / "config").mkdir(parents=True, exist_ok=True)
-    (stage / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}, indent="\t", ensure_ascii=False))
+    (stage / "config" / "topics.json").write_text(
+        json.dumps({"topicConfigTable": table}, indent="\t", ensure_ascii=False)
+    )
 
 
 class _Numbering:
@@ -265,7 +273,9 @@ def _bodies(values: pa.Array, options: Mapping[str, str]) -> tuple[pa.Array, NDA
             lengths = np.diff(binary(values)[0])
     bad = np.flatnonzero(lengths > LARGEST_BODY)
     if bad.size:
-        raise EncodeError(f"row {bad[0]:,}: a body of {int(lengths[bad[0]]):,} bytes, at most {LARGEST_BODY:,} are taken by a broker")
+        raise EncodeError(
+            f"row {bad[0]:,}: a body of {int(lengths[bad[0]]):,} bytes, at most {LARGEST_BODY:,} are taken by a broker"
+        )
     return values, flags
 
 
@@ -301,7 +311,9 @@ def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dic
     lost["timestamp"] = batch.column("timestamp").null_count
     micros = pc.fill_null(batch.column("timestamp").cast(pa.int64()), 0).to_numpy()
     lost["timestamp"] += int(np.count_nonzero(micros % 1000))
-    lost["timestampType"] = int(pc.sum(pc.fill_null(pc.not_equal(batch.column("timestampType"), 0), False)).as_py() or 0)
+    lost["timestampType"] = int(
+        pc.sum(pc.fill_null(pc.not_equal(batch.column("timestampType"), 0), False)).as_py() or 0
+    )
     lost["topic"] = batch.column("topic").null_count
     lost["partition"] = batch.column("partition").null_count
     lost["key"] = lost["headers"] = 0
@@ -312,6 +324,7 @@ def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dic
         elif value is not None:
             lost["key"] += not storable(b"KEYS", value)
         lost["headers"] += any(
-            pair["key"].encode() == CRC_PROPERTY or not storable(pair["key"].encode(), pair["value"]) for pair in pairs or ()
+            pair["key"].encode() == CRC_PROPERTY or not storable(pair["key"].encode(), pair["value"])
+            for pair in pairs or ()
         )
     return {name: count for name, count in lost.items() if count}

@@ -32,6 +32,7 @@ ALL = 0xFFFFFFFF
 
 @inline
 def step(value: Any, unit: Any) -> Any:
+    """One UTF-16 unit into the hash."""
     return (value * 31 + unit) & ALL
 
 
@@ -55,7 +56,9 @@ def hash_utf8(data: Any, start: Any, stop: Any, value: Any) -> Any:
             following = np.int64(data[position + index])
             sound = sound and (following & 0xC0) == 0x80
             point = (point << 6) | (following & 0x3F)
-        if (more == 2 and (point < 0x800 or 0xD800 <= point < 0xE000)) or (more == 3 and (point < 0x10000 or point > 0x10FFFF)):
+        if (more == 2 and (point < 0x800 or 0xD800 <= point < 0xE000)) or (
+            more == 3 and (point < 0x10000 or point > 0x10FFFF)
+        ):
             sound = False
         if not sound:
             value = step(value, REPLACEMENT)
@@ -72,6 +75,7 @@ def hash_utf8(data: Any, start: Any, stop: Any, value: Any) -> Any:
 
 @inline
 def signed(value: Any) -> Any:
+    """A number of 32 bits with its sign."""
     return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value
 
 
@@ -95,7 +99,16 @@ def hash_tags(data: Any, special: Any, out: Any) -> None:
 
 @kernel
 def hash_keys(
-    data: Any, topics: Any, topic_sizes: Any, special: Any, take: Any, physical: Any, times: Any, hashes: Any, addresses: Any, stored: Any
+    data: Any,
+    topics: Any,
+    topic_sizes: Any,
+    special: Any,
+    take: Any,
+    physical: Any,
+    times: Any,
+    hashes: Any,
+    addresses: Any,
+    stored: Any,
 ) -> Any:
     """The keys that an index holds of messages, in its order: UNIQ_KEY, then every piece of KEYS. -> (count, row, status)"""
     count = 0
@@ -107,7 +120,7 @@ def hash_keys(
             continue
         start = np.int64(topics[row])
         front = step(hash_utf8(data, start, start + np.int64(topic_sizes[row]), np.int64(0)), HASH_SIGN)
-        if hashes.size - count < 1 + (max(0, keys)):
+        if hashes.size - count < 1 + max(np.int64(0), keys):
             return count, row, FULL
         if unique > 0:
             start = np.int64(special[S_UNIQUE, row])

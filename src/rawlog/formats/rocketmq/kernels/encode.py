@@ -69,7 +69,9 @@ CRC_SIZE = CRC_PROPERTY_SIZE
 
 
 @kernel
-def measure_entries(numbers: Any, body_offsets: Any, topic_offsets: Any, property_offsets: Any, crc_property: Any, sizes: Any) -> None:
+def measure_entries(
+    numbers: Any, body_offsets: Any, topic_offsets: Any, property_offsets: Any, crc_property: Any, sizes: Any
+) -> None:
     """How many bytes each entry takes."""
     for row in range(sizes.size):
         size = FIXED_V4 + hosts_more(np.int64(numbers[N_SYS_FLAG, row])) + PROPERTIES_SIZE

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from rawlog.formats.rocketmq.layouts import (
+    BATCH_MASK,
     BLANK,
     CRC_MASK,
     DLEDGER,
     DLEDGER_BLANK,
     DLEDGER_BLANK_MAGIC,
     DLEDGER_MAGIC,
+    FILLER_FLAG,
     FIXED_V4,
     HEAD,
     HOST_V4,
@@ -26,6 +28,7 @@ from rawlog.formats.rocketmq.layouts import (
     TAIL,
     TOPIC_V1,
     TOPIC_V2,
+    TRANSACTION_MASK,
     V6_MORE,
     SysFlag,
 )
@@ -81,6 +84,13 @@ FIELDS = 23
 ) = range(FIELDS)
 
 
+ODD = 6
+"""What `decode_entries` counts, by place."""
+O_BAD_CRC, O_STALE, O_COMPRESSED, O_TRANSACTION, O_PACKED, O_FILLER = range(ODD)
+COMPRESSED = int(SysFlag.COMPRESSED)
+ODD_FLAGS = COMPRESSED | TRANSACTION_MASK | BATCH_MASK
+
+
 @inline
 def hosts_more(sys_flag: Any) -> Any:
     """Bytes that the two hosts take beyond those of IPv4."""
@@ -131,7 +141,7 @@ def frame_size(data: Any, position: Any) -> Any:
     if left < BLANK_SIZE:
         return np.int64(0), TRUNCATED
     first, second = read_i32(data, position + TOTAL), read_i32(data, position + MAGIC)
-    if second == MAGIC_V1 or second == MAGIC_V2:
+    if second == MAGIC_V1 or second == MAGIC_V2:  # noqa: SIM109
         if first < SMALLEST_V1:
             return np.int64(0), BAD_LENGTH
         if left < first:
@@ -195,7 +205,7 @@ def body_crc(data: Any, start: Any, size: Any) -> Any:
 def message_start(data: Any, start: Any, stop: Any) -> Any:
     """Where the message of a frame begins, -1 if it holds none."""
     magic = read_i32(data, start + MAGIC)
-    if magic == MAGIC_V1 or magic == MAGIC_V2:
+    if magic == MAGIC_V1 or magic == MAGIC_V2:  # noqa: SIM109
         return np.int64(start)
     if read_i32(data, start) == DLEDGER_MAGIC and stop - start > DLEDGER_SIZE:
         return np.int64(start + DLEDGER_SIZE)
@@ -203,8 +213,11 @@ def message_start(data: Any, start: Any, stop: Any) -> Any:
 
 
 @kernel
-def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) -> Any:
-    """Take the messages among frames that `scan_entries` found apart into the rows of `out`. -> (count, position, status)"""
+def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, address: Any, out: Any, odd: Any) -> Any:
+    """Take the messages among frames that `scan_entries` found apart into the rows of `out`. -> (count, position, status)
+
+    `address` is that of the first byte of the data, below 0 if unknown. `odd` counts what most messages are not (`O_…`).
+    """
     row = 0
     for frame in range(starts.size):
         start = message_start(data, np.int64(starts[frame]), np.int64(stops[frame]))
@@ -213,13 +226,22 @@ def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) 
         if row == out.shape[1]:
             return row, np.int64(starts[frame]), FULL
         size, sys_flag = read_i32(data, start + TOTAL), read_i32(data, start + SYS_FLAG)
+        physical = read_i64(data, start + PHYSICAL)
+        flag = read_i32(data, start + FLAG)
+        if address >= 0 and physical != address + start:
+            odd[O_STALE] += 1
+        if sys_flag & ODD_FLAGS:
+            odd[O_COMPRESSED] += sys_flag & COMPRESSED
+            odd[O_TRANSACTION] += (sys_flag & TRANSACTION_MASK) != 0
+            odd[O_PACKED] += (sys_flag & BATCH_MASK) == BATCH_MASK
+        odd[O_FILLER] += flag == FILLER_FLAG
         out[F_START, row] = start
         out[F_SIZE, row] = size
         out[F_CRC, row] = read_i32(data, start + CRC)
         out[F_QUEUE_ID, row] = read_i32(data, start + QUEUE_ID)
-        out[F_FLAG, row] = read_i32(data, start + FLAG)
+        out[F_FLAG, row] = flag
         out[F_QUEUE_OFFSET, row] = read_i64(data, start + QUEUE_OFFSET)
-        out[F_PHYSICAL, row] = read_i64(data, start + PHYSICAL)
+        out[F_PHYSICAL, row] = physical
         out[F_SYS_FLAG, row] = sys_flag
         out[F_BORN_TIME, row] = read_i64(data, start + BORN_TIME)
         at = start + HEAD_SIZE
@@ -236,7 +258,9 @@ def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) 
         out[F_BODY, row] = at
         out[F_BODY_SIZE, row] = body
         if with_crc:
-            out[F_CRC_OK, row] = body_crc(data, at, body) == read_i32(data, start + CRC)
+            good = body_crc(data, at, body) == read_i32(data, start + CRC)
+            out[F_CRC_OK, row] = good
+            odd[O_BAD_CRC] += not good
         at += body
         if read_i32(data, start + MAGIC) == MAGIC_V2:
             out[F_VERSION, row] = 2
@@ -263,16 +287,20 @@ def find_entry(data: Any, start: Any) -> Any:
     position = np.int64(start)
     while end - position >= SMALLEST_V1:
         magic = read_i32(data, position + MAGIC)
-        if magic == MAGIC_V1 or magic == MAGIC_V2:
+        if magic == MAGIC_V1 or magic == MAGIC_V2:  # noqa: SIM109
             size = read_i32(data, position + TOTAL)
             if size >= SMALLEST_V1 and size <= end - position and check_message(data, position, size, magic):
                 fixed = FIXED_V4 + hosts_more(read_i32(data, position + SYS_FLAG))
                 body = read_i32(data, position + fixed - BODY_LENGTH_BACK)
                 if body_crc(data, position + fixed, body) == read_i32(data, position + CRC):
                     ledger = position - DLEDGER_SIZE
-                    if ledger >= start and read_i32(data, ledger) == DLEDGER_MAGIC:
-                        if read_i32(data, ledger + DLEDGER_SIZE_AT) == size + DLEDGER_SIZE:
-                            return ledger
+                    whole = size + DLEDGER_SIZE
+                    if (
+                        ledger >= start
+                        and read_i32(data, ledger) == DLEDGER_MAGIC
+                        and read_i32(data, ledger + DLEDGER_SIZE_AT) == whole
+                    ):
+                        return ledger
                     return position
         position += 1
     return np.int64(-1)

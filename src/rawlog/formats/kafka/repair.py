@@ -1,0 +1,337 @@
+"""A mended copy of a partition, with a report of every byte that was kept, cut or changed. The source is never touched.
+
+`salvage` keeps every whole batch whose checksum is right, also behind damage, at its own offset. `broker` cuts where a broker's recovery
+would: at the first damage, and all later segments with it. `strict` refuses.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rawlog.errors import CorruptError, OptionError, TruncatedError
+from rawlog.format import File
+from rawlog.formats.kafka.derived import Limits
+from rawlog.formats.kafka.heads import Heads
+from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2
+from rawlog.formats.kafka.partition_writer import PartitionWriter, staged
+from rawlog.formats.kafka.paths import split
+from rawlog.formats.kafka.rebuild import keep_beside, keep_times, segments_of
+from rawlog.formats.kafka.salvage import HUGE, Chosen, Found, choose, find_sound, patched
+from rawlog.frames import Bytes, Frames
+from rawlog.kernels import byte_view
+from rawlog.status import Status
+from rawlog.storage import Source, is_remote, local_path
+
+POLICIES = ("salvage", "broker", "strict")
+PADDING = "zeros of preallocation"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes of a source file and what became of them: kept, cut, moved or changed; `offsets` is first and last, where known."""
+
+    path: str
+    start: int
+    stop: int
+    action: str
+    reason: str = ""
+    offsets: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """All that was done."""
+
+    target: str = ""
+    policy: str = "salvage"
+    ranges: list[Range] = field(default_factory=list)
+    #: First and last of every run of offsets that was there, or must have been, and is not any more; the last is None where nothing tells.
+    lost: list[tuple[int, int | None]] = field(default_factory=list)
+    bytes_kept: int = 0
+    bytes_cut: int = 0
+    batches: int = 0
+    end_offset: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing had to be dropped or changed."""
+        return all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"is_whole": self.is_whole}
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        made = []
+        for one in self.ranges:
+            which = f", offsets {one.offsets[0]} to {one.offsets[1]}" if one.offsets is not None else ""
+            why = f": {one.reason}" if one.reason else ""
+            made.append(f"{one.action} {one.path} bytes {one.start:,} to {one.stop:,}{which}{why}")
+        for first, last in self.lost:
+            made.append(
+                f"lost offsets {first} to {last}" if last is not None else f"lost offsets from {first} on, perhaps"
+            )
+        made.append(f"{self.bytes_kept:,} bytes kept, {self.bytes_cut:,} cut")
+        return made
+
+
+def repair_partition(
+    files: Sequence[File],
+    target: str | os.PathLike[str],
+    options: Mapping[str, str] | None = None,
+    *,
+    policy: str = "salvage",
+    overwrite: bool = False,
+    dry_run: bool = False,
+    quarantine: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Write a mended copy of a partition's directory to `target`, everything derived made anew.
+
+    `quarantine` is a directory for the bytes that were cut. With `dry_run` nothing is written. CorruptError under the policy `strict`
+    if anything would be cut or changed.
+    """
+    if policy not in POLICIES:
+        raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
+    limits = Limits.told(options or {})
+    path = Path(local_path(os.fspath(target))).absolute()
+    report = Report(str(path), policy)
+    segments = segments_of(files)
+    if dry_run:
+        with tempfile.TemporaryDirectory() as scratch:
+            _mend(segments, Path(scratch), limits, report, None)
+        return report
+    with staged(path.parent, overwrite=overwrite) as stage:
+        folder = stage / path.name
+        folder.mkdir()
+        _mend(segments, folder, limits, report, None if quarantine is None else Path(os.fspath(quarantine)))
+        keep_beside(files, folder)
+        keep_times(segments, folder)
+    return report
+
+
+def _mend(segments: list[File], folder: Path, limits: Limits, report: Report, aside: Path | None) -> None:
+    writer = PartitionWriter(
+        folder, None, interval=limits.index_interval_bytes, log_start=segments[0].place.start_offset or 0
+    )
+    bases = [one.place.start_offset or 0 for one in segments]
+    ended = False
+    mend = _Mend(writer, report, aside)
+    try:
+        for number, segment in enumerate(segments):
+            if ended:
+                report.ranges.append(Range(segment.path, 0, segment.size, "cut", "behind the first damage"))
+                report.bytes_cut += segment.size
+                continue
+            is_last = number == len(segments) - 1
+            ended = mend.segment(segment, bases[number], HUGE if is_last else bases[number + 1], is_last)
+        writer.close()
+    finally:
+        writer.abandon()
+    report.batches, report.bytes_kept, report.end_offset = writer.batches, writer.bytes, writer.end_offset
+    mend.end(bases[0])
+
+
+class _Mend:
+    """A partition on its way, segment by segment."""
+
+    def __init__(self, writer: PartitionWriter, report: Report, aside: Path | None) -> None:
+        self.writer, self.report, self.aside = writer, report, aside
+        self.epoch = -1
+        self.damage: list[tuple[int, int | None]] = []
+
+    def segment(self, file: File, first: int, stop: int, is_last: bool) -> bool:
+        """Mend one segment; whether the log ends with it."""
+        data = _bytes_of(file)
+        found = find_sound(data)
+        chosen = choose(found.head, first, stop)
+        policy = self.report.policy
+        harmless = all(one.reason == PADDING for one in found.holes) and not chosen.dropped and not chosen.rebased
+        in_order = chosen.order == list(range(len(found.head)))
+        if policy == "strict" and not (harmless and in_order):
+            raise _refusal(file, found, chosen)
+        if policy == "broker":
+            return self._cut(file, data, found, first, stop)
+        self._note(file, data, found, chosen)
+        if chosen.order or is_last:
+            self.writer.begin(first)
+        self._write(file, data, found, chosen)
+        self._losses(found, chosen, first, stop)
+        return False
+
+    def _cut(self, file: File, data: Bytes, found: Found, first: int, stop: int) -> bool:
+        """As a broker: everything up to the first hole, and nothing behind it."""
+        end = found.holes[0].start if found.holes else data.size
+        reason = found.holes[0].reason if found.holes else ""
+        count = int(np.searchsorted(found.starts, end))
+        base, last_offset = found.head["base_offset"][:count], found.head["last_offset"][:count]
+        # Such a log a broker does not start on at all.
+        wrong = (base < first) | (last_offset - first > (1 << 31) - 1) | (last_offset >= stop)
+        wrong[1:] |= base[1:] <= last_offset[:-1]
+        if wrong.any():
+            count = int(np.argmax(wrong))
+            end, reason = int(found.starts[count]), "offsets that cannot be"
+        kept = Chosen(list(range(count)), {}, [], [])
+        self.writer.begin(first)
+        self._write(file, data, found, kept, mend_epochs=False)
+        last = int(found.head["last_offset"][count - 1]) if count else first - 1
+        if count:
+            self._range(file, 0, int(found.stops[count - 1]), "kept", offsets=(int(found.head["base_offset"][0]), last))
+        if end < data.size:
+            self._range(file, end, data.size, "cut", reason)
+            self._aside(file, data, end, data.size)
+            self.damage.append((last + 1, None))
+        return end < data.size
+
+    def _note(self, file: File, data: Bytes, found: Found, chosen: Chosen) -> None:
+        """What becomes of every byte of a segment."""
+        head = found.head
+        odd = dict.fromkeys(chosen.dropped, "cut")
+        odd |= dict.fromkeys(chosen.moved, "moved")
+        odd |= dict.fromkeys(chosen.rebased, "changed")
+        reasons = {
+            "cut": "offsets that are there already, or cannot be",
+            "moved": "out of order",
+            "changed": "a base offset that does not fit",
+        }
+        rows: list[tuple[int, int, str, str, tuple[int, int] | None]] = []
+        rows += [(one.start, one.stop, "cut", one.reason, None) for one in found.holes]
+        for number in range(len(head)):
+            action = odd.get(number, "kept")
+            offsets = (int(head["base_offset"][number]), int(head["last_offset"][number]))
+            start, end = int(found.starts[number]), int(found.stops[number])
+            rows.append((start, end, action, reasons.get(action, ""), offsets))
+        for start, end, action, reason, held in sorted(rows, key=lambda one: one[0]):
+            self._range(file, start, end, action, reason, held)
+            if action == "cut":
+                self._aside(file, data, start, end)
+
+    def _range(
+        self, file: File, start: int, stop: int, action: str, reason: str = "", offsets: tuple[int, int] | None = None
+    ) -> None:
+        if action == "cut":
+            self.report.bytes_cut += stop - start
+        ranges = self.report.ranges
+        before = ranges[-1] if ranges else None
+        follows = before is not None and (before.path, before.stop, before.action) == (file.path, start, "kept")
+        if follows and action == "kept" and before is not None and before.offsets is not None and offsets is not None:
+            ranges[-1] = Range(file.path, before.start, stop, action, "", (before.offsets[0], offsets[1]))
+            return
+        ranges.append(Range(file.path, start, stop, action, reason, offsets))
+
+    def _aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
+        """Keep what was cut, never mixed in."""
+        if self.aside is not None and data[start:stop].any():
+            self.aside.mkdir(parents=True, exist_ok=True)
+            name = f"{split(file.path)[1]}.{start}-{stop}.cut"
+            (self.aside / name).write_bytes(data[start:stop].tobytes())
+
+    def _write(self, file: File, data: Bytes, found: Found, chosen: Chosen, *, mend_epochs: bool = True) -> None:
+        """Batches in their order, a run that stands together at a time."""
+        order = np.array(chosen.order, np.int64)
+        if not order.size:
+            return
+        starts, stops = found.starts[order], found.stops[order]
+        head = Heads(np.ascontiguousarray(found.head.values[:, order]))
+        for at, number in enumerate(chosen.order):
+            if number in chosen.rebased:
+                new = chosen.rebased[number]
+                head["last_offset"][at] += new - head["base_offset"][at]
+                head["base_offset"][at] = new
+        changed = {at for at, number in enumerate(chosen.order) if number in chosen.rebased}
+        if mend_epochs:
+            changed |= set(self._epochs(file, head, starts, stops))
+        if not changed:
+            self._append(Frames(data, starts, stops, data.size, Status.OK), head)
+            return
+        for at in range(order.size):
+            frames = Frames(data, starts[at : at + 1], stops[at : at + 1], data.size, Status.OK)
+            if at in changed:
+                piece = data[starts[at] : stops[at]].copy()
+                patched(piece, 0, "base_offset", int(head["base_offset"][at]))
+                patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
+                ends = np.array([0], np.int64), np.array([piece.size], np.int64)
+                frames = Frames(piece, *ends, piece.size, Status.OK)
+            self._append(frames, head.slice(at, at + 1))
+
+    def _append(self, frames: Frames, head: Heads) -> None:
+        self.writer.append(frames, head)
+
+    def _epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
+        """Leader epochs never fall: one that is out of line between two that agree, or below the one before, is set right."""
+        epochs = head["leader_epoch"]
+        own = np.flatnonzero(head["magic"] == MAGIC_V2).tolist()
+        changed = []
+        for place, at in enumerate(own):
+            following = int(epochs[own[place + 1]]) if place + 1 < len(own) else None
+            epoch = int(epochs[at])
+            peak = self.epoch >= 0 and following == self.epoch and epoch != self.epoch
+            if peak or (0 <= epoch < self.epoch) or epoch < -1:
+                epochs[at] = max(self.epoch, -1)
+                changed.append(at)
+                offsets = (int(head["base_offset"][at]), int(head["last_offset"][at]))
+                reason = f"leader epoch {epoch} between {self.epoch} and {following}"
+                self._range(file, int(starts[at]), int(stops[at]), "changed", reason, offsets)
+            self.epoch = max(self.epoch, int(epochs[at]))
+        return changed
+
+    def _losses(self, found: Found, chosen: Chosen, first: int, stop: int) -> None:
+        """Offsets that are missing where bytes were cut."""
+        cut = [one.start for one in found.holes if one.reason != PADDING]
+        cut += [int(found.starts[number]) for number in chosen.dropped]
+        if not cut:
+            return
+        head = found.head
+        kept = sorted(set(chosen.order) - set(chosen.moved))
+        edges = found.starts[kept]
+        here = {number: chosen.rebased.get(number, int(head["base_offset"][number])) for number in chosen.order}
+        size = head["last_offset"] - head["base_offset"]
+        present = sorted((here[number], here[number] + int(size[number])) for number in chosen.order)
+        for position in cut:
+            at = int(np.searchsorted(edges, position))
+            low = here[kept[at - 1]] + int(size[kept[at - 1]]) + 1 if at else first
+            high = here[kept[at]] - 1 if at < len(kept) else (stop - 1 if stop != HUGE else None)
+            for start, end in present:  # what was found elsewhere is not lost
+                if start == low and (high is None or end <= high):
+                    low = end + 1
+            if high is None or low <= high:
+                self.damage.append((low, high))
+
+    def end(self, start: int) -> None:
+        self.report.lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+
+
+def _bytes_of(file: File) -> Bytes:
+    """A segment's bytes: mapped where the system can, so that memory is not the limit."""
+    if not is_remote(file.path) and file.size:
+        return byte_view(np.memmap(local_path(file.path), np.uint8, "r"))
+    with Source(file.path) as source:
+        return byte_view(source.read(0, source.size))
+
+
+def _refusal(file: File, found: Found, chosen: Chosen) -> CorruptError | TruncatedError:
+    for hole in found.holes:
+        if hole.reason != PADDING:
+            what = TruncatedError if hole.reason == "an unfinished batch" else CorruptError
+            return what(
+                f"{hole.stop - hole.start:,} bytes are no sound batch ({hole.reason}); the policy is strict",
+                path=file.path,
+                position=hole.start,
+                format="kafka.log",
+                layout=BATCH.name,
+            )
+    number = min([*chosen.dropped, *chosen.rebased, *chosen.moved])
+    return CorruptError(
+        f"a batch at offset {int(found.head['base_offset'][number])} out of order; the policy is strict",
+        path=file.path,
+        position=int(found.starts[number]),
+        format="kafka.log",
+        layout=BATCH.name,
+        field="base_offset",
+    )

@@ -1,0 +1,83 @@
+"""Derived files made anew are those that real brokers left, wherever the log alone can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rawlog
+from rawlog.errors import AccessError, CorruptError
+from rawlog.formats.kafka.rebuild import rebuild_partition
+from tests.golden_data import KafkaCase, kafka_cases
+
+CLEAN = [case for case in kafka_cases() if case.broker in ("broker-3.9.2", "broker-4.3.0")]
+INTERVALS = {"segments-by-size-0": "2048", "segments-by-time-0": "2048"}
+
+
+def entries(snapshot: bytes) -> tuple[bytes, list[bytes]]:
+    return snapshot[:2] + snapshot[6:10], sorted(snapshot[at : at + 46] for at in range(10, len(snapshot), 46))
+
+
+def stops_of(case: KafkaCase) -> set[int]:
+    """Where the broker was stopped in between: the ends that its snapshots name, which no segment begins at."""
+    bases = {int(one.stem) for one in case.segments}
+    return {int(one.stem) for one in case.path.glob("*.snapshot")} - bases - {case.end_offset or 0}
+
+
+@pytest.mark.parametrize("case", CLEAN, ids=str)
+def test_derived_files_are_those_of_a_real_broker(case: KafkaCase, tmp_path: Path) -> None:
+    """An active segment that lived across a restart has other indexes (kafka-log.md §1.5), and epochs without a batch leave no trace."""
+    target = tmp_path / case.partition
+    report = rebuild_partition(
+        rawlog.open(case.path).files, target, {"index_interval_bytes": INTERVALS.get(case.partition, "4096")}
+    )
+    assert (report.segments, report.bytes_lost) == (len(case.segments), 0)
+    mine = {path.name: path.read_bytes() for path in target.iterdir()}
+    across = {one.stem for one in case.segments for stop in stops_of(case) if int(one.stem) < stop}
+    compared = 0
+    for path in case.path.iterdir():
+        data = path.read_bytes()
+        if path.suffix == ".deleted" or (path.suffix in (".index", ".timeindex") and path.stem in across):
+            continue
+        if path.name == "leader-epoch-checkpoint":
+            theirs, own = (one.decode().splitlines()[2:] for one in (data, mine[path.name]))
+            trimmed = [line.split()[0] for line in theirs]
+            assert [line.split()[0] for line in own] == trimmed[: len(own)]
+            continue
+        if path.suffix == ".snapshot":
+            if int(path.stem) in stops_of(case):
+                assert path.name not in mine
+                continue
+            assert entries(mine[path.name]) == entries(data), path
+        else:
+            assert mine[path.name] == data, path
+        compared += 1
+    assert compared > 2
+    assert {name for name in mine if not (case.path / name).exists()} == set()
+
+
+def test_an_unfinished_batch_is_left_out_and_noted(tmp_path: Path) -> None:
+    case = next(one for one in CLEAN if one.partition == "codec-none-0")
+    folder = tmp_path / "codec-none-0"
+    folder.mkdir()
+    name = case.segments[0].name
+    (folder / name).write_bytes(case.segments[0].read_bytes()[:-5])
+    report = rebuild_partition(rawlog.open(folder).files, tmp_path / "out" / "codec-none-0")
+    assert report.bytes_lost
+    assert "unfinished" in report.notes[0]
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+
+
+def test_damage_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    case = next(one for one in CLEAN if one.partition == "codec-none-0")
+    folder = tmp_path / "codec-none-0"
+    folder.mkdir()
+    data = bytearray(case.segments[0].read_bytes())
+    data[100] ^= 1
+    (folder / case.segments[0].name).write_bytes(bytes(data))
+    with pytest.raises(CorruptError, match="checksum"):
+        rebuild_partition(rawlog.open(folder).files, tmp_path / "out" / "x-0")
+    with pytest.raises(AccessError, match="no log segment"):
+        rebuild_partition([], tmp_path / "out" / "x-0")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["codec-none-0"]

@@ -1,0 +1,214 @@
+"""Damaged copies of golden partitions, mended: nothing that is sound is lost, and what is left is a log."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rawlog
+from rawlog.errors import DataError, OptionError
+from rawlog.formats.kafka.rebuild import rebuild_partition
+from rawlog.formats.kafka.repair import repair_partition
+from tests.golden_data import KafkaCase, kafka_cases
+from tests.reference import kafka
+
+CASES = [
+    case
+    for case in kafka_cases()
+    if not case.is_crashed
+    and not case.partition.startswith("__")
+    and 0 < sum(one.stat().st_size for one in case.segments) < 90_000
+]
+COPIES = 250
+
+
+@cache
+def batches_of(case: KafkaCase) -> dict[str, list[bytes]]:
+    """The bytes of every batch of every segment."""
+    found = {}
+    for path in case.segments:
+        data = path.read_bytes()
+        found[path.name] = [data[at : at + size] for at, size, _ in kafka.frames(data)[0]]
+    return found
+
+
+def damaged(draw: random.Random, data: bytes) -> bytes:
+    """One to three wounds: flips, cuts, ranges inserted, removed or copied, zeroed pages."""
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        if not data:
+            return data
+        at, size = draw.randrange(len(data)), draw.choice((1, 7, 60, 500, 4096))
+        kind = draw.choice(("flip", "flip", "cut", "random", "remove", "zero", "copy", "overwrite", "length"))
+        if kind == "flip":
+            data = data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+        elif kind == "cut":
+            data = data[:at]
+        elif kind == "random":
+            data = data[:at] + draw.randbytes(size) + data[at:]
+        elif kind == "remove":
+            data = data[:at] + data[at + size :]
+        elif kind == "zero":
+            start = at // 4096 * 4096 if draw.random() < 0.5 else at
+            data = data[:start] + bytes(len(data[start : start + size])) + data[start + size :]
+        elif kind == "copy":
+            start = draw.randrange(len(data))
+            data = data[:at] + data[start : start + size] + data[at:]
+        elif kind == "overwrite":
+            data = data[:at] + draw.randbytes(len(data[at : at + size])) + data[at + size :]
+        else:
+            frames = kafka.frames(data)[0]
+            if frames:
+                at = draw.choice(frames)[0] + 8
+                data = data[:at] + draw.choice((b"\0\0\xff", b"\x7f", b"\0\0\0\x10", b"\xff")) + data[at + 3 :]
+    return data
+
+
+@dataclass(frozen=True)
+class Copy:
+    case: KafkaCase
+    path: Path
+
+
+def make_copy(folder: Path, number: int) -> Copy:
+    """A golden partition of which one or two segments were damaged."""
+    draw = random.Random(number)
+    case = CASES[number % len(CASES)]
+    target = folder / f"damaged-{number}" / case.partition
+    shutil.copytree(case.path, target, ignore=shutil.ignore_patterns("*.deleted"))
+    names = [one.name for one in case.segments]
+    for name in draw.sample(names, min(len(names), draw.choice((1, 1, 2)))):
+        (target / name).write_bytes(damaged(draw, (target / name).read_bytes()))
+    return Copy(case, target)
+
+
+def mended(copy: Copy, target: Path, **options: Any) -> Any:
+    return repair_partition(rawlog.open(copy.path).files, target, **options)
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))}
+
+
+@pytest.mark.parametrize("start", range(0, COPIES, 50))
+def test_salvage_loses_no_sound_batch(tmp_path: Path, start: int) -> None:
+    for number in range(start, start + 50):
+        copy = make_copy(tmp_path, number)
+        target = tmp_path / "mended" / f"{copy.case.partition[:-2]}-{number}"
+        report = mended(copy, target)
+        whole = b"".join(logs(target).values())
+        for name, batches in batches_of(copy.case).items():
+            data = (copy.path / name).read_bytes()
+            for batch in batches:
+                assert batch not in data or batch in whole, (number, copy.case, name, batch[:20].hex())
+        errors = [one for one in rawlog.verify(target) if str(one.severity) == "error"]
+        assert not errors, (number, copy.case, errors[:2])
+        rawlog.read(target)
+        again = repair_partition(rawlog.open(target).files, tmp_path / "again" / target.name)
+        assert again.is_whole, (number, again.lines())
+        assert logs(tmp_path / "again" / target.name) == logs(target)
+        assert report.bytes_kept == len(whole)
+        assert report.bytes_kept + report.bytes_cut == sum(len(one) for one in logs(copy.path).values())
+
+
+def test_what_is_whole_is_kept_under_every_policy(tmp_path: Path) -> None:
+    for case in CASES:
+        files = rawlog.open(case.path).files
+        rebuild_partition(files, tmp_path / "rebuilt" / case.partition, overwrite=True)
+        expected = {path.name: path.read_bytes() for path in (tmp_path / "rebuilt" / case.partition).iterdir()}
+        for policy in ("salvage", "broker", "strict"):
+            target = tmp_path / policy / case.partition
+            report = repair_partition(files, target, policy=policy, overwrite=True)
+            assert report.is_whole, (case, report.lines())
+            assert not report.lost
+            assert {path.name: path.read_bytes() for path in target.iterdir()} == expected
+
+
+def test_strict_refuses_and_leaves_nothing(tmp_path: Path) -> None:
+    for number in range(30):
+        copy = make_copy(tmp_path, number)
+        if logs(copy.path) == logs(copy.case.path):
+            continue
+        if mended(copy, tmp_path / "x", dry_run=True).is_whole:
+            continue
+        with pytest.raises(DataError, match="strict"):
+            mended(copy, tmp_path / "strict" / f"a-{number}", policy="strict")
+        assert not (tmp_path / "strict").exists()
+    with pytest.raises(OptionError, match="salvage"):
+        mended(copy, tmp_path / "x", policy="kind")
+
+
+def test_the_brokers_policy_ends_the_log_at_the_first_damage(tmp_path: Path) -> None:
+    for number in range(60):
+        copy = make_copy(tmp_path, number)
+        target = tmp_path / "mended" / f"a-{number}"
+        mended(copy, target, policy="broker")
+        expected: dict[str, bytes] = {}
+        for name, data in logs(copy.path).items():
+            end = 0
+            last = int(name[:20]) - 1
+            for batch in _sound(data):
+                if batch.base_offset is not None and batch.base_offset <= last:
+                    break
+                last = batch.last_offset
+                end = batch.position + batch.size
+            expected[name] = data[:end]
+            if end < len(data):
+                break
+        found = logs(target)
+        assert found.keys() == expected.keys(), (number, copy.case)
+        for name, data in found.items():
+            assert expected[name].startswith(data), (number, name)
+            if len(data) < len(expected[name]):  # an offset that no segment can hold
+                assert "offsets that cannot be" in str(mended(copy, target, policy="broker", dry_run=True).lines())
+
+
+def _sound(data: bytes) -> Any:
+    batches = kafka.headers(data)
+    while True:
+        try:
+            yield next(batches)
+        except (StopIteration, kafka.Bad):
+            return
+
+
+def test_what_was_cut_is_put_aside(tmp_path: Path) -> None:
+    copy = make_copy(tmp_path, 3)
+    report = mended(copy, tmp_path / "out" / "a-0", quarantine=tmp_path / "aside")
+    cut = [one for one in report.ranges if one.action == "cut"]
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "aside").iterdir()) if cut else []
+    assert sizes == sorted(one.stop - one.start for one in cut)
+
+
+def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
+    """The report tells what a consumer will miss, and a base offset that no checksum covers is set right."""
+    records = [kafka.encode_record(delta, 0, None, b"v", []) for delta in range(3)]
+    batches = [
+        kafka.encode_batch(
+            b"".join(records), record_count=3, base_offset=3 * number, base_timestamp=1000, max_timestamp=1000
+        )
+        for number in range(5)
+    ]
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    broken = bytearray(b"".join(batches))
+    broken[len(batches[0]) + 70] ^= 1
+    (folder / f"{0:020d}.log").write_bytes(bytes(broken))
+    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / "t-0")
+    assert report.lost == [(3, 5)]
+    assert [one.action for one in report.ranges] == ["kept", "cut", "kept"]
+    assert rawlog.read(tmp_path / "out" / "t-0")["offset"].to_pylist() == [0, 1, 2, *range(6, 15)]
+
+    broken = bytearray(b"".join(batches))
+    broken[len(batches[0]) + 4] ^= 1  # of the base offset
+    broken[2 * len(batches[0]) + 13] ^= 1  # of the leader epoch
+    (folder / f"{0:020d}.log").write_bytes(bytes(broken))
+    report = repair_partition(rawlog.open(folder).files, tmp_path / "again" / "t-0")
+    assert (tmp_path / "again" / "t-0" / f"{0:020d}.log").read_bytes() == b"".join(batches)
+    assert not report.lost
+    assert [one.action for one in report.ranges].count("changed") == 2

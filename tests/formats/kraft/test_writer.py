@@ -1,0 +1,152 @@
+"""What is written: batches and bootstrap files as Kafka's own bytes, snapshots that read back, new clusters, mended directories."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rawlog
+from rawlog.errors import EncodeError
+from rawlog.formats.kafka.layouts import ControlType
+from rawlog.formats.kafka.messages import encode_framed
+from rawlog.formats.kraft.paths import takes
+from rawlog.formats.kraft.replica import Replica, clusters
+from rawlog.formats.kraft.writer import (
+    NewCluster,
+    encode_batch,
+    encode_bootstrap,
+    encode_checkpoint,
+    encode_controls,
+    mend,
+    write_checkpoint,
+)
+from tests.golden_data import golden_path
+from tests.kraft_data import data_dir
+
+SEED = bytes.fromhex(
+    "00000000000000000000004f0000000102b069457c00000000000000000191e05af81800000191e05af818ffffffffffffffffffffffffffff00000001"
+    "3a000000012e010c00116d657461646174612e76657273696f6e00140000"
+)
+
+
+def replica_of(folder: Path) -> Replica:
+    [found] = clusters([file for file in rawlog.open(folder).files if takes("kraft.topics", file)])
+    return found
+
+
+def test_the_batch_of_seed_001_is_written_byte_for_byte() -> None:
+    record = encode_framed("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 20})
+    assert encode_batch(0, 1, 1726045943832, [(None, record)]) == SEED
+
+
+def test_a_leader_change_is_written_byte_for_byte() -> None:
+    """The example of the specification, made by Kafka's own classes."""
+    voters = [{"voterId": 1}]
+    made = encode_controls(
+        0, 1, 0x18BCFE56800, [(ControlType.LEADER_CHANGE, {"leaderId": 1, "voters": voters, "grantingVoters": voters})]
+    )
+    assert made.hex() == (
+        "00000000000000000000004f00000001021154eaf900200000000000000"
+        "18bcfe568000000018bcfe56800ffffffffffffffffffffffffffff00000001"
+        "3a00000008000000022600000000000102000000010002000000010000"
+        "00"
+    )
+
+
+def test_a_bootstrap_file_has_kafkas_bytes() -> None:
+    """Kafka's own, of 3.9-IV0, in the golden directory of the crashed broker: the same but for the times of its batches."""
+    golden = golden_path("kafka", "broker-3.9.2-crashed", "data", "bootstrap.checkpoint").read_bytes()
+    made = b"".join(encode_bootstrap(21))
+    assert len(made) == len(golden)
+    table = [
+        [(row["type"], row["value"]) for row in rawlog.read(path, table="kraft.metadata").to_pylist()]
+        for path in (golden_path("kafka", "broker-3.9.2-crashed", "data", "bootstrap.checkpoint"),)
+    ]
+    assert [kind for kind, _ in table[0]] == ["SNAPSHOT_HEADER", "FEATURE_LEVEL_RECORD", "SNAPSHOT_FOOTER"]
+
+
+@pytest.mark.parametrize("broker", ["broker-3.9.2", "broker-4.3.0"])
+def test_a_snapshot_written_is_the_state_read_back(broker: str, tmp_path: Path) -> None:
+    state = replica_of(data_dir(broker)).fold()
+    path = write_checkpoint(str(tmp_path / "__cluster_metadata-0"), state)
+    assert rawlog.verify(path).verdict == "clean"
+    again = replica_of(tmp_path).fold()
+    assert list(again.image()) == list(state.image())
+    assert (again.end_offset, again.epoch, again.timestamp) == (state.end_offset, state.epoch, state.timestamp)
+    assert (again.kraft_version, again.voters) == (state.kraft_version, state.voters if state.kraft_version else [])
+
+
+def test_large_snapshots_have_several_batches(tmp_path: Path) -> None:
+    records = [
+        encode_framed("TopicRecord", {"name": f"t{number}", "topicId": number.to_bytes(16, "big")})
+        for number in range(5000)
+    ]
+    path = tmp_path / "bootstrap.checkpoint"
+    path.write_bytes(b"".join(encode_checkpoint(records, 0, 0)))
+    assert rawlog.verify(path).verdict == "clean"
+    assert rawlog.read(path, table="kraft.metadata").column("offset").to_pylist() == list(range(5002))
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EncodeError):
+        encode_batch(0, 1, 0, [])
+    with pytest.raises(EncodeError, match="offset 0"):
+        write_checkpoint(str(tmp_path), replica_of(data_dir("broker-4.3.0")).fold().__class__())
+    with pytest.raises(EncodeError, match="at least 4"):
+        list(encode_bootstrap(3))
+
+
+def test_a_new_cluster_is_a_log_that_folds_to_what_was_given(tmp_path: Path) -> None:
+    topic = bytes(range(16))
+    partition = {
+        "partitionId": 0, "topicId": topic, "replicas": [1], "isr": [1], "removingReplicas": [], "addingReplicas": [],
+        "leader": 1, "leaderEpoch": 5, "partitionEpoch": 0, "directories": [b"d" * 16],
+    }  # fmt: skip
+    cluster = NewCluster(
+        1, 25, 1_700_000_000_000, directory_id=b"d" * 16, endpoints=(("CONTROLLER", "localhost", 9093),), features={"group.version": 1},
+        records=[("TopicRecord", None, {"name": "demo", "topicId": topic}), ("PartitionRecord", None, partition)],
+    )  # fmt: skip
+    cluster.write(str(tmp_path), "abcdefghijklmnopqrstuv")
+    assert rawlog.verify(tmp_path).verdict == "clean"
+    state = replica_of(tmp_path).fold()
+    assert (state.features, state.leader, state.kraft_version) == ({"metadata.version": 25, "group.version": 1}, 1, 1)
+    assert state.topics[topic].partitions[0]["leaderEpoch"] == 5
+    assert [row["cluster_id"] for row in rawlog.read(tmp_path, table="kraft.topics").to_pylist()] == [
+        "abcdefghijklmnopqrstuv"
+    ]
+
+
+def copy_of(broker: str, folder: Path) -> Path:
+    target = folder / "__cluster_metadata-0"
+    shutil.copytree(data_dir(broker) / "__cluster_metadata-0", target)
+    for path in (target, *target.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return target
+
+
+def test_a_bad_tail_is_cut(tmp_path: Path) -> None:
+    source = copy_of("broker-4.3.0", tmp_path / "source")
+    segment = sorted(source.glob("*.log"))[-2]
+    segment.write_bytes(segment.read_bytes()[:-10])
+    mending = mend(replica_of(tmp_path / "source"), str(tmp_path / "mended" / "__cluster_metadata-0"))
+    assert mending.lost
+    assert [Path(file.path).name for file, _ in mending.dropped] == [
+        segment.name,
+        max(source.glob("*.log")).name,
+    ]
+    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+    again = mend(replica_of(tmp_path / "mended"), str(tmp_path / "twice" / "__cluster_metadata-0"))
+    assert not again.lost
+
+
+def test_a_log_without_its_beginning_gets_a_snapshot_of_what_can_be_read(tmp_path: Path) -> None:
+    source = copy_of("broker-4.3.0", tmp_path / "source")
+    for path in [*source.glob("*.checkpoint"), *sorted(source.glob("*.log"))[:2]]:
+        path.unlink()
+    assert "kraft.checkpoint.missing" in {one.code for one in rawlog.verify(tmp_path / "source", only=["kraft"])}
+    mending = mend(replica_of(tmp_path / "source"), str(tmp_path / "mended" / "__cluster_metadata-0"))
+    assert mending.fresh
+    found = {one.code for one in rawlog.verify(tmp_path / "mended", only=["kraft.checkpoint"])}
+    assert "kraft.checkpoint.missing" not in found
