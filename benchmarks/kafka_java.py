@@ -62,10 +62,14 @@ def compare(name: str, path: Path, action: Callable[[], int], what: str, bar: fl
     total = count if what == "records" else theirs * seconds  # ratio by time for the same file
     ours = count / seconds if what == "records" else size / seconds
     if what == "records":
-        print(f"{name:<34} {ours / 1e6:7.2f} M records/s  Kafka {theirs / 1e6:7.2f}  ratio {ours / theirs:5.2f} (bar {bar})")
+        print(
+            f"{name:<34} {ours / 1e6:7.2f} M records/s  Kafka {theirs / 1e6:7.2f}  ratio {ours / theirs:5.2f} (bar {bar})"
+        )
     else:
         _, gigabytes = java_rate(path, what)
-        print(f"{name:<34} {ours / 1e9:7.2f} GB/s         Kafka {gigabytes:7.2f}  ratio {ours / 1e9 / gigabytes:5.2f} (bar {bar})")
+        print(
+            f"{name:<34} {ours / 1e9:7.2f} GB/s         Kafka {gigabytes:7.2f}  ratio {ours / 1e9 / gigabytes:5.2f} (bar {bar})"
+        )
     assert total
 
 
@@ -93,7 +97,9 @@ def verify(path: Path) -> None:
     dump_log_segments(KAFKA_3, [path], "--deep-iteration")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     theirs = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{'verify, CPU seconds':<34} {seconds:7.2f}              dump  {theirs:7.2f}  ratio {theirs / seconds:5.2f} (bar 20)")
+    print(
+        f"{'verify, CPU seconds':<34} {seconds:7.2f}              dump  {theirs:7.2f}  ratio {theirs / seconds:5.2f} (bar 20)"
+    )
 
 
 def legacy(path: Path, size: int) -> None:
@@ -120,7 +126,10 @@ def legacy(path: Path, size: int) -> None:
         return total
 
     theirs, _ = best(peer, 2)
-    print(f"{'magic 1, every column':<34} {count / seconds / 1e6:7.2f} M records/s  aiokafka {count / theirs / 1e6:4.2f}  ratio {theirs / seconds:5.2f} (bar 4)")
+    ours, peers = count / seconds / 1e6, count / theirs / 1e6
+    print(
+        f"{'magic 1, every column':<34} {ours:7.2f} M records/s  aiokafka {peers:4.2f}  ratio {ours / peers:5.2f} (bar 4)"
+    )
 
 
 if __name__ == "__main__":

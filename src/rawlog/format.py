@@ -163,7 +163,7 @@ class Format:
     floor: Callable[[File, Sequence[File]], int | None] | None = None
     #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, not behind the first wanted row.
     seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
-    #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which the file holds no wanted row; None: unknown.
+    #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which there is no wanted row; None: unknown.
     pick: Callable[[File, Sequence[File], Table, Any], list[tuple[int, int | None]] | None] | None = None
     #: (file, its group's files, bytes a piece) -> positions of frames, known without reading the file, at which to cut it.
     cuts: Callable[[File, Sequence[File], int], list[int]] | None = None

@@ -89,4 +89,3 @@ def formats_with(table: Table) -> set[str]:
         for format in formats().values()
         if format.decode is not None and any(candidate.name == table.name for candidate in format.tables)
     }
-

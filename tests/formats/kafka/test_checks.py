@@ -161,7 +161,9 @@ def test_an_unfinished_last_batch_is_only_noted(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:-7])
     found = rawlog.verify(path)
-    assert [(one.code, one.severity) for one in found if one.code.startswith("kafka.log.unf")] == [("kafka.log.unfinished", "info")]
+    assert [(one.code, one.severity) for one in found if one.code.startswith("kafka.log.unf")] == [
+        ("kafka.log.unfinished", "info")
+    ]
     assert 0 < rawlog.read(path, columns=["offset"]).num_rows < whole
 
 

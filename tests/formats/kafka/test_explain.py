@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_the_91_bytes_of_a_metadata_batch_to_the_last_bit(tmp_path: Path) -> Non
     spans = covered(node)
     assert spans[0][0] == 0
     assert spans[-1][1] == 91
-    assert all(one[1] == other[0] for one, other in zip(spans, spans[1:], strict=False)), "no gap, no overlap"
+    assert all(one[1] == other[0] for one, other in pairwise(spans)), "no gap, no overlap"
     said = {one.name: (one.value, one.meaning) for _, one in node.walk()}
     assert said["crc"] == (2959689084, "right")
     assert said["base_timestamp"][1] == "2024-09-11T09:12:23.832Z"
@@ -61,7 +62,7 @@ def test_every_byte_is_covered_once(name: str, tmp_path: Path) -> None:
     spans = covered(node)
     assert spans[0][0] == 0
     assert spans[-1][1] == node.size
-    assert all(one[1] == other[0] for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in pairwise(spans))
 
 
 def test_every_golden_segment_can_be_explained() -> None:

@@ -116,8 +116,16 @@ def test_index_entries_are_those_of_the_dump_tool(broker: str) -> None:
     for path, lines in dumped(broker, "all.indexes.txt.gz"):
         if "-delete/" in str(path):
             continue  # their indexes are padded, which the tool takes for entries
-        said = [tuple(map(int, found.groups())) for line in lines if (found := re.match(r"offset: (\d+) position: (\d+)$", line))]
-        times = [tuple(map(int, found.groups())) for line in lines if (found := re.match(r"timestamp: (-?\d+) offset: (\d+)$", line))]
+        said = [
+            tuple(map(int, found.groups()))
+            for line in lines
+            if (found := re.match(r"offset: (\d+) position: (\d+)$", line))
+        ]
+        times = [
+            tuple(map(int, found.groups()))
+            for line in lines
+            if (found := re.match(r"timestamp: (-?\d+) offset: (\d+)$", line))
+        ]
         if path.suffix == ".index":
             rows = rawlog.read(path, table="kafka.index", columns=["offset", "position"]).to_pylist()
             said = [entry for entry in said if entry[1]]  # padding again

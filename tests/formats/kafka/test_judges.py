@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import rawlog
-from tests.golden_data import DumpCase, dumps_in
 from tests.formats.kafka.test_golden import compare_batches, milliseconds
+from tests.golden_data import DumpCase, dumps_in
 from tests.services.kafka import KafkaBroker, dump_log_segments
 
 pytestmark = pytest.mark.broker
@@ -69,7 +69,8 @@ def fill(broker: KafkaBroker, topic: str, draw: random.Random) -> None:
             for _ in range(draw.randrange(1, 120)):
                 clock += draw.choice((0, 1, 50, 40_000, -30_000))
                 headers = [
-                    (draw.choice(("a", "b", "trace-id")), random_bytes(draw, 10)) for _ in range(draw.choice((0, 0, 1, 3)))
+                    (draw.choice(("a", "b", "trace-id")), random_bytes(draw, 10))
+                    for _ in range(draw.choice((0, 0, 1, 3)))
                 ]
                 producer.produce(
                     topic,
@@ -189,7 +190,8 @@ def compare_records(case: DumpCase) -> int:
     assert len(rows) == len(lines), case.path
     for row, line in zip(rows, lines, strict=True):
         found = re.match(
-            r"offset: (\d+) (CreateTime|LogAppendTime): (-?\d+) keySize: (-?\d+) valueSize: (-?\d+) sequence: (-?\d+)", line
+            r"offset: (\d+) (CreateTime|LogAppendTime): (-?\d+) keySize: (-?\d+) valueSize: (-?\d+) sequence: (-?\d+)",
+            line,
         )
         assert found is not None, line
         offset, kind, time, key, value, sequence = found.groups()

@@ -47,7 +47,9 @@ def fill(broker: KafkaBroker, scratch: Path, first: int) -> Mended:
             data = (copy.path / name).read_bytes()
             assert all(batch in whole for batch in batches if batch in data), (number, str(copy.case), name)
         put(broker.data_dir / f"mended-{number}-0", target, ("*.log",))
-        if not (copy.case.is_legacy and "compacted" in copy.case.partition):  # what KAFKA-4298 left librdkafka cannot read
+        if not (
+            copy.case.is_legacy and "compacted" in copy.case.partition
+        ):  # what KAFKA-4298 left librdkafka cannot read
             made.rows[f"mended-{number}"] = as_consumed(rawlog.read(target))
         made.copies[f"mended-{number}"] = copy
         if number - first >= CUT:
@@ -57,7 +59,9 @@ def fill(broker: KafkaBroker, scratch: Path, first: int) -> Mended:
             continue  # a broker would not start on it, or takes any magic above 2 for 2
         folder = broker.data_dir / f"cut-{number}-0"
         put(folder, copy.path, ("*.log",))
-        for path in list(folder.glob("*.log")):  # as after a crash: without one it would be recovered alone, before the log is
+        for path in list(
+            folder.glob("*.log")
+        ):  # as after a crash: without one it would be recovered alone, before the log is
             path.with_suffix(".index").touch()
             path.with_suffix(".timeindex").touch()
         made.cut[f"cut-{number}"] = logs(scratch / "cut" / f"t-{number}")

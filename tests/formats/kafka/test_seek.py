@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,7 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes of the log were read."""
     sizes: list[int] = []
     original = Source.read_into
@@ -53,7 +52,7 @@ def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return got
 
     monkeypatch.setattr(Source, "read_into", counted)
-    yield sizes
+    return sizes
 
 
 @pytest.mark.parametrize("offset", [0, 1, 77_777, BATCHES * RECORDS - 1])

@@ -80,7 +80,9 @@ def _unwrapped(entry: Node, data: Bytes, position: int, size: int, base: int, co
     content = np.frombuffer(whole, np.uint8)
     at = 0
     while content.size - at > OUTLINE.size and len(entry.children) < MOST_ENTRIES:
-        length = int.from_bytes(bytes(content[at + OUTLINE.at("length") : at + OUTLINE.after("length")]), "big", signed=True)
+        length = int.from_bytes(
+            bytes(content[at + OUTLINE.at("length") : at + OUTLINE.after("length")]), "big", signed=True
+        )
         stop = at + OUTLINE.after("length") + length
         if length < 14 or stop > content.size:
             break

@@ -32,9 +32,7 @@ def _swapped(group: list[File]) -> list[File]:
 
     cleaned = [file.place.start_offset or 0 for file in group if file.place.state == "cleaned"]
     undone = min(cleaned, default=1 << 63)
-    ready = {
-        file.path for file in group if file.place.state == "swap" and (file.place.start_offset or 0) < undone
-    }
+    ready = {file.path for file in group if file.place.state == "swap" and (file.place.start_offset or 0) < undone}
     logs = [file for file in group if file.path in ready and split(file.path)[1].endswith(".log.swap")]
     if not logs:
         return group

@@ -177,7 +177,7 @@ def decode_records_v2(
             if position != end:
                 return row, start, BAD_LENGTH
 
-            time = append_time
+            time: Any = append_time
             if append_time == NO_APPEND_TIME:
                 time = wrap_i64(base_time + time_delta)
             if time > MOST_MS or time < -MOST_MS:
