@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File
+from rawlog.formats.kafka import checks_internal
 from rawlog.formats.kafka.survey import survey
 
 Files = Sequence[File]
@@ -113,4 +114,5 @@ def rules() -> Sequence[Rule[Files]]:
         producer_epoch,
         sequence,
         hanging_transaction,
+        *checks_internal.rules(),
     )
