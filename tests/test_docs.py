@@ -40,14 +40,14 @@ def test_python_blocks_run(where: str, code: str, workplace: Path, spark: object
 
 @pytest.mark.parametrize(("where", "code"), blocks("sh"), ids=[where for where, _ in blocks("sh")])
 def test_shell_blocks_run(where: str, code: str, workplace: Path, spark: object) -> None:
-    from rawlog.cli import command
+    from rawlog.cli import cli
 
     for line in code.splitlines():
         words = shlex.split(line, comments=True)
         if not words or words[0] == "make":
             continue
         assert words[0] == "rawlog", f"{where}: {line}"
-        result = CliRunner().invoke(command, words[1:])
+        result = CliRunner().invoke(cli, words[1:])
         assert result.exit_code == 0, f"{where}: {line}\n{result.output}\n{result.stderr}"
         assert result.output, f"{where}: {line}: nothing was printed"
 

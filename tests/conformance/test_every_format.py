@@ -15,6 +15,7 @@ import pytest
 
 import rawlog
 from rawlog import registry
+from rawlog.tables import RECORDS
 from rawlog.testing import FormatTests, outline, plain
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def test_every_format_has_a_name_a_title_and_a_way_to_be_known() -> None:
         assert format.files
         assert format.match is not None or format.sniff is not None
         assert (format.scan is not None) or not format.abilities(), "what cannot be scanned can do nothing"
-        assert format.carries <= set(registry.RECORDS.names)
+        assert format.carries <= set(RECORDS.names)
         assert format.is_written == (format.losses is not None)
 
 
@@ -107,6 +108,8 @@ def test_spark_gives_the_rows_that_rawlog_gives(spark: SparkSession) -> None:
         for table in registry.formats()[suite.format].tables:
             paths = [str(path) for path in suite.golden[:6]]
             known = [path for path in paths if rawlog.open(path).files[0].format == suite.format]
+            if not known:
+                continue  # pieces of files, which only their tests can place
             frame = spark.read.format("rawlog").option("table", table.name).load(known)
             found = frame.toArrow()
             local = pa.concat_tables([rawlog.read(path, table=table.name) for path in known])

@@ -122,7 +122,8 @@ def parse(options: Mapping[str, str]) -> Request:
 
 def _families_own() -> frozenset[str]:
     """The names of options that only some families have."""
-    return frozenset(name for family in registry.families() for name in family.options)
+    own = {name for family in registry.families() for name in family.options}
+    return frozenset(own - _PARSERS.keys() - set(_APART))
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:

@@ -59,9 +59,8 @@ def fill(broker: KafkaBroker, scratch: Path, first: int) -> Mended:
             continue  # a broker would not start on it, or takes any magic above 2 for 2
         folder = broker.data_dir / f"cut-{number}-0"
         put(folder, copy.path, ("*.log",))
-        for path in list(
-            folder.glob("*.log")
-        ):  # as after a crash: without one it would be recovered alone, before the log is
+        # As after a crash: a segment without an index would be recovered alone, before the log is.
+        for path in list(folder.glob("*.log")):
             path.with_suffix(".index").touch()
             path.with_suffix(".timeindex").touch()
         made.cut[f"cut-{number}"] = logs(scratch / "cut" / f"t-{number}")

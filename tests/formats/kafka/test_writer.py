@@ -15,19 +15,12 @@ from hypothesis import strategies as st
 import rawlog
 from rawlog import compression
 from rawlog.errors import AccessError, EncodeError, OptionError
+from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker, stored_records
 from rawlog.formats.kafka.derived import SegmentIndex
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2
 from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.writer import (
-    BatchFields,
-    Batching,
-    Rows,
-    encode_batch,
-    encode_marker,
-    encode_rows,
-    stored_records,
-)
+from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
 from rawlog.kernels import byte_view
 from rawlog.tables import RECORDS
 from tests.golden_data import kafka_cases, vectors

@@ -31,4 +31,4 @@ RECORDING = Format(
     rules=Deferred("rawlog.formats.replay.checks", "rules"),
 )
 
-FAMILY = Family(name="replay", title="kafka-replay", formats=(RECORDING,))
+FAMILY = Family(name="replay", title="kafka-replay", formats=(RECORDING,), options=("topic",))
