@@ -48,7 +48,8 @@ def test_shell_blocks_run(where: str, code: str, workplace: Path, spark: object)
             continue
         assert words[0] == "rawlog", f"{where}: {line}"
         result = CliRunner().invoke(cli, words[1:])
-        assert result.exit_code == 0, f"{where}: {line}\n{result.output}\n{result.stderr}"
+        expected = 1 if "exit 1" in line else 0
+        assert result.exit_code == expected, f"{where}: {line}\n{result.output}\n{result.stderr}"
         assert result.output, f"{where}: {line}: nothing was printed"
 
 
