@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -56,6 +57,7 @@ def produce(records: pa.RecordBatch, codec: str) -> float:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     from tests.services.kafka import KAFKA_3, KafkaBroker
 
     folder = tempfile.mkdtemp()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rawlog.account import Account
     from rawlog.errors import DataError
     from rawlog.explain import Node
     from rawlog.frames import Bytes, Frames
@@ -220,6 +221,9 @@ class Family:
     options: tuple[str, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+    #: What writes a new directory from a store or partition, by its verb (`rebuild`, `repair`, `compact`):
+    #: (the family's files of a tree, target, options) -> Account. The files given are never touched.
+    works: Mapping[str, Callable[[Sequence[File], str, Mapping[str, str]], Account]] = field(default_factory=dict)
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
     #: would not load now (`state`), and where a file begins in a log of several (`start_offset`).
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None

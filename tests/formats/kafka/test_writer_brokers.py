@@ -151,6 +151,7 @@ def consumed(broker: KafkaBroker, topics: list[str], isolation: str) -> dict[str
                     waiting.discard(message.topic())
                     continue
                 kind, time = message.timestamp()
+                time = time if kind else -1  # magic 0 has none
                 found[message.topic()].append(
                     (message.offset(), message.key(), message.value(), message.headers() or [], kind - 1, time)
                 )

@@ -113,6 +113,9 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
 FAMILY = Family(
     name="ambry",
     options=("now",),
+    works={
+        verb: Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store") for verb in ("rebuild", "repair", "compact")
+    },
     title="LinkedIn Ambry",
     formats=(
         LOG,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rawlog.account import Account
 from rawlog.errors import AccessError, OptionError, RawlogError
 from rawlog.format import File
 from rawlog.formats.ambry import keys
@@ -25,13 +26,21 @@ from rawlog.storage import Source
 
 
 @dataclass(slots=True)
-class Report:
+class Report(Account):
     """What was written, and what was left out: one line each."""
 
     files: list[str] = field(default_factory=list)
     messages: int = 0
     dropped: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte was kept."""
+        return not self.dropped
+
+    def lines(self) -> list[str]:
+        """What was left out, then the rest."""
+        return [*self.dropped, *Account.lines(self)]
 
 
 @contextmanager

@@ -150,6 +150,7 @@ FAMILY = Family(
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
     settle=Deferred("rawlog.formats.kafka.startup", "settle"),
+    works={verb: Deferred("rawlog.formats.kafka.works", verb) for verb in ("rebuild", "repair")},
     group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),
     rules=Deferred("rawlog.formats.kafka.checks_directory", "rules"),
     formats=(

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rawlog.errors import CorruptError, OptionError, TruncatedError
 from rawlog.format import File
+from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2
@@ -28,6 +30,7 @@ from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
 from rawlog.storage import Source, is_remote, local_path
+from rawlog.tables import RECORDS
 
 POLICIES = ("salvage", "broker", "strict")
 PADDING = "zeros of preallocation"
@@ -35,7 +38,7 @@ PADDING = "zeros of preallocation"
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes of a source file and what became of them: kept, cut, moved or changed; `offsets` is first and last, where known."""
+    """Bytes of a source file and what became of them: kept, cut, moved, changed, or added to; `offsets` is first and last, where known."""
 
     path: str
     start: int
@@ -56,6 +59,7 @@ class Report:
     lost: list[tuple[int, int | None]] = field(default_factory=list)
     bytes_kept: int = 0
     bytes_cut: int = 0
+    bytes_added: int = 0
     batches: int = 0
     end_offset: int = 0
 
@@ -134,7 +138,8 @@ def _mend(segments: list[File], folder: Path, limits: Limits, report: Report, as
         writer.close()
     finally:
         writer.abandon()
-    report.batches, report.bytes_kept, report.end_offset = writer.batches, writer.bytes, writer.end_offset
+    report.batches, report.end_offset = writer.batches, writer.end_offset
+    report.bytes_kept = writer.bytes - report.bytes_added
     mend.end(bases[0])
 
 
@@ -159,6 +164,8 @@ class _Mend:
         if policy == "broker":
             return self._cut(file, data, found, first, stop)
         self._note(file, data, found, chosen)
+        if is_last and not chosen.order:
+            self._hold_end(file, first)
         if chosen.order or is_last:
             self.writer.begin(first)
         self._write(file, data, found, chosen)
@@ -259,6 +266,17 @@ class _Mend:
                 ends = np.array([0], np.int64), np.array([piece.size], np.int64)
                 frames = Frames(piece, *ends, piece.size, Status.OK)
             self._append(frames, head.slice(at, at + 1))
+
+    def _hold_end(self, file: File, end: int) -> None:
+        """An empty batch up to the log's end, where nothing else is left there: a consumer would wait for ever before a gap at the end."""
+        start = self.writer.end_offset
+        if not self.writer.batches or start >= end:
+            return
+        fields = BatchFields(base_offset=start, last_offset=end - 1, leader_epoch=self.epoch)
+        made = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
+        self.writer.append(made.frames, made.head)
+        self.report.bytes_added += int(made.frames.sizes.sum())
+        self._range(file, 0, 0, "added", "an empty batch before the end of the log", (start, end - 1))
 
     def _append(self, frames: Frames, head: Heads) -> None:
         self.writer.append(frames, head)

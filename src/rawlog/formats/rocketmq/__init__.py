@@ -218,6 +218,7 @@ def _listed(kind: str, title: str, files: str, match: object) -> Format:
 FAMILY = Family(
     name="rocketmq",
     title="Apache RocketMQ",
+    works={verb: Deferred(f"rawlog.formats.rocketmq.{verb}", f"{verb}_store") for verb in ("rebuild", "repair")},
     formats=(
         COMMIT_LOG,
         CONSUME_QUEUE,

@@ -6,12 +6,13 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.account import Account
 from rawlog.errors import AccessError
 from rawlog.format import File
 from rawlog.formats.rocketmq.paths import above
@@ -21,7 +22,7 @@ PIECE = 4 << 20
 
 
 @dataclass(slots=True)
-class Report:
+class Report(Account):
     """What was written, and every loss and change by name."""
 
     target: str = ""
@@ -32,7 +33,6 @@ class Report:
     files: int = 0
     bytes_lost: int = 0
     messages_lost: int = 0
-    notes: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:

@@ -1,0 +1,35 @@
+"""Account: what a work that writes a new directory came to, for people and for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Account:
+    """What was written and what was lost on the way. Families add their own counts as fields.
+
+    `notes` are sentences with a place: each loss, each change, each thing made anew.
+    """
+
+    notes: list[str] = field(default_factory=list, kw_only=True)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was lost."""
+        return True
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for machines."""
+        return {**asdict(self), "is_whole": self.is_whole}
+
+    def lines(self) -> list[str]:
+        """Everything, for people: the notes, then the counts."""
+        counts = []
+        for name, value in asdict(self).items():
+            if name == "notes" or not value or isinstance(value, str):
+                continue
+            number = len(value) if isinstance(value, (list, dict)) else value
+            counts.append(f"{number:,} {name.replace('_', ' ')}")
+        return [*self.notes, ", ".join(counts)] if counts else list(self.notes)

@@ -1,0 +1,34 @@
+"""`rawlog repair`: a mended copy."""
+
+from __future__ import annotations
+
+import click
+
+from rawlog.cli import mending
+
+
+@click.command(
+    epilog="Exit codes: 0 done, nothing lost; 1 something had to be dropped; 2 wrong usage; 3 cannot be read or written."
+)
+@mending.arguments
+@click.option("--policy", metavar="NAME", help="How to mend; salvage, the default, keeps all that is sound.")
+@click.option(
+    "--move", is_flag=True, help="RocketMQ: close holes, so that later messages change their physical offsets."
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    source: str,
+    target: str,
+    own: tuple[str, ...],
+    policy: str | None,
+    move: bool,
+    as_json: bool,
+) -> None:
+    """Copy SRC to DST with all that is sound in it, so that the real system opens it; every loss is told with its place.
+
+    SRC is never touched, DST must not be there yet. What is derived from the data is made anew.
+    """
+    chosen = mending.told(own, policy=policy, move="true" if move else None)
+    mending.run(ctx, "repair", source, target, chosen, as_json=as_json)
