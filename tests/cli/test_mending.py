@@ -63,7 +63,7 @@ def test_damage_is_mended_and_told(system: str, tmp_path: Path) -> None:
     copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
     shutil.copytree(source_of(system), copy)
     names = {"ambry": "*_log", "rocketmq": "commitlog/*", "kafka": "*.log"}
-    path = sorted(one for one in copy.rglob(names[system]) if one.is_file() and one.stat().st_size)[0]
+    path = min(one for one in copy.rglob(names[system]) if one.is_file() and one.stat().st_size)
     data = bytearray(path.read_bytes())
     data[300:340] = bytes(40)
     path.write_bytes(data)
