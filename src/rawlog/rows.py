@@ -426,7 +426,8 @@ def count_part(part: Part, table: Table, selection: Selection, note: Note | None
 
 def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -> Iterator[int]:
     format = registry.formats()[str(part.file.format)]
-    if format.spans is None or part.floor is not None or selection.isolation == "read_committed":
+    told = format.spans is not None and part.floor is None and selection.takes_all_of(part.file)
+    if not told or selection.isolation == "read_committed":
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
@@ -434,7 +435,7 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
     for frames in _sound_frames(part, format, selection, note):
         counts = None
         with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says
-            counts = format.spans(frames, part.file).records
+            counts = format.spans(frames, part.file).records if format.spans is not None else None
         if counts is None or (counts < 0).any():
             yield from (batch.num_rows for batch in _decode(format, frames, want, selection, note))
         else:

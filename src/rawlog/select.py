@@ -81,6 +81,11 @@ class Selection:
         bounds = (self.from_offset, self.to_offset, self.last, self.since, self.until, self.key, self.where)
         return all(bound is None for bound in bounds)
 
+    def takes_all_of(self, file: File) -> bool:
+        """Whether every row of a file that was taken is wanted: its place has answered for topic and partition."""
+        undecided = (self.topics or self.topic_pattern) and file.place.topic is None
+        return self.takes_every_row and not undecided and not (self.partitions and file.place.partition is None)
+
     def takes_file(self, file: File) -> bool:
         """Whether a file may hold wanted rows, by what its place says."""
         place = file.place
