@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from rawlog.errors import AccessError
@@ -270,6 +272,33 @@ def writing(path: str, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
         raise AccessError(f"{path}: {_why(error)}") from None
     except BaseException:
         _remove(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def new_directory(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """A directory to fill that appears under `target` only when the block ends well. AccessError if something is there already."""
+    final = Path(local_path(os.fspath(target)))
+    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+        raise AccessError(f"{target}: exists already and is not empty; choose another name")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
+    except OSError as error:
+        raise AccessError(f"{target}: {_why(error)}") from None
+    try:
+        yield work
+        work.chmod(0o755)
+        if final.exists():
+            final.rmdir()
+        work.rename(final)
+    except OSError as error:
+        shutil.rmtree(work, ignore_errors=True)
+        if isinstance(error, AccessError):
+            raise
+        raise AccessError(f"{target}: {_why(error)}") from None
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
         raise
 
 

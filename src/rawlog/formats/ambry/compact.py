@@ -16,11 +16,11 @@ from rawlog.formats.ambry.fold import now_of
 from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, Run, bloom_of, encode_index, runs
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag, Kind
 from rawlog.formats.ambry.paths import Segment, capacity, is_current_compaction, segment_of
-from rawlog.formats.ambry.rebuild import Report, copy_file, directory, log_entries, number_option, one_store
+from rawlog.formats.ambry.rebuild import Report, copy_file, log_entries, number_option, one_store
 from rawlog.formats.ambry.state import Entry, Ledger
 from rawlog.formats.ambry.store import Store
 from rawlog.formats.ambry.writer import segment_header
-from rawlog.storage import Source
+from rawlog.storage import Source, new_directory
 
 FILTERS = ("with-undelete", "without-undelete")
 RETENTION_HOURS = 168
@@ -56,7 +56,7 @@ def compact_store(files: Sequence[File], target: str, options: Mapping[str, str]
     report.messages = len(kept)
     gone = len(entries) - len(kept)
     report.notes.append(f"{gone:,} of {len(entries):,} messages dropped")
-    with directory(target) as work:
+    with new_directory(target) as work:
         _copy_rest(store, plan, work)
         placed, segments = _write_logs(store, kept, plan, work)
         _write_indexes(store, placed, segments, plan, options, work)

@@ -10,9 +10,10 @@ from rawlog.errors import OptionError
 from rawlog.format import File
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.rebuild import Report, copy_file, directory, one_store
+from rawlog.formats.ambry.rebuild import Report, copy_file, one_store
 from rawlog.formats.ambry.store import read_messages
 from rawlog.formats.ambry.writer import hard_deleted
+from rawlog.storage import new_directory
 
 
 def erase_blobs(files: Sequence[File], target: str, blob_ids: Iterable[str | bytes]) -> Report:
@@ -26,7 +27,7 @@ def erase_blobs(files: Sequence[File], target: str, blob_ids: Iterable[str | byt
         raise OptionError("no blob named: nothing to erase")
     report = Report()
     met: set[bytes] = set()
-    with directory(target) as work:
+    with new_directory(target) as work:
         for file in (*store.logs, *store.index_files, *store.bloom_files, *store.others):
             if file.problem is None:
                 copy_file(file.path, work / file.path.rpartition("/")[2])

@@ -20,10 +20,10 @@ from rawlog.formats.ambry.content import Metadata, open_envelope, parse_metadata
 from rawlog.formats.ambry.fold import now_of
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, Kind
 from rawlog.formats.ambry.reader import Messages, scan, trouble
-from rawlog.formats.ambry.rebuild import Report, directory
+from rawlog.formats.ambry.rebuild import Report
 from rawlog.formats.ambry.state import LIVE, Entry, state_of
 from rawlog.formats.ambry.store import Store, build_ledger, stores
-from rawlog.storage import Source
+from rawlog.storage import Source, new_directory
 
 MANIFEST = "manifest.jsonl"
 LONGEST = 180
@@ -70,7 +70,7 @@ def extract_blobs(files: Sequence[File], target: str, options: Mapping[str, str]
     chosen = _chosen(known, options)
     report = Extraction()
     limit = int(options.get("limit", 1 << 30))
-    with directory(target) as work:
+    with new_directory(target) as work:
         _Writer(work, known, naming, limit, report).run(chosen)
         report.files = sorted(path.name for path in work.iterdir())
     return report

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rawlog.account import Account
-from rawlog.errors import AccessError, OptionError, RawlogError
+from rawlog.errors import OptionError, RawlogError
 from rawlog.format import File
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.bloom import Bloom, read_bloom
@@ -22,7 +18,7 @@ from rawlog.formats.ambry.paths import is_current_compaction, segment_of, start_
 from rawlog.formats.ambry.state import Entry, Ledger
 from rawlog.formats.ambry.store import Store, entry_of, operations, read_messages, stores
 from rawlog.formats.ambry.structures import Cursor
-from rawlog.storage import Source
+from rawlog.storage import Source, new_directory
 
 
 @dataclass(slots=True)
@@ -41,33 +37,6 @@ class Report(Account):
     def lines(self) -> list[str]:
         """What was left out, then the rest."""
         return [*self.dropped, *Account.lines(self)]
-
-
-@contextmanager
-def directory(target: str) -> Iterator[Path]:
-    """A directory that appears under its name only when all of it is written. AccessError if something is there already."""
-    final = Path(target)
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise AccessError(f"{target}: exists already and is not empty")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
-    except OSError as error:
-        raise AccessError(f"{target}: {error.strerror}") from None
-    try:
-        yield work
-        work.chmod(0o755)
-        if final.exists():
-            final.rmdir()
-        os.replace(work, final)
-    except OSError as error:
-        shutil.rmtree(work, ignore_errors=True)
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{target}: {error.strerror}") from None
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
 
 
 def copy_file(path: str, target: Path) -> None:
@@ -107,7 +76,7 @@ def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str]
     options = options or {}
     store = one_store(files)
     report = Report()
-    with directory(target) as work:
+    with new_directory(target) as work:
         for file in store.logs:
             copy_file(file.path, work / file.path.rpartition("/")[2].removesuffix("_temp"))
         for file in store.others:

@@ -17,7 +17,7 @@ from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER
 from rawlog.formats.ambry.paths import capacity, segment_of
 from rawlog.formats.ambry.reader import Messages
-from rawlog.formats.ambry.rebuild import Report, copy_file, directory, number_option, one_store, write_indexes
+from rawlog.formats.ambry.rebuild import Report, copy_file, number_option, one_store, write_indexes
 from rawlog.formats.ambry.small import DESCRIPTOR
 from rawlog.formats.ambry.state import Ledger
 from rawlog.formats.ambry.store import Store, operations
@@ -25,7 +25,7 @@ from rawlog.formats.ambry.store_checks import _violation as violation
 from rawlog.formats.ambry.store_writer import CAPACITY, descriptor
 from rawlog.formats.ambry.writer import segment_header
 from rawlog.status import Status
-from rawlog.storage import Source
+from rawlog.storage import Source, new_directory
 from rawlog.walk import walk
 
 
@@ -40,7 +40,7 @@ def repair_store(files: Sequence[File], target: str | None, options: Mapping[str
     if target is None:
         _mend_logs(store, None, options, report)
         return report
-    with directory(target) as work:
+    with new_directory(target) as work:
         mended = _mend_logs(store, work, options, report)
         for file in store.others:
             name = file.path.rpartition("/")[2]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from rawlog.account import Account
 from rawlog.errors import AccessError
 from rawlog.format import File
 from rawlog.formats.kafka.derived import Limits
@@ -20,7 +21,7 @@ from rawlog.walk import describe, walk
 
 
 @dataclass(slots=True)
-class Report:
+class Report(Account):
     """What was written, and what was left out."""
 
     target: str = ""
@@ -29,7 +30,15 @@ class Report:
     bytes: int = 0
     bytes_lost: int = 0
     end_offset: int = 0
-    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte of the log was kept."""
+        return not self.bytes_lost
+
+    def lines(self) -> list[str]:
+        """The notes, then the counts."""
+        return [*self.notes, f"{self.segments:,} segments, {self.batches:,} batches, {self.bytes:,} bytes"]
 
 
 def segments_of(files: Sequence[File]) -> list[File]:

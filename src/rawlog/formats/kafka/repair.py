@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from rawlog.account import Account
 from rawlog.errors import CorruptError, OptionError, TruncatedError
 from rawlog.format import File
 from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
@@ -49,7 +50,7 @@ class Range:
 
 
 @dataclass(slots=True)
-class Report:
+class Report(Account):
     """All that was done."""
 
     target: str = ""
@@ -67,9 +68,6 @@ class Report:
     def is_whole(self) -> bool:
         """Whether nothing had to be dropped or changed."""
         return all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"is_whole": self.is_whole}
 
     def lines(self) -> list[str]:
         """The report as text."""

@@ -12,49 +12,30 @@ from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.rebuild import rebuild_partition
 from rawlog.formats.kafka.repair import repair_partition
 
-Work = Callable[[Sequence[File], str], Any]
+Work = Callable[[Sequence[File], str], Account]
 
 
 @dataclass(slots=True)
 class Partitions(Account):
     """What came of every partition, by the name of its directory."""
 
-    partitions: dict[str, Any] = field(default_factory=dict)
+    partitions: dict[str, Account] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing was lost in any of them."""
-        return all(_is_whole(one) for one in self.partitions.values())
+        return all(one.is_whole for one in self.partitions.values())
 
     def as_json(self) -> dict[str, Any]:
         """Each partition's own account."""
-        told = {name: _as_json(one) for name, one in self.partitions.items()}
+        told = {name: one.as_json() for name, one in self.partitions.items()}
         return {"partitions": told, "is_whole": self.is_whole}
 
     def lines(self) -> list[str]:
         """Each partition's own account, under its name."""
         return [
-            text for name, one in self.partitions.items() for text in (name, *(f"  {line}" for line in _lines(one)))
+            text for name, one in self.partitions.items() for text in (name, *(f"  {line}" for line in one.lines()))
         ]
-
-
-def _is_whole(one: Any) -> bool:
-    return bool(one.is_whole) if hasattr(one, "is_whole") else not one.bytes_lost
-
-
-def _as_json(one: Any) -> dict[str, Any]:
-    if hasattr(one, "as_json"):
-        told: dict[str, Any] = one.as_json()
-        return told
-    from dataclasses import asdict
-
-    return asdict(one)
-
-
-def _lines(one: Any) -> list[str]:
-    if hasattr(one, "lines"):
-        return list(one.lines())
-    return [*one.notes, f"{one.segments:,} segments, {one.batches:,} batches, {one.bytes:,} bytes"]
 
 
 def _each(files: Sequence[File], target: str, work: Work) -> Partitions:

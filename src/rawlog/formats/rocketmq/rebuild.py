@@ -31,7 +31,8 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
 )
-from rawlog.formats.rocketmq.stage import Report, copy_file, relative, staged, write_sized
+from rawlog.formats.rocketmq.stage import Report, copy_file, relative, write_sized
+from rawlog.storage import new_directory
 
 DERIVED = (
     "rocketmq.consumequeue",
@@ -115,7 +116,7 @@ def rebuild_store(
     """
     options = options or {}
     unwanted = (*DERIVED, *NEVER_COPIED)
-    with staged(target) as stage:
+    with new_directory(target) as stage:
         report = Report(os.fspath(target))
         for file in files:
             if file.format in unwanted or file.format is None or file.problem is not None:

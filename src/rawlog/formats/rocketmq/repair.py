@@ -44,9 +44,9 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.reader import Messages
 from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, sizes_of, write_derived
-from rawlog.formats.rocketmq.stage import Report, copy_file, relative, staged
+from rawlog.formats.rocketmq.stage import Report, copy_file, relative
 from rawlog.formats.rocketmq.writer import LogWriter, store_files
-from rawlog.storage import Source
+from rawlog.storage import Source, new_directory
 from rawlog.walk import walk
 
 POLICIES = ("salvage", "cut")
@@ -96,7 +96,7 @@ def repair_store(
     policy, move = options.get("policy", "salvage"), options.get("move", "false") == "true"
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
-    with staged(target) as stage:
+    with new_directory(target) as stage:
         report = Report(os.fspath(target))
         sizes = sizes_of(files).told(options)
         mended = _Mended(stage / "commitlog", sizes.commit_log, report, Slots(files), move=move)

@@ -1,11 +1,8 @@
-"""A store directory on its way: written under another name, then renamed; what a job that wrote one has to tell."""
+"""The files of a store on their way into another, and what a job that wrote one has to tell."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.account import Account
-from rawlog.errors import AccessError
 from rawlog.format import File
 from rawlog.formats.rocketmq.paths import above
-from rawlog.storage import Source, local_path
+from rawlog.storage import Source
 
 PIECE = 4 << 20
 
@@ -38,30 +34,6 @@ class Report(Account):
     def is_whole(self) -> bool:
         """Whether nothing was lost on the way."""
         return not self.bytes_lost and not self.messages_lost
-
-
-@contextlib.contextmanager
-def staged(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """A directory to fill that appears under `target` only when the block ends well. AccessError if there is something already."""
-    path = Path(local_path(os.fspath(target)))
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise AccessError(f"{path}: exists already; choose another name")
-    stage = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        shutil.rmtree(stage, ignore_errors=True)
-        stage.mkdir(parents=True)
-        yield stage
-        if path.exists():
-            path.rmdir()
-        stage.rename(path)
-    except OSError as error:
-        shutil.rmtree(stage, ignore_errors=True)
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{path}: {error.strerror or error}") from None
-    except BaseException:
-        shutil.rmtree(stage, ignore_errors=True)
-        raise
 
 
 def write_sized(path: Path, pieces: list[NDArray[np.uint8] | bytes], size: int) -> None:

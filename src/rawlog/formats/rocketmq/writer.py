@@ -34,7 +34,8 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.rebuild import Sizes, write_derived
-from rawlog.formats.rocketmq.stage import Report, staged
+from rawlog.formats.rocketmq.stage import Report
+from rawlog.storage import new_directory
 
 OPTIONS = (
     "topic", "partition", "codec", "compress_over", "born_host", "store_host", "crc_property", "derived",
@@ -127,7 +128,7 @@ def write_store(
 
             raise unknown("option of rocketmq", name, OPTIONS)
     sizes = Sizes().told(options)
-    with staged(target) as stage:
+    with new_directory(target) as stage:
         report = Report(os.fspath(target))
         log = LogWriter(stage / "commitlog", sizes.commit_log)
         numbering = _Numbering()
