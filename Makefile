@@ -16,7 +16,7 @@ ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup run test fmt lint fuzz bench docs ci lock dist clean
+.PHONY: help setup run test fmt lint fuzz faults bench docs ci lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ lint: $(STAMP) ## style, types and the floors between modules; changes nothing
 
 fuzz: $(STAMP) ## the property tests with the deep profile, for as long as it takes
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
+
+faults: $(STAMP) ## ingest killed at thirty random moments, driver and executors, and started again
+	RAWLOG_KILLS=30 $(BIN)/python -m pytest tests/jobs/test_kills.py --timeout=0 -s $(ARGS)
 
 bench: $(STAMP) ## measure: every script of benchmarks/ in turn
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done

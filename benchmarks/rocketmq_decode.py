@@ -31,7 +31,7 @@ from rawlog.frames import Frames  # noqa: E402
 from rawlog.tables import RECORDS  # noqa: E402
 from rawlog.walk import walk  # noqa: E402
 
-WINDOW = 1 << 20
+WINDOW = 4 << 20
 
 JAVA = """
 import java.nio.*; import java.nio.channels.*; import java.nio.file.*;

@@ -73,6 +73,22 @@ def spans(
     return pa.BinaryArray.from_buffers(pa.binary(), count, [mask, offsets, values.slice(0, total)], nulls)
 
 
+def nullable_spans(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
+    """As `spans`, null where a size is below zero."""
+    from rawlog.kernels.gather import gather_nullable
+
+    count, total = starts.size, int(np.maximum(sizes, 0).sum())
+    if total > 0x7FFF_FFFF:
+        raise ValueError("a batch of binary values past 2 GiB: the reader must cut it")
+    offsets, values = pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(total + 64)
+    valid = np.full((count + 7) // 8, 0xFF, np.uint8)
+    nulls = gather_nullable(
+        data, starts, sizes, np.frombuffer(values, np.uint8), np.frombuffer(offsets, np.int32), valid
+    )
+    mask = pa.py_buffer(valid) if nulls else None
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [mask, offsets, values.slice(0, total)], int(nulls))
+
+
 def empty_headers(count: int) -> pa.Array:
     """A headers column in which no row has any."""
     from rawlog.tables import HEADERS

@@ -29,6 +29,14 @@ class Node:
     hex: str = ""
     children: list[Node] = field(default_factory=list)
     inside: str | None = None
+    #: What is not to be shown unless asked for; `value` and `hex` stand in for it.
+    secret: bytes | None = None
+
+    def reveal(self) -> None:
+        """Show what is hidden here and below."""
+        for _, node in self.walk():
+            if node.secret is not None:
+                node.value, node.hex, node.secret = node.secret, node.secret.hex(" "), None
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
         """This node and all below it, each with its depth."""

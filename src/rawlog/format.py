@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.account import Account
+    from rawlog.difference import Difference
     from rawlog.errors import DataError
     from rawlog.explain import Node
     from rawlog.frames import Bytes, Frames
     from rawlog.storage import Source
 
 T = TypeVar("T")
+#: Which rows of a batch would read back otherwise than they are, by column.
+Judge = Callable[["pa.RecordBatch"], "Mapping[str, NDArray[np.bool_]]"]
 
 
 class Deferred:
@@ -122,6 +125,32 @@ class Spans:
 NO_TIME = -(1 << 63)
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which rows of `records` stay: `test` is shown batches of `columns`. What lies wholly outside of `start` to `stop` is not copied.
+
+    `limit` is the largest size a compressed part may grow to.
+    """
+
+    columns: tuple[str, ...]
+    test: Callable[[pa.RecordBatch], NDArray[np.bool_]]
+    start: int | None = None
+    stop: int | None = None
+    limit: int = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How rows are written by several at once.
+
+    `write` takes batches and a directory that is there and empty, fills it, and tells what it holds (to be pickled); `join` takes what
+    all of them told, in the order of the rows, with their directories, and makes the whole appear at the target.
+    """
+
+    write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str]], Any]
+    join: Callable[[Sequence[tuple[str, Any]], str, Mapping[str, str], bool], int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """One kind of file, and all that can be done with it."""
@@ -173,8 +202,12 @@ class Format:
     #: (batches of `records`, a directory, options, whether to replace what is there) -> the number of rows. For formats whose rows go to
     #: several files at once; nothing appears in the directory unless all of it is whole.
     write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str], bool], int] | None = None
-    #: (batch of `records`, number of its first row, options) -> rows that would be lost or changed, by column.
-    losses: Callable[[pa.RecordBatch, int, Mapping[str, str]], dict[str, int]] | None = None
+    #: The same in shares that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
+    shares: Shares | None = None
+    #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.
+    losses: Callable[[Mapping[str, str]], Judge] | None = None
+    #: (files of one group, a new directory, keep, options) -> Account: the same frames without the rows that `keep` says no to.
+    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account] | None = None
     #: Checks over one file's frames.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 
@@ -217,16 +250,27 @@ class Family:
     #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
     #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
     takes: Callable[[str | None, File], bool] | None = None
+    #: (name of a folded table, its files) -> the files in sets that concern nothing but themselves, each under a name that stays;
+    #: None: one for each group.
+    units: Callable[[str, Sequence[File]], Mapping[str, Sequence[File]]] | None = None
     #: The names of options that its tables understand, beyond those that every table does.
     options: tuple[str, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+    #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
+    replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
     #: What writes a new directory from a store or partition, by its verb (`rebuild`, `repair`, `compact`):
     #: (the family's files of a tree, target, options) -> Account. The files given are never touched.
     works: Mapping[str, Callable[[Sequence[File], str, Mapping[str, str]], Account]] = field(default_factory=dict)
+    #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
+    restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
     #: would not load now (`state`), and where a file begins in a log of several (`start_offset`).
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None
+    #: (its files on one side, those on the other, Selection) -> differences, and now and then how many more things are alike. For
+    #: families whose records are not compared one by one; `compared` names the table whose files these are (see `takes`).
+    compare: Callable[[Sequence[File], Sequence[File], Any], Iterator[Difference | int]] | None = None
+    compared: str | None = None
     #: Checks over a whole tree; each takes the family's files in it.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 
@@ -244,6 +288,15 @@ class Family:
             return [file for file in files if file.system == self.name]
         return [file for file in files if self.takes(table, file)]
 
+    def units_for(self, table: str, files: Sequence[File]) -> Mapping[str, Sequence[File]]:
+        """The files of a folded table in sets that can be folded one by one, by name."""
+        if self.units is not None:
+            return self.units(table, files)
+        units: dict[str, list[File]] = {}
+        for file in files:
+            units.setdefault(file.place.group or file.path, []).append(file)
+        return units
+
     @property
     def tables(self) -> tuple[Table, ...]:
         """The family's own tables, without the ones that every system has."""
@@ -252,6 +305,22 @@ class Family:
             if "." in table.name:
                 seen.setdefault(table.name, table)
         return tuple(seen.values())
+
+
+@dataclass(slots=True)
+class Replicas:
+    """What a rule over two replicas sees: the files of both, and what rules share. One side may have none."""
+
+    name: str
+    a: Sequence[File]
+    b: Sequence[File]
+    _shared: dict[object, Any] = field(default_factory=dict)
+
+    def share(self, make: Callable[[Replicas], T]) -> T:
+        """What `make` gives for these replicas, computed once and shared by all rules that ask for it."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, RawlogError, unknown
 from rawlog.findings import Finding, Findings, Mark, Rule, Severity, rule
-from rawlog.format import NO_TIME, File, Format, Inspection, Spans
+from rawlog.format import NO_TIME, File, Format, Inspection, Replicas, Spans
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.tables import FILES
@@ -194,10 +194,20 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None) -> Findin
     return result
 
 
-def _guarded(one: Rule[Any], files: Sequence[File]) -> list[Finding]:
+def inspect_replicas(replicas: Replicas, rules: Sequence[Rule[Any]], chosen: Chosen | None = None) -> Findings:
+    """What rules over two replicas find; neither is looked at alone."""
+    chosen = chosen or Chosen()
+    result = Findings()
+    for one in rules:
+        if chosen.takes(one.code):
+            result.items += _guarded(one, (*replicas.a, *replicas.b), replicas)
+    return result
+
+
+def _guarded(one: Rule[Any], files: Sequence[File], subject: Any = None) -> list[Finding]:
     """The findings of a rule over several files; a file that cannot be read any more is one of them."""
     try:
-        return list(one.run(files, path=None, format=None))
+        return list(one.run(files if subject is None else subject, path=None, format=None))
     except RawlogError as error:
         where = getattr(error, "path", None) or files[0].path
         return [Finding(unreadable.code, Severity.ERROR, where, None, None, None, None, str(error).splitlines()[0])]
@@ -231,13 +241,16 @@ def verify_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
 
 def all_rules() -> Sequence[Rule[Any]]:
     """Every rule rawlog has, by code."""
-    rules: list[Rule[Any]] = [*FILE_RULES]
+    from rawlog.replicas import RULES as ACROSS
+
+    rules: list[Rule[Any]] = [*FILE_RULES, *ACROSS]
     for family in registry.families():
         for format in family.formats:
             if format.scan is not None:
                 rules += framing_rules(format)
             rules += format.all_rules
         rules += [*family.all_group_rules, *family.all_rules]
+        rules += family.replica_rules() if family.replica_rules is not None else ()
     return sorted(rules, key=lambda one: one.code)
 
 

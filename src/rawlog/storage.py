@@ -66,6 +66,15 @@ def _remote(path: str) -> tuple[fs.FileSystem, str, str, str]:
     return system, rest[len(user) :].rstrip("/"), f"{scheme}://{user}", mark + query
 
 
+def file_system(path: str) -> tuple[fs.FileSystem, str]:
+    """Arrow's file system for a path or URL, and the path in it. AccessError if there is none."""
+    if is_remote(path):
+        return _remote(path)[:2]
+    from pyarrow import fs
+
+    return fs.LocalFileSystem(), local_path(path)
+
+
 def _why(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
@@ -276,10 +285,13 @@ def writing(path: str, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def new_directory(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """A directory to fill that appears under `target` only when the block ends well. AccessError if something is there already."""
+def new_directory(target: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """A directory to fill that appears under `target` only when the block ends well. AccessError if something is there already.
+
+    With `overwrite` a directory that is there is replaced.
+    """
     final = Path(local_path(os.fspath(target)))
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
+    if final.exists() and (not final.is_dir() or (not overwrite and any(final.iterdir()))):
         raise AccessError(f"{target}: exists already and is not empty; choose another name")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -289,9 +301,7 @@ def new_directory(target: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield work
         work.chmod(0o755)
-        if final.exists():
-            final.rmdir()
-        work.rename(final)
+        replace_directory(work, final)
     except OSError as error:
         shutil.rmtree(work, ignore_errors=True)
         if isinstance(error, AccessError):
@@ -300,6 +310,22 @@ def new_directory(target: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def replace_directory(made: Path, final: Path) -> None:
+    """Give a directory its name, in place of one that may be there: that one is moved aside first, and removed last."""
+    old = None
+    if final.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
+        final.rename(old)
+    try:
+        made.rename(final)
+    except OSError:
+        if old is not None:
+            old.rename(final)
+        raise
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _remove(path: str) -> None:

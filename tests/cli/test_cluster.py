@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,70 @@ def test_a_damaged_log_ends_with_1(run: Callable[..., Any], tmp_path: Path) -> N
     data[2000] ^= 1
     path.write_bytes(data)
     assert run("cluster", tmp_path).code == 1
-    done = run("cluster", tmp_path, "--errors", "skip")
-    assert done.code == 0
-    assert "Topics" in done.text
+    for errors in ("skip", "stop"):
+        done = run("cluster", tmp_path, "--errors", errors)
+        assert done.code == 1
+        assert ("Topics" if errors == "skip" else "Features") in done.text
+        assert "cannot be read, passed over" in done.err
+
+
+def test_no_verb_shows_a_secret_unless_asked_to(run: Callable[..., Any], tmp_path: Path) -> None:
+    """Rows of the log itself, and the bytes of a frame: salts and keys are asterisks, as many as there were."""
+    raw = base64.b64decode(SECRET)
+    folder = data_dir("broker-4.3.0") / "__cluster_metadata-0"
+    log = folder / f"{0:020d}.log"
+    asked = [("cat", folder, "--table", table, "--bytes", "hex", "--json") for table in ("records", "kafka.records")]
+    asked += [
+        ("cat", folder, "--raw"),
+        ("tail", folder, "-n", "1000", "--bytes", "hex"),
+        ("head", folder, "--arrow", "--limit", "1000"),
+    ]
+    alone = tmp_path / "any.log"
+    shutil.copyfile(log, alone)
+    asked += [("cat", alone, "--raw"), ("cat", alone, "--bytes", "hex", "--json")]
+    offset = next(
+        row["offset"]
+        for row in run("cat", log, "--table", "kraft.metadata", "--option", "showSecrets=true", "--json").rows
+        if SECRET in row["value"]
+    )
+    asked += [
+        ("explain", log, "--offset", offset, *more) for more in ([], ["--json"], ["--html", tmp_path / "page.html"])
+    ]
+    forms = (raw, raw.hex().encode(), raw.hex(" ").encode(), raw[:15].hex(" ").encode())
+    for arguments in asked:
+        hidden, shown = run(*arguments), run(*arguments, "--show-secrets")
+        page = tmp_path / "page.html"
+        if page in arguments:
+            assert hidden.code == 0
+            run(*arguments)
+            assert not any(form in page.read_bytes() for form in forms)
+            run(*arguments, "--show-secrets")
+            assert any(form in page.read_bytes() for form in forms)
+            continue
+        assert not any(form in hidden.out for form in forms), arguments
+        assert any(form in shown.out for form in forms), arguments
+        assert hidden.code == shown.code == 0
+    rows = run("cat", folder, "--table", "records", "--json", "--bytes", "hex").rows
+    [value] = [bytes.fromhex(row["value"]) for row in rows if row["offset"] == offset and len(row["value"]) > 60]
+    assert b"*" * len(raw) in value
+
+
+def test_a_record_of_a_newer_version_hides_its_secrets_too() -> None:
+    from rawlog.formats.kafka.messages import encode_framed
+    from rawlog.formats.kafka.secrets import hidden
+    from rawlog.formats.kraft.reader import raw_row
+
+    user = {"name": "a", "mechanism": 1, "salt": b"salty", "storedKey": b"key", "serverKey": b"server", "iterations": 1}
+    value = encode_framed("UserScramCredentialRecord", user)
+    newer = value[:2] + b"\x09" + value[3:]
+    for one in (value, newer):
+        assert b"salty" not in hidden(one)
+        assert len(hidden(one)) == len(one)
+    assert "********" in raw_row(newer, False, None, False)["value"]
+    assert "********" not in raw_row(newer, False, None, True)["value"]
+    secret = {"resourceType": 4, "resourceName": "1", "name": "ssl.key.password", "value": "hunter2"}
+    plain = secret | {"name": "retention.ms"}
+    assert b"hunter2" not in hidden(encode_framed("ConfigRecord", secret))
+    assert hidden(encode_framed("ConfigRecord", plain)) == encode_framed("ConfigRecord", plain)
+    assert hidden(b"\x01\x0banything") != b"\x01\x0banything"
+    assert hidden(b"\x02\x0banything") == b"\x02\x0banything"

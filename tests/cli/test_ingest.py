@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import rawlog
-from tests.jobs.recordings import damage, expected, held, record
+from tests.jobs.recordings import damage, expected, held, record, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +110,7 @@ def test_the_samples_of_all_systems_are_in_the_lake_as_they_read(run: Run, tmp_p
             continue
         plain = rawlog.read(str(SAMPLES), table=table, errors="skip")
         assert (name, count) == (name, plain.num_rows)
-        assert held(tmp_path / "lake", name) == sorted(plain.to_pylist(), key=repr)
+        assert stored(tmp_path / "lake", name) == sorted(plain.to_pylist(), key=repr), name
     found = sorted((finding.as_row() for finding in rawlog.verify(str(SAMPLES))), key=repr)
     assert held(tmp_path / "lake", "rawlog.findings") == found
 

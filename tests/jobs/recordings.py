@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import rawlog
 from rawlog.engines import local
@@ -52,6 +53,13 @@ def held(lake: Path, name: str = "rawlog.records") -> list[dict[str, Any]]:
     table = Lake(str(lake)).load(name)
     assert table is not None, f"no table {name}"
     return ordered(table.scan().to_arrow().to_pylist())
+
+
+def stored(lake: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table as its Parquet files hold them (PyIceberg reads a null list of structs as an empty one)."""
+    opened = Lake(str(lake))
+    files = [path.removeprefix("file://") for path in opened.data_files(name)]
+    return ordered([row for path in files for row in pq.read_table(path).to_pylist()])
 
 
 def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

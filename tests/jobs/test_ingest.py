@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -17,7 +18,8 @@ from rawlog import rows
 from rawlog.engines import local
 from rawlog.errors import AccessError, OptionError
 from rawlog.jobs import lake as lakes
-from rawlog.jobs.ingest import Ingest, plan
+from rawlog.jobs.ingest import Ingest, Ingested, plan
+from rawlog.jobs.ingest.values import Decoded
 from rawlog.jobs.lake import Lake
 from rawlog.select import Selection
 from rawlog.tree import open_tree
@@ -241,21 +243,44 @@ def test_a_run_that_lost_a_race_says_so(lake: Path, logs: Path) -> None:
         from rawlog.jobs import Stage
 
         done = [job.work(split, Stage(str(job.stage), f"{split.number}-x")) for split in splits]
-        assert job.lake is not None
-        job.lake.__exit__()
         ingest(lake, logs)
-        job.lake.__enter__()
         with pytest.raises(AccessError, match="meanwhile; run again"):
             job.commit(done)
     assert held(lake) == expected(logs)
+    assert orphans(lake) == set()
+
+
+def test_a_run_that_lost_a_race_plans_anew(lake: Path, logs: Path) -> None:
+    """Another run takes the same files between the plan and the commit; the loser takes only what is left."""
+    with Ingest(str(lake)) as job:
+        late = iter([True])
+
+        def run() -> Ingested:
+            outcome = []
+            tree = open_tree(str(logs))
+            commit = job.commit
+
+            def after_another(done: Sequence[Decoded]) -> Ingested:
+                if next(late, False):
+                    ingest(lake, logs)
+                    record(logs / "c.log", 5, first=5000)
+                return commit(done)
+
+            job.commit = after_another  # type: ignore[method-assign]
+            try:
+                outcome.append(local.run(job, tree, threads=1))
+            finally:
+                job.commit = commit  # type: ignore[method-assign]
+            return outcome[0]
+
+        outcome = job.complete(run)
+    assert outcome.tables["rawlog.records"] == 5
+    assert held(lake) == expected(logs)
+    assert held(lake, "rawlog.files") == expected(logs, table="files")
+    assert orphans(lake) == set()
 
 
 # Places ---------------------------------------------------------------------------------------------------------------
-
-
-def test_two_runs_at_once_are_refused(lake: Path) -> None:
-    with Ingest(str(lake)), pytest.raises(AccessError, match="another run is writing"), Ingest(str(lake)):
-        pass
 
 
 def test_what_cannot_be_a_lake_is_refused(tmp_path: Path) -> None:

@@ -195,6 +195,55 @@ class KafkaBroker:
             time.sleep(0.1)
 
 
+class JavaAdmin:
+    """Kafka's own AdminClient, for what the Python client cannot ask: quotas and reassignments. One JVM for all questions."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="kafka-admin-"))
+        program = str(Path(__file__).parent / "java" / "Admin.java")  # java compiles it as it starts
+        with (self._home / "messages.txt").open("wb") as messages:
+            self._process = subprocess.Popen(
+                _command(broker.version, self._home, program, broker.bootstrap, quiet=True),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=messages,
+                text=True,
+                preexec_fn=die_with_parent,
+            )
+        self._answer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        finally:
+            self._process.stdout.close()
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def ask(self, *words: object) -> list[list[str]]:
+        """Lines of words that answer a question. BrokerError, with the cause, if it was refused."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\t".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> list[list[str]]:
+        assert self._process.stdout is not None
+        lines: list[list[str]] = []
+        for line in self._process.stdout:
+            if line == ".\n":
+                if lines and lines[0][0] == "error":
+                    raise BrokerError(" ".join(lines[0][1:]))
+                return lines
+            lines.append(line.rstrip("\n").split("\t"))
+        raise BrokerError((self._home / "messages.txt").read_text(errors="replace"))
+
+
 def dump_log_segments(version: str, files: Sequence[str | os.PathLike[str]], *options: str) -> str:
     """What Kafka's own DumpLogSegments says of these files: its output, then its messages.
 

@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "count": ("look", "rawlog.cli.commands.count", "Print the number of rows."),
     "explain": ("look", "rawlog.cli.commands.explain", "The bytes of a frame, field by field."),
     "verify": ("check and mend", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
+    "diff": ("check and mend", "rawlog.cli.commands.diff", "What two places do not agree on."),
     "extract": ("move", "rawlog.cli.commands.extract", "Write blobs as files, with a manifest."),
     "erase": ("move", "rawlog.cli.commands.erase", "Copy a store without the content of chosen blobs."),
     "repair": ("check and mend", "rawlog.cli.commands.repair", "A mended copy; says what was kept, cut and rebuilt."),

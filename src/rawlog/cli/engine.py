@@ -70,13 +70,14 @@ def check(given: dict[str, Any]) -> None:
         raise OptionError("--threads goes with --engine local; Spark's is --master 'local[N]'")
 
 
-def start(given: dict[str, Any]) -> SparkSession:
-    """A session as the options ask for it, with a word to whoever waits for it."""
+def start(given: dict[str, Any], *, bare: bool = False) -> SparkSession:
+    """A session as the options ask for it, with a word to whoever waits for it; a `bare` one has nothing of ours registered yet."""
     from rawlog.spark import register, session
 
     conf = settings(given["conf"])
     with waiting("starting Spark"):
-        return register(session(given["master"], conf))
+        made = session(given["master"], conf)
+        return made if bare else register(made)
 
 
 def quick(looking: Future[Any]) -> None:

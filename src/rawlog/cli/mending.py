@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rawlog.account import Account
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, FOUND
 from rawlog.errors import OptionError, UnknownFormatError
 from rawlog.text import printable
+
+if TYPE_CHECKING:
+    from rawlog.format import Family, File
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,22 +41,72 @@ def told(own: tuple[str, ...], **given: str | None) -> dict[str, str]:
     return chosen | {name: value for name, value in given.items() if value is not None}
 
 
+@dataclass(slots=True)
+class Several(Account):
+    """What came of the parts of a directory that different families know, by the family."""
+
+    parts: dict[str, Account] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was lost in any of them."""
+        return all(one.is_whole for one in self.parts.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Each part's own account."""
+        return {**{name: one.as_json() for name, one in self.parts.items()}, "is_whole": self.is_whole}
+
+    def lines(self) -> list[str]:
+        """Each part's own account, under its name."""
+        return [text for name, one in self.parts.items() for text in (name, *(f"  {line}" for line in one.lines()))]
+
+
+def _shares(able: Sequence[Family], files: Sequence[File]) -> list[tuple[Family, list[File]]]:
+    """Which family works on which files. One that looks into directories of another has those for itself: a metadata log is an ordinary
+    log, but must not be mended as one.
+    """
+    claimed: dict[str | None, str] = {}
+    for family in able:
+        for file in family.files_for(None, files):
+            if file.system != family.name:
+                claimed[file.place.group] = family.name
+    shares = []
+    for family in able:
+        claims = family.name in claimed.values()
+        own = [
+            file
+            for file in files
+            if claimed.get(file.place.group) == family.name
+            or (file.system == family.name and not claims and file.place.group not in claimed)
+        ]
+        if own:
+            shares.append((family, own, claims))
+    if len(shares) > 1:  # what only stands beside the data of others is no work of its own
+        shares = [one for one in shares if one[0].takes is None or any(file.place.topic for file in one[1])]
+    if sum(not claims for _, _, claims in shares) > 1:
+        names = " and ".join(family.name for family, _, _ in shares)
+        raise OptionError(f"files of {names} are here; name the directory of one of them")
+    return [(family, own) for family, own, _ in shares]
+
+
 def run(ctx: click.Context, verb: str, source: str, target: str, chosen: Mapping[str, str], *, as_json: bool) -> None:
-    """Do a verb's work with the one family that has it and files at `source`; tell what came of it."""
+    """Do a verb's work with the family that has it and files at `source`; tell what came of it."""
     from rawlog import registry
     from rawlog.tree import open_tree
 
     tree = open_tree(source)
     able = [family for family in registry.families() if verb in family.works]
-    found = [family for family in able if any(file.system == family.name for file in tree)]
-    if not found:
+    shares = _shares(able, tree.files)
+    if not shares:
         names = ", ".join(family.title for family in able)
         raise UnknownFormatError(f"{source}: nothing here to {verb}; these systems can be: {names}")
-    if len(found) > 1:
-        names = " and ".join(family.name for family in found)
-        raise OptionError(f"{source}: files of {names}; name the directory of one of them")
-    files = [file for file in tree if file.system == found[0].name]
-    account = found[0].works[verb](files, target, chosen)
+    accounts = {}
+    for family, files in shares:
+        groups = {file.place.group for file in files if file.place.partition is not None}
+        alone = len(shares) == 1 or len(groups) != 1
+        place = target if alone else f"{target}/{str(groups.pop()).rpartition('/')[2]}"
+        accounts[family.name] = family.works[verb](files, place, chosen)
+    account = next(iter(accounts.values())) if len(accounts) == 1 else Several(accounts)
     if as_json:
         output.json_line(account.as_json())
     else:

@@ -137,8 +137,16 @@ def selection(*, columns: bool = True, limit: bool = True) -> Callable[[F], F]:
             metavar="NAME=VALUE",
             help="What only some systems understand: now=TIME (ambry), atOffset=N, atTimestamp=TIME (kraft).",
         ),
+        show_secrets,
     ]
     return lambda function: _apply(function, options)
+
+
+def show_secrets(function: F) -> F:
+    """Whether secrets of a cluster's metadata are shown."""
+    return click.option(
+        "--show-secrets", is_flag=True, help="Show salts, keys and passwords of a metadata log instead of ********."
+    )(function)
 
 
 def errors(function: F) -> F:
@@ -214,6 +222,8 @@ def selection_of(given: dict[str, Any]) -> Selection:
         if any(not mark for _, mark, _ in pairs):
             raise OptionError(f"--option {' '.join(given['own'])}: NAME=VALUE expected")
         fields["options"] = registry.reading_options({name: value for name, _, value in pairs})
+    if given.get("show_secrets"):
+        fields["options"] = {**fields.get("options", {}), "showSecrets": "true"}
     for text in given["start"]:
         for name, value in parse_offset_option(text).items():
             if fields.get(name) is not None:

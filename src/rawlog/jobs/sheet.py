@@ -1,13 +1,15 @@
-"""Sheet: a Parquet file of one table, written by pyarrow a row group at a time with bounded memory."""
+"""Sheet: a Parquet file of one table, written by pyarrow a row group at a time with bounded memory; Sheets: those of a split."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rawlog.errors import AccessError
+from rawlog.jobs.partitions import Cut, divide
 from rawlog.storage import is_remote
 from rawlog.tables import Table
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Bytes in Arrow's form that are held and become a row group.
 ROW_GROUP = 64 << 20
+#: Of a split that writes many partitions: bytes that are held in all, and files that are open at once.
+MOST_HELD, MOST_OPEN = 4 * ROW_GROUP, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Sheet:
         self.path, self.table = path, table
         self.rows = 0
         self._held: list[pa.RecordBatch] = []
-        self._size = 0
+        self.size = 0
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -43,16 +47,16 @@ class Sheet:
         if not batch.num_rows:
             return
         self._held.append(batch)
-        self._size += batch.nbytes
+        self.size += batch.nbytes
         self.rows += batch.num_rows
-        if self._size >= ROW_GROUP:
-            self._flush()
+        if self.size >= ROW_GROUP:
+            self.flush()
 
     def close(self) -> Written | None:
         """Finish the file; None if no row came."""
         if not self.rows:
             return None
-        self._flush()
+        self.flush()
         assert self._writer is not None
         try:
             self._writer.close()
@@ -69,13 +73,14 @@ class Sheet:
                 with contextlib.suppress(OSError):
                     os.unlink(self.path)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is held as a row group."""
         import pyarrow as pa
 
         if not self._held:
             return
         rows = pa.Table.from_batches(self._held, schema=self.table.schema)
-        self._held, self._size = [], 0
+        self._held, self.size = [], 0
         try:
             if self._writer is None:
                 self._writer = self._open()
@@ -109,3 +114,70 @@ class Sheet:
                 if "<" not in column.type and (column.type != "binary" or column.name == "key")
             ],
         )
+
+
+class Sheets:
+    """The data files that one attempt at a split writes: one for each table, or for each partition or unit of it.
+
+    `path_of` gives the directory of a table's data files; `name` is the attempt's, and every file bears it.
+    """
+
+    def __init__(
+        self, path_of: Callable[[Table], str], name: str, cuts: Mapping[str, Sequence[Cut]] | None = None
+    ) -> None:
+        self.path_of, self.name, self.cuts = path_of, name, cuts or {}
+        self.open: dict[tuple[object, ...], Sheet] = {}
+        self.written: list[Written] = []
+        self.count = 0
+
+    def add(self, table: Table, batch: pa.RecordBatch, unit: str = "") -> None:
+        """Put a batch where it belongs. AccessError if a file cannot be written."""
+        if not batch.num_rows:
+            return
+        cuts = self.cuts.get(table.name, ())
+        for key, rows in divide(batch, cuts) if cuts else (((), batch),):
+            self._sheet(table, unit, key).add(rows)
+        if cuts:
+            self._slim()
+
+    def close(self) -> tuple[Written, ...]:
+        """Finish all files."""
+        for key in list(self.open):
+            self._close(key)
+        return tuple(self.written)
+
+    def finish(self, table: Table, unit: str) -> None:
+        """Finish the file of a unit."""
+        if (table.name, unit) in self.open:
+            self._close((table.name, unit))
+
+    def forget(self, table: Table, unit: str) -> None:
+        """Forget the file of a unit."""
+        if (table.name, unit) in self.open:
+            self.open.pop((table.name, unit)).discard()
+
+    def discard(self) -> None:
+        """Forget all files."""
+        for sheet in self.open.values():
+            sheet.discard()
+
+    def _sheet(self, table: Table, unit: str, key: tuple[object, ...]) -> Sheet:
+        place = (table.name, unit, *key)
+        if place not in self.open:
+            if len(self.open) >= MOST_OPEN:
+                self._close(next(iter(self.open)))
+            number = f"-{self.count}" if self.cuts.get(table.name) else ""
+            self.count += 1
+            name = f"{unit}-{self.name}" if unit else self.name
+            self.open[place] = Sheet(f"{self.path_of(table)}/{name}{number}.parquet", table)
+        return self.open[place]
+
+    def _close(self, place: tuple[object, ...]) -> None:
+        written = self.open.pop(place).close()
+        if written is not None:
+            self.written.append(written)
+
+    def _slim(self) -> None:
+        """Write out the fullest sheets while all together hold more than a few row groups."""
+        while sum(sheet.size for sheet in self.open.values()) > MOST_HELD:
+            max(self.open.values(), key=lambda sheet: sheet.size).flush()

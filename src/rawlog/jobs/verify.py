@@ -1,4 +1,4 @@
-"""Verify: every file looked at alone, every group of files together, then the tree as a whole."""
+"""Verify: every file looked at alone, every group of files together, then the tree as a whole; and, if asked, replicas elsewhere."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rawlog.findings import Finding, Findings
-from rawlog.format import File
-from rawlog.inspection import Chosen, inspect_file, inspect_group, inspect_tree
+from rawlog.format import File, Replicas
+from rawlog.inspection import Chosen, inspect_file, inspect_group, inspect_replicas, inspect_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.replicas import replicas_of, rules_for
 from rawlog.tree import Tree
 
 #: Small files share a split, up to so many bytes and files: starting one costs more than reading them.
@@ -23,10 +24,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one split looks at: files, each alone; or groups of files, the files of each against one another."""
+    """What one split looks at: files, each alone; groups of files, the files of each against one another; or a pair of replicas."""
 
     files: tuple[File, ...] = ()
     groups: tuple[tuple[File, ...], ...] = ()
+    replicas: Replicas | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Checked(Done):
 
 @dataclass(frozen=True, slots=True)
 class Verified(Outcome):
-    """All findings, in the order of the tree's files; then those on groups of files; then those on all of them."""
+    """All findings, in the order of the tree's files; then those on groups of files, on replicas, and on all of them."""
 
     findings: Findings
 
@@ -48,9 +50,10 @@ class Verified(Outcome):
 class Verify(Job[Checked, Verified]):
     """Check everything in a tree. Damage is a finding, never an error."""
 
-    def __init__(self, chosen: Chosen | None = None) -> None:
-        """`chosen` says which rules to run; OptionError if it names one that there is not."""
+    def __init__(self, chosen: Chosen | None = None, against: Tree | None = None) -> None:
+        """`chosen` says which rules to run; OptionError if it names one that there is not. `against` holds replicas to compare with."""
         self.chosen = (chosen or Chosen()).check()
+        self.against = against
         self._tree: Tree | None = None
 
     def plan(self, tree: Tree) -> list[Split]:
@@ -58,9 +61,9 @@ class Verify(Job[Checked, Verified]):
         self._tree = tree
         looks = [Look(files=files) for files in packed(tree.files, lambda file: file.size)]
         looks += [Look(groups=groups) for groups in packed([tuple(group) for group in tree.groups], _size)]
-        return [
-            Split(number, _size(look.files) + sum(map(_size, look.groups)), look) for number, look in enumerate(looks)
-        ]
+        if self.against is not None:
+            looks += [Look(replicas=one) for one in replicas_of(tree, self.against)]
+        return [Split(number, _weight(look), look) for number, look in enumerate(looks)]
 
     def work(self, split: Split, stage: Stage) -> Checked:
         """The findings on the split's files and groups."""
@@ -74,6 +77,9 @@ class Verify(Job[Checked, Verified]):
         for group in look.groups:
             items += inspect_group(group, self.chosen).items
             stage.advance(_size(group))
+        if look.replicas is not None:
+            items += inspect_replicas(look.replicas, rules_for(look.replicas), self.chosen).items
+            stage.advance(_weight(look))
         return Checked(split.number, tuple(items), len(look.files), frames)
 
     def commit(self, done: Sequence[Checked]) -> Verified:
@@ -88,8 +94,13 @@ class Verify(Job[Checked, Verified]):
         return Verified(result)
 
     def __getstate__(self) -> dict[str, object]:
-        # The tree stays where it was planned: only `commit` asks for it.
-        return {"chosen": self.chosen, "_tree": None}
+        # The trees stay where they were planned: only `commit` asks for the one, and splits name the files of the other.
+        return {"chosen": self.chosen, "_tree": None, "against": None}
+
+
+def _weight(look: Look) -> int:
+    both = () if look.replicas is None else (*look.replicas.a, *look.replicas.b)
+    return _size(look.files) + sum(map(_size, look.groups)) + _size(both)
 
 
 def _size(files: Sequence[File]) -> int:

@@ -36,13 +36,15 @@ JIT = not _config.DISABLE_JIT
 
 PACKAGE = __name__.partition(".")[0]
 SOURCES = frozenset({"kernels.py", "layouts.py", "layout.py", "status.py"})
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "_nrt": False}
+"""Kernels allocate nothing, so they need no counts of references: those are atomic, and cost a third of a tight loop."""
 KEPT_DIGESTS = 4
 KEPT_SECONDS = 7 * 86400
 
 
 def kernel(function: F) -> F:
     """A loop over bytes: compiled at its first call, without the GIL, cached on disk."""
-    compiled: Any = numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)
+    compiled: Any = numba.njit(**OPTIONS)(function)
     # The digest covers this package only, so nobody else's kernels (a test's) are cached.
     if JIT and function.__module__.startswith(f"{PACKAGE}."):
         # A cache that cannot be had costs compile time, never the answer.
@@ -53,7 +55,7 @@ def kernel(function: F) -> F:
 
 def inline(function: F) -> F:
     """A helper of kernels that the compiler always folds into its callers."""
-    compiled: Any = numba.njit(nogil=True, error_model="numpy", boundscheck=False, forceinline=True)(function)
+    compiled: Any = numba.njit(**OPTIONS, forceinline=True)(function)
     return compiled  # type: ignore[no-any-return]
 
 

@@ -46,11 +46,15 @@ def _intrinsic() -> Any:
         return ir.Constant(pair, [low, high])
 
     @intrinsic
-    def fold_crc32(typing: Any, crc: Any, data: Any, start: Any, steps: Any) -> Any:
-        """The running sum (inverted) after `steps` times 16 bytes, at least one."""
+    def fold_crc32(typing: Any, crc: Any, data: Any, start: Any, size: Any) -> Any:
+        """The running sum (inverted) after `size` bytes, at least 16.
+
+        What is more than a multiple of 16 comes first, moved to the end of a block of its own: zeros in front change no sum. The sum so
+        far then reaches into the second block where the first has fewer than its four bytes.
+        """
 
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            crc, array_value, start, steps = arguments
+            crc, array_value, start, size = arguments
             array = context.make_array(signature.args[1])(context, builder, array_value)
             tools: Any = cgutils
             multiply = tools.get_or_insert_function(
@@ -67,16 +71,31 @@ def _intrinsic() -> Any:
             def shifted(value: Any, bits: int) -> Any:
                 return builder.bitcast(builder.lshr(builder.bitcast(value, wide), ir.Constant(wide, bits)), pair)
 
-            first = builder.insert_element(constant(0), crc, ir.Constant(ir.IntType(32), 0))
-            state = tools.alloca_once_value(builder, builder.xor(load(start), first))
+            def widened(number: Any) -> Any:
+                return builder.insert_element(constant(0), number, ir.Constant(ir.IntType(32), 0))
+
+            eight = ir.Constant(word, 8)
+            partial = builder.add(
+                builder.and_(builder.sub(size, ir.Constant(word, 1)), ir.Constant(word, STEP - 1)),
+                ir.Constant(word, 1),
+            )
+            behind = builder.mul(builder.sub(ir.Constant(word, STEP), partial), eight)
+            first = builder.bitcast(builder.xor(load(start), widened(crc)), wide)
+            state = tools.alloca_once_value(
+                builder, builder.bitcast(builder.shl(first, builder.zext(behind, wide)), pair)
+            )
+            inside = builder.icmp_unsigned(">=", partial, ir.Constant(word, 4))
+            shift = builder.select(inside, ir.Constant(word, 32), builder.mul(partial, eight))
+            over = tools.alloca_once_value(builder, widened(builder.lshr(crc, shift)))
             fold = constant(FOLD_HIGH, FOLD_LOW)
-            with tools.for_range(builder, builder.sub(steps, ir.Constant(word, 1))) as loop:
-                at = builder.add(
-                    start, builder.mul(builder.add(loop.index, ir.Constant(word, 1)), ir.Constant(word, STEP))
-                )
+            second = builder.add(start, partial)
+            with tools.for_range(builder, builder.udiv(builder.sub(size, partial), ir.Constant(word, STEP))) as loop:
+                at = builder.add(second, builder.mul(loop.index, ir.Constant(word, STEP)))
                 now = builder.load(state)
                 mixed = builder.xor(times(now, fold, 0x00), times(now, fold, 0x11))
-                builder.store(builder.xor(mixed, load(at)), state)
+                piece = builder.xor(load(at), builder.load(over))
+                builder.store(builder.xor(mixed, piece), state)
+                builder.store(constant(0), over)
             # 128 bits to 64, 64 to 32.
             value = builder.load(state)
             low = ir.Constant(quad, [0xFFFFFFFF, 0, 0xFFFFFFFF, 0])

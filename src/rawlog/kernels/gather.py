@@ -109,3 +109,20 @@ def gather_spans(data: Any, starts: Any, sizes: Any, out: Any, offsets: Any) -> 
             written += size
         offsets[index + 1] = written
     return starts.size, written, OK
+
+
+@kernel
+def gather_nullable(data: Any, starts: Any, sizes: Any, out: Any, offsets: Any, valid: Any) -> Any:
+    """Lay spans inside `data` end to end into `out`, which has room; a size below zero clears its bit of `valid`. -> nulls"""
+    written, nulls = np.int64(0), np.int64(0)
+    offsets[0] = 0
+    for index in range(starts.size):
+        size = np.int64(sizes[index])
+        if size >= 0:
+            copy(out, written, data, np.int64(starts[index]), size)
+            written += size
+        else:
+            valid[index >> 3] = valid[index >> 3] & (0xFF ^ (1 << (index & 7)))
+            nulls += 1
+        offsets[index + 1] = written
+    return nulls

@@ -16,8 +16,13 @@ __all__ = ["register", "session"]
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `spark.read.format("rawlog")` and `df.write.format("rawlog")` work on this session; returns it."""
+    """Make `spark.read.format("rawlog")` and `df.write.format("rawlog")` work on this session, and rawlog's functions in SQL.
+
+    Returns the session.
+    """
     from rawlog.spark import source
+    from rawlog.spark.functions import register_functions
 
     source.register(spark)
+    register_functions(spark)
     return spark

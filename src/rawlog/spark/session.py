@@ -115,6 +115,16 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
+def is_embedded(master: str | None = None) -> bool:
+    """Whether the session that `session(master)` gives runs in one JVM on this machine, which reads what this process reads."""
+    active = sys.modules.get("pyspark.sql")
+    current = active.SparkSession.getActiveSession() if active is not None else None
+    if current is not None:
+        return not hasattr(current, "client") and str(current.conf.get("spark.master", "")).startswith("local[")
+    target, remote = _target(master)
+    return not remote and (target == "local" or target.startswith("local["))
+
+
 def memory_size() -> int:
     """The bytes of memory this process may use: the machine's, or its container's if that is less."""
     sizes = [2 << 30]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import random
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.replica import Replica, clusters
-from rawlog.formats.kraft.writer import write_checkpoint
+from rawlog.formats.kraft.mending import Mended, repair
+from rawlog.formats.kraft.writer import NewCluster
 from tests.conftest import needed
+from tests.services.kafka import BrokerError, JavaAdmin, KafkaBroker
 
 pytestmark = pytest.mark.broker
 
@@ -23,21 +23,17 @@ ACLS = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardA
         "allow.everyone.if.no.acl.found": "true"}  # fmt: skip
 
 
-def replica_of(folder: Path) -> Replica:
-    [found] = clusters([file for file in rawlog.open(folder).files if takes("kraft.topics", file)])
-    return found
-
-
 class Operations:
     """Random changes of a cluster through its AdminClient; those that cannot be are no failure."""
 
-    def __init__(self, admin: Any, seed: int) -> None:
-        self.admin, self.chance = admin, random.Random(seed)
+    def __init__(self, admin: Any, java: JavaAdmin, seed: int) -> None:
+        self.admin, self.java, self.chance = admin, java, random.Random(seed)
         self.topics: dict[str, int] = {}
         self.done: dict[str, int] = {}
 
     def run(self, count: int) -> None:
         actions = [self.create, self.create, self.grow, self.delete, self.config, self.config, self.acl, self.scram]
+        actions += [self.quota, self.quota, self.reassign, self.reassign]
         for _ in range(count):
             action = self.chance.choice(actions)
             if action():
@@ -67,6 +63,32 @@ class Operations:
             self.topics[name] += 1
             return self.wait(self.admin.create_partitions([NewPartitions(name, self.topics[name])]))
         return False
+
+    def quota(self) -> bool:
+        kinds = self.chance.choice([["user"], ["client-id"], ["user", "client-id"], ["ip"]])
+        names = ["10.0.0.1", "10.0.0.2", "<default>"] if kinds == ["ip"] else ["a", "b", "<default>"]
+        keys = (
+            ["connection_creation_rate"]
+            if kinds == ["ip"]
+            else ["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
+        )
+        entity = ";".join(f"{kind}={self.chance.choice(names)}" for kind in kinds)
+        value = "-" if self.chance.random() < 0.3 else self.chance.randint(1, 10**6)
+        self.java.ask("quota", entity, self.chance.choice(keys), value)
+        return True
+
+    def reassign(self) -> bool:
+        """Broker 2 never comes, so that what is begun goes on until it is cancelled."""
+        if not (name := self.name()):
+            return False
+        target = self.chance.choice(["1,2", "2,1", "2", "1", "-"])
+        try:
+            self.java.ask("reassign", name, self.chance.randrange(self.topics[name]), target)
+        except BrokerError as error:
+            if "NoReassignmentInProgress" not in str(error):
+                raise
+            return False
+        return True
 
     def delete(self) -> bool:
         if len(self.topics) < 5:
@@ -144,7 +166,7 @@ class Operations:
             return False
 
 
-def answers(admin: Any) -> dict[str, Any]:
+def answers(admin: Any, java: JavaAdmin) -> dict[str, Any]:
     """What the AdminClient says of the cluster, in the words of our tables."""
     from confluent_kafka import TopicCollection
     from confluent_kafka.admin import (
@@ -192,7 +214,12 @@ def answers(admin: Any) -> dict[str, Any]:
         for user, told in admin.describe_user_scram_credentials().result(timeout=30).items()
         for info in told.scram_credential_infos
     )
-    return {"partitions": partitions, "configs": configs, "acls": acls, "users": users}
+    moving = sorted(
+        (topic, int(number), *map(json.loads, lists)) for topic, number, *lists in java.ask("reassignments")
+    )
+    quotas = sorted((entity, key, float(value)) for entity, key, value in java.ask("quotas"))
+    told = {"partitions": partitions, "configs": configs, "acls": acls, "users": users}
+    return told | {"reassignments": moving, "quotas": quotas}
 
 
 def folded(folder: Path) -> dict[str, Any]:
@@ -217,49 +244,97 @@ def folded(folder: Path) -> dict[str, Any]:
             for row in rows("acls")
         ),
         "users": sorted((row["name"], row["mechanism"], row["iterations"]) for row in rows("users")),
+        "reassignments": sorted(
+            (row["topic"], row["partition"], row["replicas"], row["adding_replicas"], row["removing_replicas"])
+            for row in rows("partitions")
+            if row["adding_replicas"] or row["removing_replicas"]
+        ),
+        "quotas": sorted(
+            (";".join(f"{one['type']}={one['name'] or '<default>'}" for one in row["entity"]), row["key"], row["value"])
+            for row in rows("quotas")
+        ),
     }  # fmt: skip
 
 
-def agreed(admin: Any, folder: Path, seconds: float = 20) -> tuple[dict[str, Any], dict[str, Any]]:
+def agreed(admin: Any, java: JavaAdmin, folder: Path, seconds: float = 20) -> tuple[dict[str, Any], dict[str, Any]]:
     """Both, once the broker has caught up with its own log."""
     deadline = time.monotonic() + seconds
     while True:
-        expected, found = answers(admin), folded(folder)
+        expected, found = answers(admin, java), folded(folder)
         if expected == found or time.monotonic() > deadline:
             return expected, found
         time.sleep(0.5)
 
 
+def make_cluster(folder: Path, version: str) -> None:
+    """What `kafka-storage format` would make, and a broker 2 that is known and never there: partitions can be on their way to it."""
+    level, features = (21, {}) if version.startswith("3.") else (30, {"group.version": 1, "transaction.version": 2})
+    missing = {
+        "brokerId": 2, "isMigratingZkBroker": False, "incarnationId": b"2" * 16, "brokerEpoch": 1, "rack": None, "fenced": True,
+        "endPoints": [{"name": "PLAINTEXT", "host": "127.0.0.1", "port": 9, "securityProtocol": 0}],
+        "features": [{"name": name, "minSupportedVersion": least, "maxSupportedVersion": top}
+                     for name, least, top in (("metadata.version", 7, level), ("group.version", 0, 1), ("transaction.version", 0, 2))],
+        "inControlledShutdown": False, "logDirs": [b"d" * 16],
+    }  # fmt: skip
+    records = [("RegisterBrokerRecord", None, missing)]
+    NewCluster(1, level, int(time.time() * 1000), records, features=features).write(
+        str(folder), "abcdefghijklmnopqrstuv"
+    )
+
+
+def break_idle_batch(folder: Path) -> None:
+    """Flip a bit in a batch of the log's second half that changes nothing: the controller writes one whenever it is idle."""
+    path = max(folder.glob("*.log"), key=lambda one: one.stat().st_size)
+    rows = rawlog.read(path, table="kraft.metadata", columns=["offset", "type"]).to_pylist()
+    batches = rawlog.read(path, table="kafka.batches", columns=["base_offset", "record_count", "position"]).to_pylist()
+    idle = {row["offset"] for row in rows if row["type"] == "NO_OP_RECORD"}
+    alone = [one["position"] for one in batches if one["record_count"] == 1 and one["base_offset"] in idle]
+    data = bytearray(path.read_bytes())
+    data[alone[len(alone) // 2] + 65] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.9.2", "4.3.0"])
-def test_folded_state_equals_the_admin_client_and_our_snapshot_is_loaded(version: str, tmp_path: Path) -> None:
+def test_folded_state_equals_the_admin_client_and_what_we_write_is_loaded(version: str, tmp_path: Path) -> None:
+    """A broker starts on a metadata log of ours, then on a mended one with a snapshot of ours."""
     from confluent_kafka.admin import AdminClient
 
-    from tests.services.kafka import KafkaBroker
-
+    data = tmp_path / "data"
+    make_cluster(data, version)
     with needed():
-        broker = KafkaBroker(version, tmp_path / "data", ACLS).__enter__()
+        broker = KafkaBroker(version, data, ACLS).__enter__()
     try:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        operations = Operations(admin, 7)
-        operations.run(OPERATIONS)
-        assert sum(operations.done.values()) > OPERATIONS * 0.7, operations.done
-        expected, found = agreed(admin, tmp_path / "data")
-        assert found == expected
-        assert rawlog.verify(tmp_path / "data", only=["kraft"]).verdict == "clean"
+        with JavaAdmin(broker) as java:
+            operations = Operations(admin, java, 7)
+            operations.run(OPERATIONS)
+            assert sum(operations.done.values()) > OPERATIONS * 0.7, operations.done
+            assert set(operations.done) == {"create", "grow", "delete", "config", "acl", "scram", "quota", "reassign"}
+            expected, found = agreed(admin, java, data)
+            assert found == expected
+            assert found["quotas"]
+            assert found["reassignments"]
+            assert rawlog.verify(data, only=["kraft"]).verdict == "clean"
     finally:
         broker.stop()
-    state = replica_of(tmp_path / "data").fold()
-    metadata = tmp_path / "data" / "__cluster_metadata-0"
-    before = folded(tmp_path / "data")
-    shutil.rmtree(metadata)
-    write_checkpoint(str(metadata), state)
+    before = folded(data)
+    metadata = data / "__cluster_metadata-0"
+    metadata.rename(tmp_path / "broken")
+    for path in (tmp_path / "broken").glob("*.checkpoint"):
+        path.unlink()
+    break_idle_batch(tmp_path / "broken")
+    (tmp_path / "broken").rename(tmp_path / "__cluster_metadata-0")
+    account = repair(rawlog.open(tmp_path / "__cluster_metadata-0").files, str(metadata), {})
+    assert isinstance(account, Mended)
+    assert account.fresh_snapshot is not None
     try:
         broker.start()
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        expected, found = agreed(admin, tmp_path / "data")
+        with JavaAdmin(broker) as java:
+            expected, found = agreed(admin, java, data)
         assert found == expected
-        for name in ("configs", "acls", "users"):
+        for name in ("configs", "acls", "users", "quotas", "reassignments"):
             assert found[name] == before[name]
         assert {key: value[1] for key, value in found["partitions"].items()} == {
             key: value[1] for key, value in before["partitions"].items()

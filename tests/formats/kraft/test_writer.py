@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 import rawlog
-from rawlog.errors import EncodeError
+from rawlog.errors import EncodeError, RawlogError
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import encode_framed
+from rawlog.formats.kraft.mending import Mended, mend
 from rawlog.formats.kraft.paths import takes
 from rawlog.formats.kraft.replica import Replica, clusters
 from rawlog.formats.kraft.writer import (
@@ -19,7 +21,6 @@ from rawlog.formats.kraft.writer import (
     encode_bootstrap,
     encode_checkpoint,
     encode_controls,
-    mend,
     write_checkpoint,
 )
 from tests.golden_data import golden_path
@@ -126,19 +127,80 @@ def copy_of(broker: str, folder: Path) -> Path:
     return target
 
 
+def mended(source: Path, target: Path, policy: str = "salvage") -> Mended:
+    target.mkdir(parents=True)
+    account = mend(replica_of(source), str(target), policy)
+    found = rawlog.verify(target.parent)
+    assert found.verdict == "clean", list(found)
+    again = target.parent.parent / "again" / "__cluster_metadata-0"
+    again.mkdir(parents=True)
+    twice = mend(replica_of(target.parent), str(again), policy)
+    assert twice.is_whole, twice.lines()
+    shutil.rmtree(again.parent)
+    return account
+
+
+def image_of(folder: Path) -> list[str]:
+    return list(map(str, replica_of(folder).fold().image()))
+
+
+def test_a_sound_directory_is_copied_as_it_is(tmp_path: Path) -> None:
+    source = copy_of("broker-4.3.0", tmp_path / "source")
+    account = mended(tmp_path / "source", tmp_path / "mended" / "__cluster_metadata-0")
+    assert account.is_whole
+    for path in (tmp_path / "mended" / "__cluster_metadata-0").iterdir():
+        assert path.read_bytes() == (source / path.name).read_bytes()
+
+
 def test_a_bad_tail_is_cut(tmp_path: Path) -> None:
     source = copy_of("broker-4.3.0", tmp_path / "source")
-    segment = sorted(source.glob("*.log"))[-2]
+    for path in source.glob("*.checkpoint"):
+        path.unlink()
+    segment = max(source.glob("*.log"))
     segment.write_bytes(segment.read_bytes()[:-10])
-    mending = mend(replica_of(tmp_path / "source"), str(tmp_path / "mended" / "__cluster_metadata-0"))
-    assert mending.lost
-    assert [Path(file.path).name for file, _ in mending.dropped] == [
-        segment.name,
-        max(source.glob("*.log")).name,
-    ]
-    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
-    again = mend(replica_of(tmp_path / "mended"), str(tmp_path / "twice" / "__cluster_metadata-0"))
-    assert not again.lost
+    account = mended(tmp_path / "source", tmp_path / "mended" / "__cluster_metadata-0")
+    assert not account.is_whole
+    assert account.lost == [(account.end_offset, None)]
+    assert account.fresh_snapshot is None
+    assert image_of(tmp_path / "mended") == list(map(str, replica_of(tmp_path / "source").fold(errors="stop").image()))
+    with pytest.raises(RawlogError, match="strict"):
+        mend(replica_of(tmp_path / "source"), str(tmp_path), "strict")
+
+
+def damaged(tmp_path: Path, *, snapshots: bool) -> Path:
+    """A log with a flipped bit in its second segment, and perhaps the snapshots behind it."""
+    source = copy_of("broker-4.3.0", tmp_path / "source")
+    if not snapshots:
+        for path in source.glob("*.checkpoint"):
+            path.unlink()
+    path = sorted(source.glob("*.log"))[1]
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    return tmp_path / "source"
+
+
+def test_a_snapshot_behind_the_damage_saves_the_state(tmp_path: Path) -> None:
+    """What the newest snapshot and the log behind it say is kept whole, although something in front of them is damaged."""
+    source = damaged(tmp_path, snapshots=True)
+    account = mended(source, tmp_path / "mended" / "__cluster_metadata-0")
+    assert account.bytes_cut
+    assert not account.lost
+    assert image_of(tmp_path / "mended") == list(map(str, replica_of(data_dir("broker-4.3.0")).fold().image()))
+    cut = mended(source, tmp_path / "cut" / "__cluster_metadata-0", "broker")
+    assert cut.bytes_cut > account.bytes_cut
+
+
+def test_without_a_snapshot_one_is_made_of_all_that_can_be_read(tmp_path: Path) -> None:
+    source = damaged(tmp_path, snapshots=False)
+    account = mended(source, tmp_path / "mended" / "__cluster_metadata-0")
+    assert account.fresh_snapshot == "00000000000000000411-0000000002.checkpoint"
+    assert len(account.lost) == 1
+    topics = {row["topic"] for row in rawlog.read(tmp_path / "mended", table="kraft.topics").to_pylist()}
+    assert len(topics) >= 23
+    cut = mended(source, tmp_path / "cut" / "__cluster_metadata-0", "broker")
+    assert cut.fresh_snapshot is None
+    assert cut.end_offset == account.lost[0][0]
 
 
 def test_a_log_without_its_beginning_gets_a_snapshot_of_what_can_be_read(tmp_path: Path) -> None:
@@ -146,7 +208,32 @@ def test_a_log_without_its_beginning_gets_a_snapshot_of_what_can_be_read(tmp_pat
     for path in [*source.glob("*.checkpoint"), *sorted(source.glob("*.log"))[:2]]:
         path.unlink()
     assert "kraft.checkpoint.missing" in {one.code for one in rawlog.verify(tmp_path / "source", only=["kraft"])}
-    mending = mend(replica_of(tmp_path / "source"), str(tmp_path / "mended" / "__cluster_metadata-0"))
-    assert mending.fresh
-    found = {one.code for one in rawlog.verify(tmp_path / "mended", only=["kraft.checkpoint"])}
-    assert "kraft.checkpoint.missing" not in found
+    for policy in ("salvage", "broker"):
+        account = mended(tmp_path / "source", tmp_path / policy / "__cluster_metadata-0", policy)
+        assert account.fresh_snapshot is not None
+        assert account.lost[0][0] == 0
+
+
+def test_the_verb_mends_partitions_and_metadata_each_in_its_way(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from rawlog.cli import cli
+
+    source = damaged(tmp_path, snapshots=True)
+    shutil.copytree(data_dir("broker-4.3.0") / "codec-none-0", source / "codec-none-0")
+    done = CliRunner().invoke(cli, ["repair", str(source), str(tmp_path / "mended"), "--json"])
+    assert done.exit_code == 1, done.output + done.stderr
+    told = json.loads(done.output)
+    assert told["kafka"]["is_whole"]
+    assert not told["kraft"]["is_whole"]
+    assert sorted(path.name for path in (tmp_path / "mended").iterdir()) == ["__cluster_metadata-0", "codec-none-0"]
+    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+    alone = CliRunner().invoke(cli, ["repair", str(source / "__cluster_metadata-0"), str(tmp_path / "alone")])
+    assert alone.exit_code == 1, alone.output + alone.stderr
+    assert "something was lost" in alone.output
+    assert (tmp_path / "alone" / "quorum-state").is_file()
+    policy = CliRunner().invoke(
+        cli, ["repair", str(source / "__cluster_metadata-0"), str(tmp_path / "x"), "--policy", "no"]
+    )
+    assert policy.exit_code == 2
+    assert not (tmp_path / "x").exists()

@@ -73,6 +73,27 @@ def records_of(message: reference.Message) -> list[dict[str, Any]]:
     return rows
 
 
+@st.composite
+def storable(draw: st.DrawFn) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Rows that a store says in its own words, key and all, and ways to write them."""
+    text = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=12)
+    first, rows = draw(st.sampled_from([0, 0, 70, 6000])), []
+    for number in range(draw(st.integers(1, 12))):
+        names = draw(st.lists(text.filter(lambda name: name != "KEYS"), max_size=4))
+        headers = [{"key": name, "value": draw(text).encode()} for name in names]
+        key = draw(st.none() | text.map(str.encode))
+        if key is not None:
+            headers.insert(draw(st.integers(0, len(headers))), {"key": "KEYS", "value": key})
+        rows.append(
+            {
+                "key": key, "value": draw(st.binary(max_size=300)), "topic": "orders", "partition": 3, "offset": first + number,
+                "timestamp": draw(st.integers(0, 1 << 41)) * 1000, "timestampType": 0, "headers": headers,
+            }
+        )  # fmt: skip
+    options = {"commitlog_size": "65536", "queue_size": "2000", "index_slots": "50", "index_entries": "100"}
+    return options | {"codec": draw(st.sampled_from(["none", "zlib", "lz4", "zstd"])), "compress_over": "50"}, rows
+
+
 class TestCommitLog(FormatTests):
     format = "rocketmq.commitlog"
     golden = tuple(below("commitlog/" + "0" * 20, *BROKERS, "4.9.8", "5.1.4", "5.3.4S-propcrc"))
@@ -127,6 +148,9 @@ class TestCommitLog(FormatTests):
             properties=pairs,
         )
         return st.lists(one, max_size=5).map(lambda found: log(*found))
+
+    def records(self) -> st.SearchStrategy[tuple[dict[str, str], list[dict[str, Any]]]]:
+        return storable()
 
     def owns(self, path: Path) -> bool | None:
         if "rocketmq" in path.parts and path.suffix == ".gz":

@@ -33,7 +33,7 @@ SHOWN = 20
 @click.option(
     "--topic", multiple=True, metavar="GLOB", help="Only these topics, with their partitions; may be given again."
 )
-@click.option("--show-secrets", is_flag=True, help="Show salts, keys and passwords instead of ********.")
+@options.show_secrets
 @options.errors
 @options.json_flag
 @click.pass_context
@@ -73,6 +73,8 @@ def command(
     for number, replica in enumerate(found):
         if number and not as_json:
             output.line()
+        if errors != "raise":
+            show.damage(replica)
         if history:
             show.history(replica)
         elif between is not None:
@@ -99,6 +101,13 @@ class _Show:
 
     def takes(self, topic: str | None) -> bool:
         return not self.topics or (topic is not None and any(fnmatch.fnmatchcase(topic, glob) for glob in self.topics))
+
+    def damage(self, replica: Replica) -> None:
+        """Tell what is passed over; the exit code says that something was."""
+        for number, text in enumerate(replica.damage()):
+            self.code = FOUND
+            if number < SHOWN:
+                say(f"{text}, passed over", "note")
 
     # ------------------------------------------------------------------ overview
 

@@ -27,6 +27,7 @@ TEXT_CELLS = 60
 @click.option("--number", type=click.IntRange(0), metavar="N", help="The frame of this number, from 0.")
 @click.option("--html", "html", type=options.PATH, metavar="OUT", help="Write a self-contained page as well.")
 @click.option("--as", "as_format", metavar="FORMAT", help="Read the file as this format, whatever it looks like.")
+@options.show_secrets
 @options.json_flag
 @click.pass_context
 def command(
@@ -37,6 +38,7 @@ def command(
     number: int | None,
     html: str | None,
     as_format: str | None,
+    show_secrets: bool,
     as_json: bool,
 ) -> None:
     """Show the bytes of a frame of FILE: position, hex, name, type, value and meaning, to the last bit.
@@ -61,6 +63,9 @@ def command(
     if format.explain is None:
         raise UnsupportedError("recognised, but cannot be explained yet", path=found.path, format=format.name)
     nodes = _nodes(found, format, at, offset, number)
+    if show_secrets:
+        for node in nodes:
+            node.reveal()
     if html is not None:
         from rawlog.cli.page import page
         from rawlog.storage import writing

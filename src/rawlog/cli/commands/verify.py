@@ -33,6 +33,12 @@ CANNOT_BE_READ = "rawlog.file.unreadable"
     help="Only this rule, or all below a prefix such as kafka.log; may be given again.",
 )
 @click.option("--skip", multiple=True, metavar="CODE", help="All but this rule or prefix; may be given again.")
+@click.option(
+    "--against",
+    type=options.PATH,
+    metavar="OTHER",
+    help="Also hold partitions and stores against their replicas at OTHER, which is not checked by itself.",
+)
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads to use.  [default: one a core]")
 @options.json_flag
 @click.pass_context
@@ -43,6 +49,7 @@ def command(
     list_rules: bool,
     rule: tuple[str, ...],
     skip: tuple[str, ...],
+    against: str | None,
     threads: int | None,
     as_json: bool,
 ) -> None:
@@ -64,10 +71,14 @@ def command(
 
     reading = Reading(paths, as_format)
     _refuse_unknown(reading)
+    other = None if against is None else Reading([against], as_format)
+    if other is not None:
+        other.refuse()
+        reading.code = reading.code or other.code
     total = sum(file.size for file in reading.tree)
     with Progress("verifying", total) as progress:
         outcome = local.run(
-            Verify(chosen),
+            Verify(chosen, None if other is None else other.tree),
             reading.tree,
             threads=threads,
             progress=lambda state: progress.at(total * state.size // max(1, state.total_size)),

@@ -55,6 +55,7 @@ LOG = Format(
     cuts=Deferred(f"{_AMBRY}.seek", "cuts"),
     seek=Deferred(f"{_AMBRY}.seek", "seek"),
     encode=Deferred(f"{_AMBRY}.convert", "encode"),
+    write=Deferred(f"{_AMBRY}.convert", "write"),
     losses=Deferred(f"{_AMBRY}.convert", "losses"),
     rules=Deferred(f"{_AMBRY}.checks", "log_rules"),
 )

@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rawlog.errors import CorruptError, EncodeError, OptionError
-from rawlog.format import File, Want
+from rawlog.errors import CorruptError, EncodeError, OptionError, unknown
+from rawlog.format import File, Judge, Want
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.kernels.texts import HEADERS as KNOWN
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, SEGMENT_HEADER, Kind
-from rawlog.formats.ambry.store_writer import CAPACITY
+from rawlog.formats.ambry.store_writer import CAPACITY, StoreWriter
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
 from rawlog.frames import Frames
+from rawlog.storage import new_directory
 from rawlog.tables import RECORDS
 
 NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
@@ -30,7 +32,7 @@ _NUMBERS = frozenset(name for name, _, how, _ in KNOWN if how == 0)
 
 def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Iterator[bytes]:
     """The bytes of a log segment. EncodeError for what no message can hold, or past the segment's capacity."""
-    capacity = _number(options, "capacity", CAPACITY)
+    capacity = check_options(options)
     yield segment_header(capacity)
     size, number = SEGMENT_HEADER.size, 0
     for batch in batches:
@@ -45,6 +47,35 @@ def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Ite
             pieces.append(piece)
             number += 1
         yield b"".join(pieces)
+
+
+def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
+    """Rows of `records` as a whole store: log segments as they fill, index, blooms and descriptor; the number of rows."""
+    capacity, number = check_options(options), 0
+    with new_directory(target, overwrite=overwrite) as stage:
+        store = StoreWriter(stage, capacity=capacity)
+        try:
+            for batch in batches:
+                for row in _rows(batch):
+                    store.append(encode_row(row, number, options))
+                    number += 1
+            store.close()
+        finally:
+            store.abandon()
+    return number
+
+
+def check_options(options: Mapping[str, str]) -> int:
+    """The capacity of a segment. OptionError for options that are none, or no numbers."""
+    for name in options:
+        if name not in OPTIONS:
+            raise unknown("option of ambry", name, OPTIONS)
+    for name in ("partition", "account", "container"):
+        _number(options, name, 0)
+    capacity = _number(options, "capacity", CAPACITY)
+    if capacity <= SEGMENT_HEADER.size:
+        raise OptionError(f"capacity {capacity:,}: more than {SEGMENT_HEADER.size} expected")
+    return capacity
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -148,34 +179,45 @@ def _topic_ids(topic: str | None) -> tuple[int, int]:
     return found if all(-(1 << 15) <= one < 1 << 15 for one in found) else (NONE, NONE)
 
 
-def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dict[str, int]:
-    """How many rows would read back otherwise than they are, by column: they are written and read, and compared."""
+def losses(options: Mapping[str, str]) -> Judge:
+    """What rows of `records` would read back otherwise than they are: they are written and read, and compared.
+
+    OptionError for options that are none.
+    """
+    capacity = check_options(options)
+    seen, segment, end = 0, 0, SEGMENT_HEADER.size
+
+    def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+        nonlocal seen, segment, end
+        messages = [encode_row(row, seen + index, options) for index, row in enumerate(_rows(batch))]
+        seen += len(messages)
+        positions = np.empty(len(messages), np.int64)
+        for index, message in enumerate(messages):
+            if end + len(message) > capacity:  # as `StoreWriter` goes on to the next segment
+                segment, end = segment + 1, SEGMENT_HEADER.size
+            positions[index] = segment * capacity + end
+            end += len(message)
+        return _compared(batch, messages, positions)
+
+    return judge
+
+
+def _compared(
+    batch: pa.RecordBatch, messages: list[bytes], positions: NDArray[np.int64]
+) -> dict[str, NDArray[np.bool_]]:
     from rawlog.formats.ambry.reader import decode, scan
 
-    messages = [encode_row(row, first + index, options) for index, row in enumerate(_rows(batch))]
-    if not messages:
-        return {}
-    start = SEGMENT_HEADER.size
     frames: Frames = scan(np.frombuffer(b"".join(messages), np.uint8), 0)
     assert len(frames) == len(messages), "a message of ours that cannot be read"
-    again = pa.Table.from_batches(list(decode(_moved(frames, start), Want(RECORDS, File("", 0)))))
+    again = pa.Table.from_batches(list(decode(frames, Want(RECORDS, File("", 0)))))
     lost = {}
     for name in RECORDS.names:
-        before, after = batch.column(name).to_pylist(), again.column(name).to_pylist()
+        before, after = batch.column(name), again.column(name)
         if name == "timestamp":
-            before, after = (
-                batch.column(name).cast(pa.int64()).to_pylist(),
-                again.column(name).cast(pa.int64()).to_pylist(),
-            )
-        changed = sum(one != other for one, other in zip(before, after, strict=True))
-        if name == "offset" and first:
-            changed = batch.num_rows  # where the rows before them end is not known here
-        if changed:
-            lost[name] = changed
+            before, after = before.cast(pa.int64()), after.cast(pa.int64())
+        values = positions.tolist() if name == "offset" else after.to_pylist()
+        lost[name] = np.array(
+            [one != other and not (name == "offset" and one is None)
+             for one, other in zip(before.to_pylist(), values, strict=True)], np.bool_,
+        )  # fmt: skip
     return lost
-
-
-def _moved(frames: Frames, base: int) -> Frames:
-    return Frames(
-        frames.data, frames.starts, frames.stops, frames.reached, frames.status, frames.kind, base, frames.first
-    )

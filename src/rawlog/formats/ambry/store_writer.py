@@ -92,6 +92,11 @@ class StoreWriter:
             self.file.write(segment_header(self.capacity))
             self.end = SEGMENT_HEADER.size
 
+    def abandon(self) -> None:
+        """Let go of the open segment; what was written is for the caller to remove."""
+        if self.file is not None:
+            self.file.close()
+
     def close(self, *, whole: bool = True) -> None:
         """Write index and bloom files; with `whole` also the descriptor and the marks of a clean stop."""
         if self.file is None:

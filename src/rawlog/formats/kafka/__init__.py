@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.format import Deferred, Family, Format
+from rawlog.format import Deferred, Family, Format, Shares
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.layouts import (
     BATCH,
@@ -48,12 +48,15 @@ LOG = Format(
     carries=frozenset(RECORDS.names),
     match=paths.segment_file("log"),
     sniff=paths.sniff_log,
-    **_from("log", scan="scan", decode="decode", spans="spans", resync="resync", fault="fault"),
+    **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
+    **_from("secrets", decode="decode"),
     **_from("transactions", context="context"),
     **_from("checkpoints", floor="log_start"),
     **_from("seek", seek="seek", cuts="cuts"),
     **_from("explanation", explain="explain_batch"),
     **_from("sink", write="write", losses="losses"),
+    **_from("sift", sift="sift_partition"),
+    shares=Shares(**_from("sharing", write="write_share", join="join_shares")),
     **_from("checks", rules="rules"),
 )
 
@@ -152,6 +155,7 @@ FAMILY = Family(
     settle=Deferred("rawlog.formats.kafka.startup", "settle"),
     works={verb: Deferred("rawlog.formats.kafka.works", verb) for verb in ("rebuild", "repair")},
     group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),
+    replica_rules=Deferred("rawlog.formats.kafka.replicas", "rules"),
     rules=Deferred("rawlog.formats.kafka.checks_directory", "rules"),
     formats=(
         LOG,

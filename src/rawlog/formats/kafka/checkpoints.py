@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from rawlog.errors import CorruptError, RawlogError
@@ -12,6 +12,7 @@ from rawlog.storage import Source
 
 LARGEST = 64 << 20
 LOG_START = "log-start-offset-checkpoint"
+CLEANER = "cleaner-offset-checkpoint"
 
 
 def parse(data: bytes) -> dict[tuple[str, int], int]:
@@ -36,11 +37,7 @@ def parse(data: bytes) -> dict[tuple[str, int], int]:
 @lru_cache(maxsize=64)
 def _log_starts(folder: str, stamp: object) -> dict[tuple[str, int], int]:
     """The log start offsets of a log directory; none where the file is missing or malformed, as for a broker."""
-    try:
-        with Source(f"{folder}/{LOG_START}") as source:
-            return parse(source.read(0, min(source.size, LARGEST)))
-    except RawlogError:
-        return {}
+    return offsets_in(folder, LOG_START)
 
 
 def log_start(file: File, group: Sequence[File]) -> int | None:
@@ -51,3 +48,34 @@ def log_start(file: File, group: Sequence[File]) -> int | None:
     newest = max((one.modified or 0 for one in group), default=0)
     offset = _log_starts(folder, newest).get((file.place.topic, file.place.partition))
     return offset if offset is not None and offset > (file.place.start_offset or 0) else None
+
+
+def parse_epochs(data: bytes) -> list[tuple[int, int]] | None:
+    """The epochs of a leader epoch checkpoint with their first offsets; None if it is anything else."""
+    try:
+        lines = data.decode("ascii").splitlines()
+        rows = [tuple(map(int, line.split())) for line in lines[2:]]
+        if (
+            (lines and int(lines[0]) != 0)
+            or (lines and len(rows) != int(lines[1]))
+            or any(len(row) != 2 for row in rows)
+        ):
+            return None
+    except (ValueError, IndexError):
+        return None
+    return [(epoch, start) for epoch, start in rows]
+
+
+def offsets_in(folder: str, name: str) -> dict[tuple[str, int], int]:
+    """The offsets of a checkpoint file of a log directory; none where it is missing or malformed."""
+    try:
+        with Source(f"{folder}/{name}") as source:
+            return parse(source.read(0, min(source.size, LARGEST)))
+    except RawlogError:
+        return {}
+
+
+def write(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    """The file of an offset checkpoint."""
+    lines = "".join(f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items()))
+    return f"0\n{len(offsets)}\n{lines}".encode()

@@ -181,5 +181,10 @@ class Derivation:
         self._aborted_before = len(self.producers.aborted)
         return txnindex(aborted)
 
-    def snapshot(self) -> bytes:
+    def snapshot(self, offset: int) -> bytes:
+        """The snapshot of the producers up to an offset, which is where the batches so far end."""
         return snapshot(self.producers.states)
+
+    def epochs_file(self) -> bytes:
+        """The leader epoch checkpoint."""
+        return self.epochs.file()

@@ -23,11 +23,13 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
     ControlType,
 )
+from rawlog.formats.kafka.meanings import MASK
 from rawlog.formats.kafka.message_nodes import hides, message_nodes, try_nodes
 from rawlog.formats.kafka.messages import KEYED, control_codec, frame_head, framed_types, key_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kafka.schema import Schema
+from rawlog.formats.kafka.secrets import may_hold_secret
 from rawlog.frames import Bytes, Frames
 
 MOST_RECORDS = 1000
@@ -200,7 +202,7 @@ class _Records:
         if name == "key":
             self.has_key = True
         if node.children and hides(node):
-            node.hex, node.value, node.meaning = "", None, "holds a secret"
+            node.hex, node.value, node.meaning, node.secret = "", None, "holds a secret", content
         parent.children.append(node)
         return position + size
 
@@ -237,7 +239,10 @@ class _Records:
             if not self.certain or not nodes:
                 return []
             why = error.message if isinstance(error, DataError) else "the bytes end inside the frame"
-            return [*nodes, leaf(self.data, position + at, size - at, self.base, "record", "bytes", None, why)]
+            record = leaf(self.data, position + at, size - at, self.base, "record", "bytes", None, why)
+            if len(nodes) == 3 and may_hold_secret(nodes[1].meaning, value):
+                record.hex, record.value, record.secret = "", MASK, value[at:]
+            return [*nodes, record]
         return [*nodes, *body]
 
     def control_value(self, position: int, size: int) -> list[Node]:

@@ -49,8 +49,14 @@ class Heads:
         test: NDArray[np.bool_] = self.values[STATE] == OK
         return test
 
+    @property
+    def seen(self) -> int:
+        """The attributes that any of the frames has: what none of them has need not be asked of each."""
+        return int(np.bitwise_or.reduce(self["attributes"]))
+
     def only(self, mask: NDArray[np.bool_]) -> Heads:
-        return Heads(self.values[:, mask])
+        # Rows stay contiguous, or kernels that take them would be compiled once more.
+        return Heads(np.ascontiguousarray(self.values[:, mask]))
 
     def slice(self, start: int, stop: int) -> Heads:
         return Heads(self.values[:, start:stop])

@@ -21,6 +21,7 @@ from rawlog.formats.kafka.kernels.batch import scan_batches
 from rawlog.formats.kafka.kernels.search import find_batch
 from rawlog.formats.kafka.layouts import (
     BATCH,
+    CODEC_MASK,
     CODECS,
     MAGIC_V2,
     NONE,
@@ -146,12 +147,15 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         return
     head = heads(frames)
     good, error = sound(frames, head)
-    keep = np.arange(len(frames)) < good
-    if want.table.name == RECORDS.name:
-        keep &= ~head.has(Attributes.CONTROL)
+    if error is not None:
+        frames, head = frames.slice(0, good), head.slice(0, good)
+    keep = None
+    if want.table.name == RECORDS.name and head.seen & Attributes.CONTROL:
+        keep = ~head.has(Attributes.CONTROL)
     if want.context is not None:
-        keep &= want.context.takes(head)
-    if not keep.all():
+        taken = want.context.takes(head)
+        keep = taken if keep is None else keep & taken
+    if keep is not None and not keep.all():
         frames, head = only(frames, keep), head.only(keep)
     for start, stop in pieces(frames, head):
         yield from _records(frames.slice(start, stop), head.slice(start, stop), want)
@@ -169,7 +173,7 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     if not len(frames):
         return
     legacy = head["magic"] != MAGIC_V2
-    limit = COMPRESSED_PIECE if head.codec.any() else PIECE
+    limit = COMPRESSED_PIECE if head.seen & CODEC_MASK else PIECE
     edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(frames)]
     for first, last in pairwise(edges):
         start = first

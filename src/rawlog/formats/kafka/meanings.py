@@ -35,14 +35,14 @@ TRANSACTION_STATUSES = {
 }  # fmt: skip
 DIRECTORY_WORDS = {0: "MIGRATING", 1: "UNASSIGNED", 2: "LOST"}
 MASK = "********"
-_SECRET_CONFIGS = ("password", "secret", "sasl.jaas.config", "keystore.key", "credentials")
+SECRET_CONFIGS = ("password", "secret", "sasl.jaas.config", "keystore.key", "credentials")
 SECRETS = {"UserScramCredentialRecord": ("salt", "storedKey", "serverKey")}
 """Fields of metadata records that nobody should see in passing, by schema."""
 
 
 def is_secret_config(name: str) -> bool:
     """Whether a setting holds a password (the metadata log has them in the clear)."""
-    return any(name.endswith(end) for end in _SECRET_CONFIGS)
+    return any(name.endswith(end) for end in SECRET_CONFIGS)
 
 
 def is_secret(schema: str, field: str, message: Mapping[str, Any]) -> bool:

@@ -34,7 +34,7 @@ def message_nodes(codec: Codec, data: Bytes, start: int, stop: int, base: int) -
 
 def hides(node: Node) -> bool:
     """Whether something below a node is not to be shown."""
-    return any(one.value == MASK and not one.hex for _, one in node.walk())
+    return any(one.secret is not None for _, one in node.walk())
 
 
 class _Walk:
@@ -150,7 +150,7 @@ class _Walk:
             raise TruncatedError(f"{called}: {size} bytes, {len(self.message) - at} are left")
         raw = self.message[at:stop]
         if is_secret(self.name, one.name, seen):
-            return [node, Node(self.base + self.start + at, size, called, one.type, MASK, "secret")], stop
+            return [node, Node(self.base + self.start + at, size, called, one.type, MASK, "secret", secret=raw)], stop
         value: Any = raw
         if one.type == "string":
             try:

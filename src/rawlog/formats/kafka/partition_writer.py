@@ -44,7 +44,7 @@ class PartitionWriter:
     """One partition in a directory that is there and empty. `close` writes what only the end tells.
 
     Without `limits` a segment ends only where `begin` is called for the next. `log_start` names the first segment of a partition
-    that has no batches at all.
+    that has no batches at all. `derivation` tells what no segment alone does, by default from the batches that are appended.
     """
 
     def __init__(
@@ -55,13 +55,14 @@ class PartitionWriter:
         topic_id: str | None = None,
         log_start: int = 0,
         interval: int = 4096,
+        derivation: Derivation | None = None,
     ) -> None:
         self.folder, self.limits, self.topic_id = folder, limits, topic_id
         if limits is None:
             self._limits = np.array([UNBOUNDED, UNBOUNDED, UNBOUNDED, UNBOUNDED, interval], np.int64)
         else:
             self._limits = limits.array
-        self.derivation = Derivation()
+        self.derivation = Derivation() if derivation is None else derivation
         self.end_offset = log_start
         self.batches = self.bytes = self.segments = 0
         self._has_v2 = False
@@ -111,7 +112,7 @@ class PartitionWriter:
         """End the segment that is open, and begin one named by an offset."""
         if self._file is not None:
             self._end_segment()
-            self._write(segment_name(base, "snapshot"), self.derivation.snapshot())
+            self._write(segment_name(base, "snapshot"), self.derivation.snapshot(base))
         self._index = SegmentIndex(base, self._limits)
         self._file = (self.folder / segment_name(base, "log")).open("xb")
         self.segments += 1
@@ -135,9 +136,9 @@ class PartitionWriter:
             self.begin(self._log_start)
         self._end_segment()
         if self.end_offset > 0:
-            self._write(segment_name(self.end_offset, "snapshot"), self.derivation.snapshot())
+            self._write(segment_name(self.end_offset, "snapshot"), self.derivation.snapshot(self.end_offset))
         if self._has_v2 or not self.batches:
-            self._write(EPOCHS, self.derivation.epochs.file())
+            self._write(EPOCHS, self.derivation.epochs_file())
         if self.topic_id is not None:
             self._write(METADATA, f"version: 0\ntopic_id: {self.topic_id}".encode())
         sync_directory(self.folder)

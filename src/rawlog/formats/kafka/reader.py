@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog import compression
+from rawlog.columns import constant
 from rawlog.errors import CorruptError, DataError, UnsupportedError
 from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.kernels import records as kernels
-from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, SMALLEST_RECORD, Attributes
+from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, SMALLEST_RECORD, Attributes
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
@@ -111,9 +113,15 @@ def decode_columns(
     arrays, count = _decode(payloads, starts, columns)
     counts = head["record_count"]
     if "timestampType" in columns:
-        kinds = head.has(Attributes.LOG_APPEND_TIME).astype(np.int32)
-        arrays["timestampType"] = pa.array(np.repeat(kinds, counts))
+        arrays["timestampType"] = timestamp_types(head.has(Attributes.LOG_APPEND_TIME), counts, count)
     return Columns(arrays, count, counts)
+
+
+def timestamp_types(kinds: NDArray[Any], counts: NDArray[np.int64], count: int) -> pa.Array:
+    """The column of what kind of time rows have, from a kind a batch; nearly always there is but one."""
+    if not kinds.size or (kinds == kinds[0]).all():
+        return constant(int(kinds[0]) if kinds.size else None, "int", count)
+    return pa.array(np.repeat(kinds.astype(np.int32), counts))
 
 
 def _check(head: Heads, starts: NDArray[np.int64]) -> None:
@@ -142,23 +150,13 @@ def _payloads(
     data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], head: Heads, limit: int, total: int
 ) -> _Payloads:
     """The bytes of the records, decompressed where they must be."""
-    append_times = np.where(
-        head.has(Attributes.LOG_APPEND_TIME), head["max_timestamp"], np.int64(kernels.NO_APPEND_TIME)
-    )
-    codecs = head.codec
-    firsts = starts + BATCH.size
-    if codecs.any():
-        data, firsts, stops = _decompress(data, firsts, stops, codecs, head["record_count"], limit, total)
-    return _Payloads(
-        data,
-        firsts,
-        stops,
-        # A selection of batches has strided rows, for which the kernel would be compiled once more.
-        np.ascontiguousarray(head["record_count"]),
-        np.ascontiguousarray(head["base_offset"]),
-        np.ascontiguousarray(head["base_timestamp"]),
-        append_times,
-    )
+    seen, counts, firsts = head.seen, head["record_count"], starts + BATCH.size
+    append_times = np.full(starts.size, kernels.NO_APPEND_TIME, np.int64)
+    if seen & Attributes.LOG_APPEND_TIME:
+        np.copyto(append_times, head["max_timestamp"], where=head.has(Attributes.LOG_APPEND_TIME))
+    if seen & CODEC_MASK:
+        data, firsts, stops = _decompress(data, firsts, stops, head.codec, counts, limit, total)
+    return _Payloads(data, firsts, stops, counts, head["base_offset"], head["base_timestamp"], append_times)
 
 
 def _decompress(
@@ -201,9 +199,8 @@ def _decode(
     payloads: _Payloads, positions: NDArray[np.int64], columns: AbstractSet[str]
 ) -> tuple[dict[str, pa.Array], int]:
     """Bound, fill, trim. `positions` are the batches' own, for errors."""
-    sizes = payloads.stops - payloads.starts
-    room = int(np.minimum(payloads.counts, sizes // SMALLEST_RECORD).sum())
-    total = int(sizes.sum())
+    total = payloads.size
+    room = min(int(payloads.counts.sum()), total // SMALLEST_RECORD)
     with_key, with_value = "key" in columns, "value" in columns
     offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
     keys = BinaryBuffers(room, total) if with_key else BinaryBuffers.nothing()
@@ -288,26 +285,30 @@ def _headers(
     totals: NDArray[np.int64],
 ) -> pa.Array:
     """The headers column, of exactly the size that the first kernel found."""
+    kind = arrow_type(HEADERS)
+    lists = offsets.slice(0, (starts.size + 1) * 4)
     count = int(totals[kernels.HEADERS])
+    if not count:
+        return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [_no_pairs()])
     keys = BinaryBuffers(count, int(totals[kernels.HEADER_KEY_BYTES]))
     values = BinaryBuffers(count, int(totals[kernels.HEADER_VALUE_BYTES]))
     row_offsets = np.frombuffer(offsets, np.int32)[: starts.size + 1]
-    nulls = 0
-    if count:
-        _, nulls, _ = kernels.decode_headers_v2(
-            payloads.data, row_offsets, starts, keys.offsets, keys.values, values.offsets, values.values, values.valid
-        )
-    else:
-        keys.offsets[0] = values.offsets[0] = 0
+    _, nulls, _ = kernels.decode_headers_v2(
+        payloads.data, row_offsets, starts, keys.offsets, keys.values, values.offsets, values.values, values.valid
+    )
     names = keys.array(count, 0, pa.string())
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:
         raise _header_key_error(names, row_offsets, payloads, positions) from None
-    kind = arrow_type(HEADERS)
     pairs = pa.StructArray.from_arrays([names, values.array(count, int(nulls))], fields=list(kind.value_type))
-    lists = offsets.slice(0, (starts.size + 1) * 4)
     return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [pairs])
+
+
+@cache
+def _no_pairs() -> pa.Array:
+    """What the lists of a column without any header point into."""
+    return pa.array([], arrow_type(HEADERS).value_type)
 
 
 # What went wrong --------------------------------------------------------------------------------------------------

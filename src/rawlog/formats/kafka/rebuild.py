@@ -64,8 +64,6 @@ def rebuild_partition(
     `index_interval_bytes` among the options is the topic's. An unfinished batch at the end of the log is left out, and noted; DataError
     for damage, which is for repair to mend.
     """
-    from rawlog.formats.kafka import LOG
-
     limits = Limits.told(options or {})
     path = Path(local_path(os.fspath(target))).absolute()
     segments = segments_of(files)
@@ -77,21 +75,9 @@ def rebuild_partition(
         try:
             for segment in segments:
                 writer.begin(segment.place.start_offset or 0)
-                reached, status = 0, Status.OK
-                for frames in walk(segment, LOG, errors="raise"):
-                    head = heads(frames)
-                    _, error = sound(frames, head)
-                    if error is not None:
-                        raise error.at(path=segment.path, format=LOG.name)
-                    if len(frames):
-                        writer.append(frames, head)
-                    reached, status = frames.reached_in_file, frames.status
-                    if status is Status.TRUNCATED and frames.last and segment is not segments[-1]:
-                        raise describe(LOG, frames, segment.path)
-                if segment.size > reached:
-                    report.bytes_lost += 0 if status is Status.PADDING else segment.size - reached
-                    what = "zeros of preallocation" if status is Status.PADDING else "an unfinished batch"
-                    report.notes.append(f"{split(segment.path)[1]}: {segment.size - reached:,} bytes left out: {what}")
+                left_out = copy_batches(writer, segment, is_last=segment is segments[-1])
+                report.bytes_lost += left_out.bytes_lost
+                report.notes += left_out.notes
             writer.close()
         finally:
             writer.abandon()
@@ -99,6 +85,29 @@ def rebuild_partition(
         keep_times(segments, folder)
     report.segments, report.batches, report.bytes = writer.segments, writer.batches, writer.bytes
     report.end_offset = writer.end_offset
+    return report
+
+
+def copy_batches(writer: PartitionWriter, segment: File, *, is_last: bool) -> Report:
+    """The batches of a segment as they are; what was left out at its end is noted. DataError for damage."""
+    from rawlog.formats.kafka import LOG
+
+    report = Report()
+    reached, status = 0, Status.OK
+    for frames in walk(segment, LOG, errors="raise"):
+        head = heads(frames)
+        _, error = sound(frames, head)
+        if error is not None:
+            raise error.at(path=segment.path, format=LOG.name)
+        if len(frames):
+            writer.append(frames, head)
+        reached, status = frames.reached_in_file, frames.status
+        if status is Status.TRUNCATED and frames.last and not is_last:
+            raise describe(LOG, frames, segment.path)
+    if segment.size > reached:
+        report.bytes_lost = 0 if status is Status.PADDING else segment.size - reached
+        what = "zeros of preallocation" if status is Status.PADDING else "an unfinished batch"
+        report.notes.append(f"{split(segment.path)[1]}: {segment.size - reached:,} bytes left out: {what}")
     return report
 
 

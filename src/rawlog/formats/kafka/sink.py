@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rawlog.errors import EncodeError, OptionError, unknown
+from rawlog.format import Judge
 from rawlog.formats.kafka.derived import Limits, whole_number
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE
 from rawlog.formats.kafka.partition_writer import (
@@ -91,12 +93,14 @@ def is_topic(name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Partition:
+class Partition:
     """One partition on its way: rows that wait for their batch to fill, and the writer."""
 
     writer: PartitionWriter
     pending: list[pa.RecordBatch] = field(default_factory=list)
     waiting: int = 0
+    rows: int = 0
+    first_offset: int = NONE
     last_offset: int = NONE
     numbered: bool | None = None
 
@@ -108,11 +112,9 @@ def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, 
     rise, or that no batch can hold; AccessError if a partition directory is there already and `overwrite` is not set.
     """
     choice = Choice.told(options)
-    if is_remote(target):
-        raise OptionError(f"{target}: partition directories are written to a local path")
-    folder = Path(local_path(target)).absolute()
+    folder = log_directory(target)
     with staged(folder, overwrite=overwrite) as stage:
-        sink = _Sink(stage, folder, choice, overwrite)
+        sink = Sink(stage, folder, choice, overwrite)
         try:
             for batch in batches:
                 sink.add(batch)
@@ -121,13 +123,39 @@ def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, 
             sink.abandon()
 
 
-class _Sink:
+def log_directory(target: str) -> Path:
+    """The local directory that a target names. OptionError for a URL."""
+    if is_remote(target):
+        raise OptionError(f"{target}: partition directories are written to a local path")
+    return Path(local_path(target)).absolute()
+
+
+class TopicIds:
+    """The id of every topic that is written."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.chosen = choice.topic_id
+        self.known: dict[str, str] = {}
+
+    def of(self, topic: str, target: Path) -> str:
+        """The id that was asked for, or that the topic has already at the target, or a new one."""
+        if self.chosen is not None:
+            if self.known and topic not in self.known:
+                raise OptionError(f"one topic_id for several topics: {', '.join(self.known)}, {topic}")
+            self.known[topic] = self.chosen
+        elif topic not in self.known:
+            self.known[topic] = topic_id_in(target, topic) or new_topic_id()
+        return self.known[topic]
+
+
+class Sink:
     """All partitions that rows were seen of."""
 
-    def __init__(self, stage: Path, target: Path, choice: Choice, overwrite: bool) -> None:
+    def __init__(self, stage: Path, target: Path | None, choice: Choice, overwrite: bool = False) -> None:
+        """Without a `target`, what is there already and the topics' ids are for others to look after."""
         self.stage, self.target, self.choice, self.overwrite = stage, target, choice, overwrite
-        self.partitions: dict[tuple[str, int], _Partition] = {}
-        self.topic_ids: dict[str, str] = {}
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.topic_ids = TopicIds(choice)
         self.rows = self.waiting = 0
         if choice.topic is not None and choice.partition is not None:
             self.partition(choice.topic, choice.partition)
@@ -171,7 +199,7 @@ class _Sink:
             found = code & 0xFFFFFFFF
             yield topics.dictionary[code >> 32].as_py(), found - (1 << 32) if found > INT32 else found, part
 
-    def partition(self, topic: str, number: int) -> _Partition:
+    def partition(self, topic: str, number: int) -> Partition:
         """The partition of that name, begun when it is first met."""
         key = (topic, number)
         if key not in self.partitions:
@@ -180,27 +208,21 @@ class _Sink:
             if number < 0:
                 raise EncodeError(f"partition {number} of topic {topic}: 0 or more expected")
             name = f"{topic}-{number}"
-            refuse_existing(self.target / name, self.overwrite)
+            if self.target is not None:
+                refuse_existing(self.target / name, self.overwrite)
             folder = self.stage / name
             folder.mkdir()
             choice = self.choice
             writer = PartitionWriter(
-                folder, choice.limits, topic_id=self.topic_id(topic), log_start=choice.start_offset
+                folder,
+                choice.limits,
+                topic_id=None if self.target is None else self.topic_ids.of(topic, self.target),
+                log_start=choice.start_offset,
             )
-            self.partitions[key] = _Partition(writer)
+            self.partitions[key] = Partition(writer)
         return self.partitions[key]
 
-    def topic_id(self, topic: str) -> str:
-        """The id that was asked for, or that the topic has already, or a new one."""
-        if self.choice.topic_id is not None:
-            if self.topic_ids and topic not in self.topic_ids:
-                raise OptionError(f"one topic_id for several topics: {', '.join(self.topic_ids)}, {topic}")
-            self.topic_ids[topic] = self.choice.topic_id
-        elif topic not in self.topic_ids:
-            self.topic_ids[topic] = topic_id_in(self.target, topic) or new_topic_id()
-        return self.topic_ids[topic]
-
-    def flush(self, one: _Partition, *, whole: bool = False) -> None:
+    def flush(self, one: Partition, *, whole: bool = False) -> None:
         """Encode what waits; without `whole` the rows of an unfilled last batch go on waiting."""
         if not one.pending:
             return
@@ -217,7 +239,10 @@ class _Sink:
         self.check_sizes(made)
         one.writer.append(made.frames, made.head)
         if len(made.head):
+            if not one.rows:
+                one.first_offset = int(made.head["base_offset"][0])
             one.last_offset = int(made.head["last_offset"][-1])
+            one.rows += made.rows
         # A copy, so that the few rows left do not keep all that came with them in memory.
         rest = batch.take(pa.array(np.arange(made.rows, batch.num_rows)))
         one.pending = [rest] if rest.num_rows else []
@@ -243,17 +268,26 @@ class _Sink:
             one.writer.abandon()
 
 
-def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dict[str, int]:
-    """How many rows would read back otherwise than they are, by column."""
+def losses(options: Mapping[str, str]) -> Judge:
+    """What rows of `records` would read back otherwise than they are. OptionError for options that are none."""
     magic = Choice.told(options).batching.magic
-    time, kind = batch.column("timestamp"), batch.column("timestampType")
-    micros = pc.fill_null(time.cast(pa.int64()), 0).to_numpy()
-    lost = {"timestamp": int(np.count_nonzero((micros % 1000 != 0) | (micros == -1000)))}
-    if magic == 0:
-        lost["timestamp"] = batch.num_rows - time.null_count
-    kinds = pc.fill_null(kind, NONE if magic == 0 else 0).to_numpy()
-    lost["timestampType"] = int(np.count_nonzero(kinds != NONE if magic == 0 else (kinds != 0) & (kinds != 1)))
-    if magic != MAGIC_V2:
-        counts = pc.fill_null(pc.list_value_length(batch.column("headers")), 0)
-        lost["headers"] = int(pc.sum(pc.greater(counts, 0)).as_py() or 0)
-    return {name: count for name, count in lost.items() if count}
+
+    def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+        time, kind = batch.column("timestamp"), batch.column("timestampType")
+        micros = pc.fill_null(time.cast(pa.int64()), 0).to_numpy()
+        kinds = pc.fill_null(kind, NONE if magic == 0 else 0).to_numpy()
+        if magic == 0:
+            return {
+                "timestamp": time.is_valid().to_numpy(zero_copy_only=False),
+                "timestampType": kinds != NONE,
+                "headers": _has_headers(batch),
+            }
+        lost = {"timestamp": (micros % 1000 != 0) | (micros == -1000), "timestampType": (kinds != 0) & (kinds != 1)}
+        return lost if magic == MAGIC_V2 else lost | {"headers": _has_headers(batch)}
+
+    return judge
+
+
+def _has_headers(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+    counts: NDArray[np.int64] = pc.fill_null(pc.list_value_length(batch.column("headers")), 0).to_numpy()
+    return counts > 0

@@ -205,7 +205,7 @@ class _Survey:
     def transaction_index(self, file: File, aborted: list[Aborted], markers: list[Marker]) -> None:
         """Every abort of the segment is listed, and nothing else."""
         beside = self.beside(file, "kafka.txnindex")
-        listed = list(_aborted(beside)) if beside is not None else []
+        listed = list(aborted_in(beside)) if beside is not None else []
         known = {(one.producer_id, one.last_offset): one for one in aborted}
         abort_markers = {(one.producer_id, one.offset) for one in markers if one.kind == 0}
         for position, entry in listed:
@@ -241,7 +241,7 @@ class _Survey:
         file = self.snapshots.pop(offset, None)
         if file is None:
             return
-        for position, row in _snapshot_rows(file):
+        for position, row in snapshot_rows(file):
             state = self.producers.states.get(row["producer_id"])
             if state is None:
                 continue
@@ -306,7 +306,8 @@ def _epochs(files: tuple[File, ...]) -> NDArray[np.int64] | None:
     return None
 
 
-def _aborted(file: File) -> Iterator[tuple[int, Aborted]]:
+def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
+    """The entries of a transaction index, each with its position, up to the first that cannot be."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
     from rawlog.formats.kafka.layouts import TXN_INDEX_ENTRY
 
@@ -319,7 +320,8 @@ def _aborted(file: File) -> Iterator[tuple[int, Aborted]]:
             yield int(frames.positions[index]), Aborted(*fields)
 
 
-def _snapshot_rows(file: File) -> Iterator[tuple[int, dict[str, int]]]:
+def snapshot_rows(file: File) -> Iterator[tuple[int, dict[str, int]]]:
+    """The entries of a producer snapshot, each with its position; none if it is not sound."""
     from rawlog.formats.kafka import SNAPSHOT
     from rawlog.formats.kafka.layouts import SNAPSHOT_ENTRY
 

@@ -214,7 +214,7 @@ def encode_rows(rows: Rows, batching: Batching, previous: int = NONE, *, whole: 
         batches -= 1
     firsts, payloads = firsts[: batches + 1], payloads[:batches]
     if batching.magic != MAGIC_V2:
-        return _encode_legacy(rows, batching, firsts)
+        return encode_legacy(rows, batching, firsts)
     heads = _new_heads(rows, firsts, batching)
     return Encoded(*encode_v2(rows, heads, firsts, sizes, payloads, batching), int(firsts[batches]))
 
@@ -283,7 +283,7 @@ def _compressed(
 # Magic 0 and 1 ---------------------------------------------------------------------------------------------------
 
 
-def _encode_legacy(rows: Rows, batching: Batching, firsts: NDArray[np.int64]) -> Encoded:
+def encode_legacy(rows: Rows, batching: Batching, firsts: NDArray[np.int64]) -> Encoded:
     """Entries: one a record, or, with a codec, a wrapper for what would be a batch."""
     count = int(firsts[-1]) if firsts.size else 0
     append = int(Attributes.LOG_APPEND_TIME) if batching.magic == 1 else 0

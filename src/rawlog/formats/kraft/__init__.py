@@ -49,6 +49,10 @@ FAMILY = Family(
     },
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
+    units=Deferred(f"{_KRAFT}.replica", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
+    works={"repair": Deferred(f"{_KRAFT}.mending", "repair")},
     group_rules=Deferred(f"{_KRAFT}.checks_directory", "rules"),
+    compare=Deferred(f"{_KRAFT}.comparison", "compare"),
+    compared="kraft.topics",
 )

@@ -12,9 +12,9 @@ from rawlog.format import File
 from rawlog.formats.kafka import meanings
 from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.internal import as_batch, milliseconds
+from rawlog.formats.kafka.secrets import shows_secrets
 from rawlog.formats.kafka.showing import bytes_text, uuid_text
 from rawlog.formats.kraft import names, tables
-from rawlog.formats.kraft.reader import shows_secrets
 from rawlog.formats.kraft.replica import At, clusters
 from rawlog.formats.kraft.state import State
 from rawlog.tables import Table

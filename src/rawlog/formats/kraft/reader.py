@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.errors import AccessError, DataError, OptionError
+from rawlog.errors import AccessError, DataError
 from rawlog.format import File, Spans, Want
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.internal import as_batch, read_records
+from rawlog.formats.kafka.meanings import MASK
 from rawlog.formats.kafka.messages import (
     control_types,
     decode_control,
@@ -23,6 +24,7 @@ from rawlog.formats.kafka.messages import (
     framed_types,
     type_name,
 )
+from rawlog.formats.kafka.secrets import may_hold_secret, shows_secrets
 from rawlog.formats.kafka.showing import bytes_text
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.kraft.names import masked
@@ -40,14 +42,6 @@ def option(options: Mapping[str, str], name: str) -> str | None:
         if given.replace("_", "").replace("-", "").lower() == wanted:
             return str(value)
     return None
-
-
-def shows_secrets(options: Mapping[str, str]) -> bool:
-    """Whether secrets are to be shown. OptionError if that is neither true nor false."""
-    given = (option(options, "showSecrets") or "false").strip().lower()
-    if given not in ("true", "false"):
-        raise OptionError(f"option showSecrets {given!r}: true or false expected")
-    return given == "true"
 
 
 def spans(frames: Frames, file: File) -> Spans:
@@ -93,7 +87,7 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
         except DataError:
             if not certain:
                 continue
-            told = raw_row(value, control, kind)
+            told = raw_row(value, control, kind, show_secrets)
         yield {"offset": offset, "epoch": epoch, "timestamp": time, "path": file.path, "is_control": control, **told}
 
 
@@ -112,10 +106,11 @@ def control_row(kind: int | None, value: bytes) -> dict[str, Any]:
     return {"type": name, "version": codec.version, "value": json.dumps(codec.to_json(message), ensure_ascii=False)}
 
 
-def raw_row(value: bytes | None, control: bool, kind: int | None) -> dict[str, Any]:
+def raw_row(value: bytes | None, control: bool, kind: int | None, show_secrets: bool) -> dict[str, Any]:
     """What can be said of a record that cannot be decoded."""
     type: str | None = None
     version: int | None = None
+    secret = False
     if control:
         type = control_types()[kind][0] if kind in control_types() else str(kind)
     else:
@@ -123,7 +118,8 @@ def raw_row(value: bytes | None, control: bool, kind: int | None) -> dict[str, A
             number, version, _ = frame_head(value or b"")
             schema = framed_types().get(number)
             type = str(number) if schema is None else type_name(schema.name)
+            secret = schema is not None and not show_secrets and may_hold_secret(schema.name, value or b"")
         except DataError:
             pass
-    shown = None if value is None else json.dumps({"raw": bytes_text(value)})
+    shown = None if value is None else json.dumps({"raw": MASK if secret else bytes_text(value)})
     return {"type": type, "version": version, "value": shown}

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rawlog.errors import AccessError, DataError, OptionError, RawlogError
 from rawlog.format import File
@@ -22,6 +24,7 @@ from rawlog.formats.kafka.texts import properties
 from rawlog.formats.kraft.paths import BOOTSTRAP, CHECKPOINT_FORMAT, LOG_FORMAT, METADATA_DIRECTORY, snapshot_id
 from rawlog.formats.kraft.reader import option
 from rawlog.formats.kraft.state import State
+from rawlog.frames import Frames
 from rawlog.storage import Source, exists
 from rawlog.walk import walk
 
@@ -250,6 +253,33 @@ class Replica:
                 first = number
         return self.segments[first:]
 
+    def damage(self) -> Iterator[str]:
+        """Every place of the log and the snapshots that cannot be read, in a sentence."""
+        from rawlog.formats.kafka import LOG
+
+        for file in [*self.segments, *self.snapshots, *([] if self.bootstrap is None else [self.bootstrap])]:
+            reached = 0
+            for frames in walk(file, LOG, errors="skip"):
+                if frames.base > reached:
+                    yield f"{file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes"
+                for index in np.flatnonzero(~sound_batches(frames)).tolist():
+                    yield f"{file.path}: byte {int(frames.positions[index]):,}: a batch that cannot be read"
+                reached = frames.reached_in_file
+                if frames.last and frames.status.is_damage:
+                    yield f"{file.path}: byte {reached:,}: {file.size - reached:,} damaged bytes"
+
+
+def sound_batches(frames: Frames) -> NDArray[np.bool_]:
+    """Which batches are what they say, and hold records that can be followed."""
+    head = heads(frames)
+    found = head.sound.copy()
+    for index in np.flatnonzero(found).tolist():
+        try:
+            decode_run(frames.slice(index, index + 1), head.slice(index, index + 1), {"offset"}, 1 << 28)
+        except DataError:
+            found[index] = False
+    return found
+
 
 def last_time(snapshot: File) -> int | None:
     """The time (ms) of the last record that went into a snapshot, as its first record tells; None if it cannot be read."""
@@ -298,6 +328,20 @@ def replicas(files: Sequence[File]) -> list[Replica]:
     for replica in found.values():
         replica.segments.sort(key=lambda one: one.place.start_offset or 0)
     return list(found.values())
+
+
+def units(table: str, files: Sequence[File]) -> dict[str, list[File]]:
+    """The files of each cluster, whose replicas tell one state; for the table of records, those of each directory."""
+    found: dict[str, list[File]] = {}
+    names: dict[str, str] = {}
+    for file in files:
+        folder = split(file.path)[0]
+        if table != "kraft.metadata":
+            home = f"{folder}/{METADATA_DIRECTORY}" if split(file.path)[1] == BOOTSTRAP else folder
+            names[home] = names[home] if home in names else Replica(home).cluster_id or home
+            folder = names[home]
+        found.setdefault(folder, []).append(file)
+    return found
 
 
 def clusters(files: Sequence[File]) -> list[Replica]:

@@ -1,4 +1,4 @@
-"""Writing metadata: batches, snapshots (`.checkpoint`), the bootstrap file, the log of a new single-node cluster, and a mended directory.
+"""Writing metadata: batches, snapshots (`.checkpoint`), the bootstrap file, the log of a new single-node cluster.
 
 Lengths, checksums, counts and offsets are computed here. Files appear under their names only when they are whole.
 """
@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rawlog.checksums import crc32c
 from rawlog.errors import EncodeError
-from rawlog.format import File
-from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
 from rawlog.formats.kafka.messages import encode_control, encode_framed
-from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import METADATA_VERSION, record_version
-from rawlog.formats.kraft.paths import METADATA_DIRECTORY, snapshot_id
-from rawlog.formats.kraft.replica import Replica, is_whole
+from rawlog.formats.kraft.paths import METADATA_DIRECTORY
 from rawlog.formats.kraft.state import State
-from rawlog.storage import Source, writing
-from rawlog.walk import walk
+from rawlog.storage import writing
 
 LARGEST_BATCH = 1 << 20
 """A new batch is begun when the records pass this size; a controller takes up to 8 MiB."""
@@ -262,113 +257,3 @@ class NewCluster:
         if self.directory_id is not None:
             text += f"directory.id={uuid_text(self.directory_id)}\n"
         _write(f"{log_dir}/meta.properties", [text.encode()])
-
-
-# ------------------------------------------------------------------ mending
-
-
-@dataclass(frozen=True, slots=True)
-class Mending:
-    """What mending a metadata directory comes to: per segment the bytes kept, the snapshots kept, and whether a new one is needed."""
-
-    folder: str
-    kept: tuple[tuple[File, int], ...]
-    dropped: tuple[tuple[File, str], ...]
-    snapshots: tuple[File, ...]
-    fresh: bool
-
-    @property
-    def lost(self) -> bool:
-        """Whether bytes are given up."""
-        return bool(self.dropped)
-
-
-def plan_mending(replica: Replica) -> Mending:
-    """Keep the log up to its first damage, and every snapshot that is whole.
-
-    What follows the damage is given up; if only a log that begins in the middle is left and no snapshot leads up to it, a fresh
-    snapshot is made of what can be read.
-    """
-    from rawlog.formats.kafka import LOG
-
-    kept: list[tuple[File, int]] = []
-    dropped: list[tuple[File, str]] = []
-    following: int | None = None
-    damaged = False
-    for segment in replica.segments:
-        if damaged:
-            dropped.append((segment, "behind the damage"))
-            continue
-        reached = 0
-        for frames in walk(segment, LOG, errors="stop"):
-            for index, sound in enumerate(_sound(frames)):
-                head = heads(frames.slice(index, index + 1))
-                base, last = int(head["base_offset"][0]), int(head["last_offset"][0])
-                if not sound or (following is not None and base != following):
-                    damaged = True
-                    break
-                following = last + 1
-                reached = int(frames.positions[index] + frames.sizes[index])
-            if damaged:
-                break
-        if reached < segment.size:
-            damaged = True
-            dropped.append((segment, f"{segment.size - reached:,} bytes from byte {reached:,} on"))
-        if reached or not segment.size:
-            kept.append((segment, reached))
-    whole = [one for one in replica.snapshots if is_whole(one)]
-    dropped += [(one, "not whole") for one in replica.snapshots if one not in whole]
-    start = replica.start
-    reaches = start == 0 or any((snapshot_id(one.path) or (0, 0))[0] >= start for one in whole)
-    return Mending(replica.folder, tuple(kept), tuple(dropped), tuple(whole), fresh=not reaches)
-
-
-def _sound(frames: Any) -> list[bool]:
-    """Which batches are what they say, and hold records that can be followed."""
-    from rawlog.errors import DataError
-    from rawlog.formats.kafka.log import decode_run
-
-    head = heads(frames)
-    found: list[bool] = head.sound.tolist()
-    for index, good in enumerate(found):
-        if good:
-            try:
-                decode_run(frames.slice(index, index + 1), head.slice(index, index + 1), {"offset"}, 1 << 28)
-            except DataError:
-                found[index] = False
-    return found
-
-
-def mend(replica: Replica, folder: str) -> Mending:
-    """Write a mended copy of a metadata directory into `folder`; what was done. The source is not touched.
-
-    Index files are left out: every start of a controller builds them anew.
-    """
-    mending = plan_mending(replica)
-    for snapshot in mending.snapshots:
-        _copy(snapshot, folder, snapshot.size)
-    for segment, size in mending.kept:
-        _copy(segment, folder, size)
-    if mending.fresh:
-        mended = Replica(
-            folder,
-            segments=[
-                replace(segment, path=f"{folder}/{split(segment.path)[1]}", size=size) for segment, size in mending.kept
-            ],
-        )
-        state = mended.fold(errors="stop")
-        if state.end_offset > 0:
-            write_checkpoint(folder, state)
-    return mending
-
-
-def _copy(file: File, folder: str, size: int) -> None:
-    name = split(file.path)[1]
-    with Source(file.path) as source, writing(f"{folder}/{name}") as target:
-        position = 0
-        while position < size:
-            piece = source.read(position, min(1 << 20, size - position))
-            if not piece:
-                break
-            target.write(piece)
-            position += len(piece)

@@ -10,16 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.errors import EncodeError, OptionError
+from rawlog.errors import EncodeError, OptionError, unknown
+from rawlog.format import Judge
 from rawlog.formats.replay import kernels
 from rawlog.formats.replay.layouts import FILE_HEADER, LARGEST, NO_TIME_SECONDS
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 
+OPTIONS = ("version",)
+
 
 def version_of(options: Mapping[str, str]) -> int:
-    """The file version asked for, 2 by default. OptionError if there is no such version."""
+    """The file version asked for, 2 by default. OptionError if there is no such version, or for another option."""
+    for name in options:
+        if name not in OPTIONS:
+            raise unknown("option of replay", name, OPTIONS)
     text = options.get("version", "2")
     if text not in ("0", "1", "2"):
         raise OptionError(f"version {text!r} of replay.recording: 0, 1 or 2 expected")
@@ -69,25 +75,33 @@ def _times(batch: pa.RecordBatch, version: int) -> NDArray[np.int64]:
     return stored if version == 0 else stored // 1_000_000
 
 
-def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dict[str, int]:
-    """How many rows would read back otherwise than they are, by column."""
+def losses(options: Mapping[str, str]) -> Judge:
+    """What rows of `records` would read back otherwise than they are. OptionError for options that are none."""
     version = version_of(options)
-    key, value, time = batch.column("key"), batch.column("value"), batch.column("timestamp")
-    lost: dict[str, Any] = {
-        "key": _count(pc.equal(pc.binary_length(key), 0)) if version == 2 else batch.num_rows - key.null_count,
-        "value": value.null_count,
-        "topic": batch.num_rows - batch.column("topic").null_count,
-        "partition": batch.num_rows - batch.column("partition").null_count,
-        "offset": _count(pc.not_equal(batch.column("offset"), pa.array(range(first, first + batch.num_rows)))),
-        "timestamp": time.null_count,
-        "timestampType": _count(pc.not_equal(batch.column("timestampType"), 0)),
-        "headers": _count(pc.greater(pc.list_value_length(batch.column("headers")), 0)),
-    }
-    if version:
-        micros = pc.fill_null(time.cast(pa.int64()), 0).to_numpy()
-        lost["timestamp"] += int(np.count_nonzero(micros % 1_000_000))
-    return {name: int(count) for name, count in lost.items() if count}
+    seen = 0
+
+    def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+        nonlocal seen
+        key, time = batch.column("key"), batch.column("timestamp")
+        numbers = pa.array(np.arange(seen, seen + batch.num_rows))
+        seen += batch.num_rows
+        times = _mask(time.is_null())
+        if version:
+            times |= pc.fill_null(time.cast(pa.int64()), 0).to_numpy() % 1_000_000 != 0
+        return {
+            "key": _mask(pc.equal(pc.binary_length(key), 0) if version == 2 else key.is_valid()),
+            "value": _mask(batch.column("value").is_null()),
+            "topic": _mask(batch.column("topic").is_valid()),
+            "partition": _mask(batch.column("partition").is_valid()),
+            "offset": _mask(pc.not_equal(batch.column("offset"), numbers)),
+            "timestamp": times,
+            "timestampType": _mask(pc.not_equal(batch.column("timestampType"), 0)),
+            "headers": _mask(pc.greater(pc.list_value_length(batch.column("headers")), 0)),
+        }
+
+    return judge
 
 
-def _count(test: pa.Array) -> int:
-    return int(pc.sum(test).as_py() or 0)
+def _mask(test: Any) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
+    return found.copy()

@@ -43,8 +43,8 @@ COMMIT_LOG = Format(
     layouts=(*_ENTRY, layouts.DLEDGER, layouts.DLEDGER_BLANK),
     tables=(RECORDS, MESSAGES),
     carries=frozenset(
-        {"value", "topic", "partition"}
-    ),  # offsets start at 0, times are whole milliseconds, names are not escaped
+        {"key", "topic", "partition", "headers"}
+    ),  # no null values, offsets without gaps, times in whole milliseconds; what properties cannot say stands in one of our own
     match=paths.is_commit_log,
     sniff=paths.sniff_commit_log,
     begin=paths.begin_commit_log,
@@ -56,6 +56,8 @@ COMMIT_LOG = Format(
     context=_in("reader", "context"),
     pick=_in("seek", "pick"),
     explain=_in("explanation", "explain_entry"),
+    write=_in("writer", "write"),
+    losses=_in("writer", "losses"),
     rules=_in("checks", "commit_log"),
 )
 COMPACTION_LOG = Format(
@@ -218,6 +220,7 @@ def _listed(kind: str, title: str, files: str, match: object) -> Format:
 FAMILY = Family(
     name="rocketmq",
     title="Apache RocketMQ",
+    restore=_in("properties", "restore"),
     works={verb: Deferred(f"rawlog.formats.rocketmq.{verb}", f"{verb}_store") for verb in ("rebuild", "repair")},
     formats=(
         COMMIT_LOG,

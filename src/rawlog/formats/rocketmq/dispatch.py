@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rawlog import columns
 from rawlog.format import File
-from rawlog.formats.rocketmq import COMMIT_LOG, config
+from rawlog.formats.rocketmq import COMMIT_LOG, config, text
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.kernels import text as text_kernels
@@ -26,7 +26,7 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.text import Pairs, escaped
+from rawlog.formats.rocketmq.text import escaped
 from rawlog.walk import walk
 
 Queue = tuple[str, int]
@@ -90,9 +90,9 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
     flags = rows[kernels.F_SYS_FLAG]
     transaction = flags & TRANSACTION_MASK
     properties, sizes = rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE]
-    pairs = Pairs.find(rows.data, properties, sizes, every=False)
+    special = text.special(rows.data, properties, sizes)
     tags = np.empty(len(rows), np.int64)
-    derive.hash_tags(rows.data, pairs.special, tags)
+    derive.hash_tags(rows.data, special, tags)
     topics = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]).dictionary_encode()
     names = [escaped(name) for name in topics.dictionary.to_pylist()]
     codes: NDArray[np.int64] = np.asarray(topics.indices, np.int64)
@@ -111,7 +111,7 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
     if b"INNER_MULTI_QUEUE_OFFSET" in rows.data.tobytes():
         _multi_dispatch(rows, dispatched, units, into)
     if with_keys:
-        _keys(rows, pairs, transaction != TRANSACTION_MASK, into)
+        _keys(rows, special, transaction != TRANSACTION_MASK, into)
 
 
 def _spread(
@@ -188,8 +188,7 @@ def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArra
                 into.units.setdefault((name, 0), []).append(unit)
 
 
-def _keys(rows: Messages, pairs: Pairs, take: NDArray[np.bool_], into: Derived) -> None:
-    special = pairs.special
+def _keys(rows: Messages, special: NDArray[np.int64], take: NDArray[np.bool_], into: Derived) -> None:
     room = int(np.maximum(special[text_kernels.S_KEYS_SIZE], 0).sum()) + 2 * len(rows) + 1
     hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
     count, _, status = derive.hash_keys(

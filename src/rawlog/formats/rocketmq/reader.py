@@ -325,7 +325,7 @@ def _record_batches(rows: Messages, found: Bodies, want: Want) -> Iterator[pa.Re
 
     made_columns: dict[str, pa.Array] = {}
     if names & {"key", "headers"}:
-        pairs = text.Pairs.find(found.data, properties, properties_sizes, every=True)
+        pairs = text.Pairs.take(found.data, properties, properties_sizes, every=True)
         if "key" in names:
             made_columns["key"] = pairs.special_bytes(text_kernels.S_KEYS)
         if "headers" in names:
@@ -354,7 +354,7 @@ _CODEC_NAMES = pa.array(["none", *CODECS, *(f"unknown {kind}" for kind in range(
 
 def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int) -> pa.Array:
     """Names by number; mostly all are the first (None)."""
-    return pa.repeat(names[0], count) if numbers is None else names.take(pa.array(numbers))
+    return columns.constant(names[0].as_py(), "string", count) if numbers is None else names.take(pa.array(numbers))
 
 
 def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
@@ -399,7 +399,7 @@ def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -
     if "topic" in names:
         made["topic"] = text.texts(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
     if names & {"properties", "keys", "tags", "unique_key"}:
-        pairs = text.Pairs.find(rows.data, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], every=False)
+        pairs = text.Pairs.take(rows.data, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], every=False)
         if "properties" in names:
             made["properties"] = pairs.map()
         for name, special in (

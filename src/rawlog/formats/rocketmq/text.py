@@ -7,14 +7,14 @@ Python's `backslashreplace` writes them, so that no row is refused and nothing v
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog import columns
+from rawlog.formats.rocketmq.kernels import fill
 from rawlog.formats.rocketmq.kernels import text as kernels
 from rawlog.formats.rocketmq.layouts import SysFlag
 from rawlog.frames import Bytes
@@ -27,10 +27,14 @@ MAP = arrow_type("map<string,string>")
 _KIND = arrow_type(HEADERS)
 
 
+def string_view(array: pa.Array) -> pa.Array:
+    """A binary array as strings, which it is known to hold."""
+    return pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count, array.offset)
+
+
 def as_text(array: pa.Array) -> pa.Array:
     """A binary array as strings; what is not UTF-8 is escaped."""
-    text = pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count, array.offset)
-    values = array.buffers()[2]
+    text, values = string_view(array), array.buffers()[2]
     if not values or not values.size or int(np.frombuffer(values, np.uint8).max()) < 0x80:
         return text  # ASCII throughout: no need to look at each
     try:
@@ -52,106 +56,124 @@ def texts(
     return as_text(columns.spans(data, starts, sizes, valid))
 
 
-@dataclass(slots=True)
-class Pairs:
-    """Where the properties of a run of messages stand, and the well-known ones among them."""
+def special(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the well-known properties of messages stand (`kernels.S_KEYS` …), a size of -1 for one that is not there."""
+    found = np.empty((kernels.SPECIAL, starts.size), np.int64)
+    kernels.find_special(data, starts, sizes, found)
+    return found
 
-    data: Bytes
-    row_offsets: pa.Buffer
-    pairs: NDArray[np.int32]
-    count: int
-    rows: int
-    special: NDArray[np.int64]
 
-    @classmethod
-    def find(cls, data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, every: bool) -> Pairs:
-        """All pieces in stored order, or (not `every`) what RocketMQ shows: of a repeated name the last, no empty values."""
-        rows, total = starts.size, int(sizes.sum())
-        offsets = pa.allocate_buffer((rows + 1) * 4)
-        special = np.empty((kernels.SPECIAL, rows), np.int64)
-        marks = np.empty((int(sizes.max()) if rows else 0) + kernels.MARKS_MORE, np.int32)
+class Filled:
+    """The columns of any size of a run of messages, filled by one pass over them.
+
+    `numbers` are positions and sizes by place (`kernels.fill.N_…`), `wanted` says which columns (`W_…`). Of properties `every` takes all pieces in
+    stored order; else what RocketMQ shows: of a repeated name the last, no empty values.
+    """
+
+    def __init__(
+        self, data: Bytes, bodies: Bytes, numbers: Sequence[NDArray[np.int64]], wanted: int, *, every: bool
+    ) -> None:
+        self.rows, self._high = numbers[0].size, True
+        strings = int(numbers[fill.N_PROPERTIES_SIZE].sum()) if wanted & fill.W_PROPERTIES else 0
         # Room for properties of a usual size first: memory that is never touched costs too. Then for as many as there can be.
-        for room in (total // USUAL + rows, total + rows + 1):
-            block = pa.allocate_buffer(max(room, 1) * 16)
-            pairs = np.frombuffer(block, np.int32).reshape(4, max(room, 1))
-            count, _, status = kernels.find_pairs(
-                data, starts, sizes, every, marks, special, np.frombuffer(offsets, np.int32), pairs
-            )
+        for pairs in (strings // USUAL + self.rows, strings + self.rows + 1):
+            self._allocate(numbers, wanted, strings, pairs)
+            status = fill.fill_rows(
+                data,
+                bodies,
+                tuple(numbers),
+                wanted,
+                every,
+                tuple(_bytes_of(text) for text in self._texts),
+                tuple(_numbers_of(offsets) for offsets in self._offsets),
+                self._valid,
+                self.good,
+                self._totals,
+            )[2]
             if status == Status.OK:
                 break
         assert status == Status.OK, "room for fewer properties than their bytes can hold"
-        return cls(data, offsets, pairs, int(count), rows, special)
+        self.totals = self._totals.tolist()
 
-    def special_text(self, start: int) -> pa.Array:
-        """A well-known property (`kernels.S_KEYS` …) as text, null where a message has none."""
-        sizes = self.special[start + 1]
-        return texts(self.data, self.special[start], sizes, sizes >= 0)
-
-    def special_bytes(self, start: int) -> pa.Array:
-        sizes = self.special[start + 1]
-        return columns.spans(self.data, self.special[start], sizes, sizes >= 0)
-
-    def _gather(self) -> tuple[pa.Array, pa.Array]:
-        """Names and values, both binary."""
-        count = self.count
-        sizes = self.pairs[1, :count]
-        value_sizes = np.maximum(self.pairs[3, :count], 0)
-        total, value_total = int(sizes.sum(dtype=np.int64)), int(value_sizes.sum(dtype=np.int64))
-        made = [pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(total + SLACK)]
-        made += [pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(value_total + SLACK)]
-        valid = np.full((count + 7) // 8, 0xFF, np.uint8)
-        nulls = kernels.gather_pairs(
-            self.data,
-            self.pairs,
-            count,
-            np.frombuffer(made[0], np.int32),
-            np.frombuffer(made[1], np.uint8),
-            np.frombuffer(made[2], np.int32),
-            np.frombuffer(made[3], np.uint8),
-            valid,
+    def _allocate(self, numbers: Sequence[NDArray[np.int64]], wanted: int, strings: int, pairs: int) -> None:
+        rows = self.rows
+        self._totals = np.zeros(fill.TOTALS, np.int64)
+        self.good = np.empty(rows if wanted & fill.W_CRC else 0, np.bool_)
+        sizes, counts = [0] * fill.COLUMNS, [-1] * (fill.COLUMNS + 1)
+        for column, bit in _WANTED:
+            if wanted & bit:
+                sizes[column], counts[column] = strings, rows
+        if wanted & fill.W_PAIRS:
+            counts[fill.C_NAME] = counts[fill.C_VALUE] = pairs
+        for column, bit, number in (
+            (fill.C_BODY, fill.W_BODY, fill.N_BODY_SIZE),
+            (fill.C_TOPIC, fill.W_TOPIC, fill.N_TOPIC_SIZE),
+        ):
+            if wanted & bit:
+                sizes[column] = int(numbers[number].sum())
+        hosts = ((fill.C_BORN_HOST, SysFlag.BORNHOST_V6), (fill.C_STORE_HOST, SysFlag.STOREHOST_V6))
+        for column, mask in (*hosts, (fill.C_ID, SysFlag.STOREHOST_V6)):
+            if counts[column] >= 0:
+                v4, v6 = _ID if column == fill.C_ID else _HOST
+                sizes[column] = rows * v4 + int(np.count_nonzero(numbers[fill.N_SYS_FLAG] & mask)) * (v6 - v4)
+        self._texts = [
+            pa.allocate_buffer(size + SLACK) if count >= 0 else None
+            for size, count in zip(sizes, counts, strict=False)
+        ]
+        self._offsets = [pa.allocate_buffer((count + 1) * 4) if count >= 0 else None for count in counts]
+        self._valid = tuple(
+            np.full((counts[column] + 7) // 8, 0xFF, np.uint8) if column in _NULLABLE else _NO_BYTES
+            for column in range(fill.COLUMNS)
         )
-        names = pa.Array.from_buffers(pa.binary(), count, [None, made[0], made[1].slice(0, total)], 0)
-        mask = pa.py_buffer(valid) if nulls else None
-        values = pa.Array.from_buffers(pa.binary(), count, [mask, made[2], made[3].slice(0, value_total)], int(nulls))
-        return names, values
+
+    def bytes(self, column: int) -> pa.Array:
+        """A column as it is (`kernels.fill.C_…`), null where a message has none."""
+        count = self.totals[fill.T_PAIRS] if column in (fill.C_NAME, fill.C_VALUE) else self.rows
+        nulls = self.totals[fill.T_NULLS + column]
+        mask = pa.py_buffer(self._valid[column]) if nulls else None
+        text, size = self._texts[column], self.totals[column]
+        assert text is not None
+        return pa.Array.from_buffers(pa.binary(), count, [mask, self._offsets[column], text.slice(0, size)], nulls)
+
+    def text(self, column: int) -> pa.Array:
+        """A column as strings; what is not UTF-8 is escaped."""
+        known = column not in (fill.C_BODY, fill.C_TOPIC) and not self.totals[fill.T_HIGH]
+        return string_view(self.bytes(column)) if known or column >= fill.C_BORN_HOST else as_text(self.bytes(column))
 
     def map(self) -> pa.Array:
-        names, values = self._gather()
-        return pa.MapArray.from_arrays(
-            pa.Array.from_buffers(pa.int32(), self.rows + 1, [None, self.row_offsets]),
-            as_text(names),
-            as_text(values),
-            type=MAP,
-        )
+        """The properties as a map."""
+        names, values = self.text(fill.C_NAME), self.text(fill.C_VALUE)
+        pairs = pa.StructArray.from_arrays([names, values], fields=[MAP.key_field, MAP.item_field])
+        return pa.Array.from_buffers(MAP, self.rows, [None, self._offsets[fill.C_ROW]], 0, 0, [pairs])
 
     def headers(self) -> pa.Array:
-        names, values = self._gather()
-        pairs = pa.StructArray.from_arrays([as_text(names), values], fields=list(_KIND.value_type))
-        return pa.ListArray.from_buffers(_KIND, self.rows, [None, self.row_offsets], 0, 0, [pairs])
+        """The properties as headers."""
+        names, values = self.text(fill.C_NAME), self.bytes(fill.C_VALUE)
+        pairs = pa.StructArray.from_arrays([names, values], fields=list(_KIND.value_type))
+        return pa.ListArray.from_buffers(_KIND, self.rows, [None, self._offsets[fill.C_ROW]], 0, 0, [pairs])
 
 
-def hosts(data: Bytes, positions: NDArray[np.int64], flags: NDArray[np.int64], mask: SysFlag) -> pa.Array:
-    """Addresses and ports as text, as Java shows them."""
-    room = positions.size * kernels.LARGEST_HOST + SLACK
-    return _formatted(
-        positions.size, room, lambda offsets, out: kernels.format_hosts(data, positions, flags, int(mask), offsets, out)
-    )
+_WANTED = (
+    (fill.C_BODY, fill.W_BODY),
+    (fill.C_TOPIC, fill.W_TOPIC),
+    (fill.C_NAME, fill.W_PAIRS),
+    (fill.C_VALUE, fill.W_PAIRS),
+    (fill.C_ROW, fill.W_PAIRS),
+    (fill.C_KEYS, fill.W_KEYS),
+    (fill.C_TAGS, fill.W_TAGS),
+    (fill.C_UNIQUE, fill.W_UNIQUE),
+    (fill.C_BORN_HOST, fill.W_BORN_HOST),
+    (fill.C_STORE_HOST, fill.W_STORE_HOST),
+    (fill.C_ID, fill.W_ID),
+)
+_NULLABLE = frozenset({fill.C_VALUE, fill.C_KEYS, fill.C_TAGS, fill.C_UNIQUE})
+_HOST, _ID = (kernels.HOST_TEXT_V4, kernels.HOST_TEXT_V6), (kernels.ID_V4, kernels.ID_V6)
+_NO_BYTES, _NO_NUMBERS = np.empty(0, np.uint8), np.empty(0, np.int32)
 
 
-def message_ids(
-    data: Bytes, positions: NDArray[np.int64], flags: NDArray[np.int64], physical: NDArray[np.int64]
-) -> pa.Array:
-    """Upstream offsetMsgId: store host and physical offset in hex."""
-    room, scratch = positions.size * 56 + SLACK, np.empty(8, np.uint8)
-    mask = int(SysFlag.STOREHOST_V6)
-    return _formatted(
-        positions.size,
-        room,
-        lambda offsets, out: kernels.format_ids(data, positions, flags, mask, physical, scratch, offsets, out),
-    )
+def _bytes_of(buffer: pa.Buffer | None) -> Bytes:
+    return _NO_BYTES if buffer is None else np.frombuffer(buffer, np.uint8)
 
 
-def _formatted(count: int, room: int, fill: Any) -> pa.Array:
-    offsets, out = pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(room, resizable=True)
-    written = int(fill(np.frombuffer(offsets, np.int32), np.frombuffer(out, np.uint8)))
-    return pa.Array.from_buffers(pa.string(), count, [None, offsets, out.slice(0, written)], 0)
+def _numbers_of(buffer: pa.Buffer | None) -> NDArray[np.int32]:
+    return _NO_NUMBERS if buffer is None else np.frombuffer(buffer, np.int32)

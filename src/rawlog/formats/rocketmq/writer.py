@@ -17,20 +17,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog import compression
-from rawlog.errors import EncodeError, OptionError
-from rawlog.format import File
-from rawlog.formats.rocketmq import paths
+from rawlog.errors import EncodeError, OptionError, unknown
+from rawlog.format import File, Judge
+from rawlog.formats.rocketmq import paths, properties
 from rawlog.formats.rocketmq.encoder import Entries, binary, host_bytes, host_flags
 from rawlog.formats.rocketmq.kernels import encode as kernels
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
     CODEC_SHIFT,
     CODEC_TYPES,
-    CRC_PROPERTY,
     LARGEST_BODY,
     MAGIC_BLANK,
-    NAME_VALUE,
-    PAIR_END,
     SysFlag,
 )
 from rawlog.formats.rocketmq.rebuild import Sizes, write_derived
@@ -42,7 +39,6 @@ OPTIONS = (
     "commitlog_size", "queue_size", "batch_queue_size", "ext_size", "index_slots", "index_entries", "delay_levels",
 )  # fmt: skip
 COMPRESS_OVER = 4096
-_SEPARATORS = (bytes([NAME_VALUE]), bytes([PAIR_END]))
 
 
 def blank(room: int) -> bytes:
@@ -112,23 +108,48 @@ class LogWriter:
         self.close_file(blank_entry=False)
 
 
+def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
+    """Rows of `records` as a store directory, as `write_store` does it; the number of rows."""
+    return write_store(batches, target, options, overwrite=overwrite).messages
+
+
+def check_options(options: Mapping[str, str]) -> Sizes:
+    """The file sizes asked for. OptionError for options that are none, or say what cannot be."""
+    for name in options:
+        if name not in OPTIONS:
+            raise unknown("option of rocketmq", name, OPTIONS)
+    for name, least in (("partition", 0), ("compress_over", 0)):
+        text = options.get(name, "0")
+        if not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise OptionError(f"{name} {text!r}: a whole number expected")
+    codec, derived = options.get("codec", "none"), options.get("derived", "full")
+    if codec != "none" and codec not in CODEC_TYPES:
+        raise unknown("codec of rocketmq", codec, ("none", *CODEC_TYPES))
+    if derived not in ("full", "none"):
+        raise unknown("value of derived", derived, ("full", "none"))
+    if options.get("crc_property", "false") not in ("true", "false"):
+        raise unknown("value of crc_property", options["crc_property"], ("true", "false"))
+    for name in ("store_host", "born_host"):
+        host_bytes(options.get(name, "127.0.0.1:10911"))
+    return Sizes().told(options)
+
+
 def write_store(
-    batches: Iterable[pa.RecordBatch], target: str | os.PathLike[str], options: Mapping[str, str] | None = None
+    batches: Iterable[pa.RecordBatch],
+    target: str | os.PathLike[str],
+    options: Mapping[str, str] | None = None,
+    *,
+    overwrite: bool = False,
 ) -> Report:
-    """Rows of `records` as a store directory. EncodeError for what no entry can hold; the target must not exist.
+    """Rows of `records` as a store directory. EncodeError for what no entry can hold; the target must not exist, unless `overwrite`.
 
     Options: `topic`, `partition` (where rows have none), `codec` (none, zlib, lz4, zstd) for bodies from `compress_over` bytes on,
     `store_host`, `born_host` (address:port), `crc_property`, the file sizes of the broker that shall read it (`rebuild.Sizes`), and
     `derived` = `full` (consume queues, index, checkpoint) or `none` (an empty `abort` makes the broker build them).
     """
     options = options or {}
-    for name in options:
-        if name not in OPTIONS:
-            from rawlog.errors import unknown
-
-            raise unknown("option of rocketmq", name, OPTIONS)
-    sizes = Sizes().told(options)
-    with new_directory(target) as stage:
+    sizes = check_options(options)
+    with new_directory(target, overwrite=overwrite) as stage:
         report = Report(os.fspath(target))
         log = LogWriter(stage / "commitlog", sizes.commit_log)
         numbering = _Numbering()
@@ -190,8 +211,9 @@ class _Numbering:
         self.queues: dict[str, int] = {}
         self.time = 1
 
-    def number(self, topics: pa.Array, queue_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The queue offset of every row."""
+    def number(self, topics: pa.Array, queue_ids: NDArray[np.int64], wanted: pa.Array) -> NDArray[np.int64]:
+        """The queue offset of every row: a queue begins with what its first row wants, and has no gaps."""
+        firsts = pc.fill_null(wanted, 0).to_numpy()
         encoded = topics.dictionary_encode()
         names, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices, np.int64)
         joined = (codes << 32) | queue_ids
@@ -199,7 +221,7 @@ class _Numbering:
         offsets = np.empty(joined.size, np.int64)
         for part in np.split(order, np.flatnonzero(np.diff(joined[order])) + 1):
             name, queue_id = names[int(codes[part[0]])], int(queue_ids[part[0]])
-            first = self.next.get((name, queue_id), 0)
+            first = self.next.get((name, queue_id), max(0, int(firsts[part[0]])))
             offsets[part] = first + np.arange(part.size)
             self.next[name, queue_id] = first + part.size
             self.queues[name] = max(queue_id, self.queues.get(name, 0))
@@ -214,18 +236,12 @@ class _Numbering:
 def entries_of(batch: pa.RecordBatch, options: Mapping[str, str], numbering: _Numbering) -> Entries:
     """The entries of rows, numbered on. EncodeError for what an entry cannot hold."""
     count = batch.num_rows
-    topics = _filled(batch.column("topic"), options.get("topic"), "topic", pa.string())
-    if pc.any(pc.equal(pc.binary_length(topics.cast(pa.binary())), 0)).as_py():
-        raise EncodeError("a row without a topic: give one with topic=NAME")
-    queue_ids = _filled(batch.column("partition"), int(options.get("partition", "0")), "partition", pa.int32())
-    queues = queue_ids.to_numpy().astype(np.int64)
-    if (queues < 0).any():
-        raise EncodeError("a queue id below zero")
+    topics, queues = _places(batch, options)
     micros = pc.fill_null(batch.column("timestamp").cast(pa.int64()), 0).to_numpy()
     born = micros // 1000
     numbers = np.zeros((kernels.NUMBERS, count), np.int64)
     numbers[kernels.N_QUEUE_ID] = queues
-    numbers[kernels.N_QUEUE_OFFSET] = numbering.number(topics, queues)
+    numbers[kernels.N_QUEUE_OFFSET] = numbering.number(topics, queues, batch.column("offset"))
     numbers[kernels.N_BORN_TIME] = born
     numbers[kernels.N_STORE_TIME] = numbering.times(born)
     store_host, store_v6 = host_bytes(options.get("store_host", "127.0.0.1:10911"))
@@ -239,9 +255,21 @@ def entries_of(batch: pa.RecordBatch, options: Mapping[str, str], numbering: _Nu
         np.broadcast_to(store_host, (count, store_host.size)).copy(),
         bodies,
         topics.cast(pa.binary()),
-        _properties(batch),
+        properties.encode(batch.column("key"), batch.column("headers")),
         options.get("crc_property", "false") == "true",
     )
+
+
+def _places(batch: pa.RecordBatch, options: Mapping[str, str]) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Topic and queue of every row. EncodeError for one that has none."""
+    topics = _filled(batch.column("topic"), options.get("topic"), "topic", pa.string())
+    if pc.any(pc.equal(pc.binary_length(topics.cast(pa.binary())), 0)).as_py():
+        raise EncodeError("a row without a topic: give one with topic=NAME")
+    queue_ids = _filled(batch.column("partition"), int(options.get("partition", "0")), "partition", pa.int32())
+    queues = queue_ids.to_numpy().astype(np.int64)
+    if (queues < 0).any():
+        raise EncodeError("a queue id below zero")
+    return topics, queues
 
 
 def _filled(array: pa.Array, value: Any, name: str, type: pa.DataType) -> pa.Array:
@@ -259,8 +287,6 @@ def _bodies(values: pa.Array, options: Mapping[str, str]) -> tuple[pa.Array, NDA
     flags = np.zeros(len(values), np.int64)
     lengths = np.diff(binary(values)[0])
     if codec != "none":
-        if codec not in CODEC_TYPES:
-            raise OptionError(f"codec {codec!r}: none, {', '.join(CODEC_TYPES)} expected")
         large = lengths >= over
         if large.any():
             values = pa.array(
@@ -280,52 +306,31 @@ def _bodies(values: pa.Array, options: Mapping[str, str]) -> tuple[pa.Array, NDA
     return values, flags
 
 
-def _properties(batch: pa.RecordBatch) -> pa.Array:
-    """The property string of every row: its headers, and KEYS from its key where no header has that name."""
-    keys, headers = batch.column("key"), batch.column("headers")
-    if not keys.null_count < len(keys) and not pc.any(pc.greater(pc.list_value_length(headers), 0)).as_py():
-        return pa.array([b""] * len(keys), pa.binary())
-    out = []
-    for key, pairs in zip(keys.to_pylist(), headers.to_pylist(), strict=True):
-        parts, has_keys = [], False
-        for pair in pairs or ():
-            name, value = pair["key"].encode(), pair["value"]
-            has_keys = has_keys or name == b"KEYS"
-            if name != CRC_PROPERTY and storable(name, value):
-                parts.append(name + b"\x01" + value + b"\x02")
-        if key and not has_keys and storable(b"KEYS", key):
-            parts.append(b"KEYS\x01" + key + b"\x02")
-        out.append(b"".join(parts))
-    return pa.array(out, pa.binary())
+def losses(options: Mapping[str, str]) -> Judge:
+    """What rows of `records` would read back otherwise than they are, once `properties.restore` has seen them.
+
+    OptionError for options that are none.
+    """
+    check_options(options)
+    numbering = _Numbering()
+
+    def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+        time = batch.column("timestamp")
+        topics, queues = _places(batch, options)
+        numbers = numbering.number(topics, queues, batch.column("offset"))
+        micros = pc.fill_null(time.cast(pa.int64()), 0).to_numpy()
+        return {
+            "value": _mask(batch.column("value").is_null()),
+            "timestamp": _mask(time.is_null()) | (micros % 1000 != 0),
+            "timestampType": _mask(pc.not_equal(batch.column("timestampType"), 0)),
+            "topic": _mask(batch.column("topic").is_null()),
+            "partition": _mask(batch.column("partition").is_null()),
+            "offset": _mask(pc.not_equal(batch.column("offset"), pa.array(numbers))),
+        }
+
+    return judge
 
 
-def storable(name: bytes, value: bytes | None) -> bool:
-    """Whether a property survives: it has a name and a value, and no separator in either."""
-    return bool(name) and bool(value) and not any(mark in name or mark in (value or b"") for mark in _SEPARATORS)
-
-
-def losses(batch: pa.RecordBatch, first: int, options: Mapping[str, str]) -> dict[str, int]:
-    """How many rows would read back otherwise than they are, by column. Offsets are judged by `offset_losses`, over all batches."""
-    lost: dict[str, int] = {}
-    key, headers = batch.column("key"), batch.column("headers")
-    lost["value"] = batch.column("value").null_count
-    lost["timestamp"] = batch.column("timestamp").null_count
-    micros = pc.fill_null(batch.column("timestamp").cast(pa.int64()), 0).to_numpy()
-    lost["timestamp"] += int(np.count_nonzero(micros % 1000))
-    lost["timestampType"] = int(
-        pc.sum(pc.fill_null(pc.not_equal(batch.column("timestampType"), 0), False)).as_py() or 0
-    )
-    lost["topic"] = batch.column("topic").null_count
-    lost["partition"] = batch.column("partition").null_count
-    lost["key"] = lost["headers"] = 0
-    for value, pairs in zip(key.to_pylist(), headers.to_pylist(), strict=True):
-        names = {pair["key"]: pair["value"] for pair in pairs or ()}
-        if "KEYS" in names:
-            lost["key"] += names["KEYS"] != value
-        elif value is not None:
-            lost["key"] += not storable(b"KEYS", value)
-        lost["headers"] += any(
-            pair["key"].encode() == CRC_PROPERTY or not storable(pair["key"].encode(), pair["value"])
-            for pair in pairs or ()
-        )
-    return {name: count for name, count in lost.items() if count}
+def _mask(test: Any) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = pc.fill_null(test, False).to_numpy(zero_copy_only=False)
+    return found.copy()

@@ -7,7 +7,7 @@ Nothing is taken twice and nothing is lost, whenever a run dies: a byte counts a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from rawlog import registry
@@ -17,11 +17,13 @@ from rawlog.format import File
 from rawlog.frames import Frames
 from rawlog.inspection import file_row, inspect_file, inspect_group
 from rawlog.jobs.ingest.commit import Commit
+from rawlog.jobs.ingest.folds import by_unit, fold, suited
 from rawlog.jobs.ingest.plan import Plan, packed
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
-from rawlog.jobs.lake import Lake, lake_name
-from rawlog.jobs.sheet import Sheet, Written
+from rawlog.jobs.lake import Lake, Overtaken, lake_name, unit_mark
+from rawlog.jobs.partitions import Cut, check_names
+from rawlog.jobs.sheet import Sheets
 from rawlog.rows import Part, read
 from rawlog.select import Selection
 from rawlog.storage import is_remote
@@ -30,9 +32,12 @@ from rawlog.tree import Tree
 
 __all__ = ["Ingest", "Ingested"]
 
+#: How often a run is planned anew because others took its sources, or because a file's index lies.
+ATTEMPTS = 10
+
 
 class Ingest(Job[Decoded, Ingested]):
-    """Take a tree into a lake. Use as a context manager: it holds the lake's lock and removes what a failed run left."""
+    """Take a tree into a lake. Use as a context manager: it removes what dead runs left, and what it left itself if it fails."""
 
     def __init__(
         self,
@@ -41,9 +46,11 @@ class Ingest(Job[Decoded, Ingested]):
         catalog: str | None = None,
         tables: Sequence[str] | None = None,
         selection: Selection | None = None,
+        partition_by: Sequence[str] | None = None,
     ) -> None:
         """`tables` are names of tables to fill, all that the files have if None. OptionError for an unknown one.
 
+        `partition_by` says how tables that are new are cut into partitions: by topic, partition, hour, day, month or year.
         AccessError if `lake` is none and cannot be made one.
         """
         if tables is not None:
@@ -51,8 +58,11 @@ class Ingest(Job[Decoded, Ingested]):
                 registry.table_named(name)
         self.names = None if tables is None else tuple(dict.fromkeys(tables))
         self.selection = (selection or Selection()).replace(errors="skip", columns=None, limit=None)
+        check_names(partition_by or ())
         self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
         self.stage = self.lake.path
+        self.partition_by = None if partition_by is None else check_names(partition_by)
+        self.cuts: Mapping[str, Sequence[Cut]] = {}
         self.uncut: frozenset[str] = frozenset()
         self._plan: Plan | None = None
 
@@ -78,12 +88,19 @@ class Ingest(Job[Decoded, Ingested]):
             self.lake.__exit__()
 
     def complete(self, run: Callable[[], Ingested]) -> Ingested:
-        """Run with an engine; once more, with some files read whole, if their indexes turn out to lie about where frames begin."""
-        try:
-            return run()
-        except Recut as recut:
-            self.uncut |= recut.paths
-            return run()
+        """Run with an engine, and again as long as the plan turns out not to hold.
+
+        That is so where indexes lie about where frames begin (those files are read whole then), and where another run took
+        some of the sources meanwhile (what is left is planned anew).
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                return run()
+            except Recut as recut:
+                self.uncut |= recut.paths
+            except Overtaken:
+                continue
+        return run()
 
     # Plan -------------------------------------------------------------------------------------------------------------
 
@@ -92,10 +109,22 @@ class Ingest(Job[Decoded, Ingested]):
         assert self.lake is not None
         if self._plan is not None:
             self.lake.sweep(self._plan.run)
-        self._plan = planned = Plan(self.lake, self._inside(tree), tree, self._tables(tree), self.selection, self.uncut)
+        self._plan = planned = Plan(
+            self.lake,
+            self._inside(tree),
+            tree,
+            self._tables(tree),
+            self.selection,
+            self.uncut,
+            self.partition_by,
+        )
+        self.cuts = planned.cuts
         tasks = [Task(planned.run, files=files) for files in packed(planned.to_inspect, lambda file: file.size)]
         tasks += [Task(planned.run, groups=groups) for groups in packed(planned.groups, _bytes)]
         tasks += [Task(planned.run, pieces=pieces) for pieces in packed(planned.pieces, lambda piece: piece.size)]
+        units = by_unit([one for folds in planned.folds.values() for one in folds])
+        for run in packed(units, lambda unit: sum(one.size for one in unit)):
+            tasks.append(Task(planned.run, folds=tuple(one for unit in run for one in unit)))
         return [Split(number, _size(task), task) for number, task in enumerate(tasks)]
 
     def _inside(self, tree: Tree) -> Tree:
@@ -106,9 +135,8 @@ class Ingest(Job[Decoded, Ingested]):
         return Tree(tree.roots, tuple(kept))
 
     def _tables(self, tree: Tree) -> list[Table]:
-        """The tables to fill by decoding: without `files` and `findings`, which come of looking, and what is made of other tables."""
-        folded = {name for family in registry.families() for name in family.folds}
-        able = [name for name in tree.tables if name not in (FILES.name, FINDINGS.name) and name not in folded]
+        """The tables to fill by decoding or folding: without `files` and `findings`, which come of looking."""
+        able = [name for name in tree.tables if name not in (FILES.name, FINDINGS.name)]
         if self.names is not None:
             for name in self.names:
                 if name not in tree.tables and name not in registry.tables():
@@ -121,36 +149,38 @@ class Ingest(Job[Decoded, Ingested]):
     def work(self, split: Split, stage: Stage) -> Decoded:
         """Look at the split's files, decode its pieces, and write what comes of it as Parquet below the lake."""
         task: Task = split.task
-        sheets = _Sheets(stage, task.run)
+        sheets = Sheets(lambda table: _data_path(stage.path, table, task.run), stage.name, self.cuts)
         try:
-            if not task.pieces:
-                return self._inspect(split.number, task, sheets, stage)
-            return self._decode(split.number, task, sheets, stage)
+            if task.pieces:
+                return self._decode(split.number, task, sheets, stage)
+            if task.folds:
+                return self._fold(split.number, task, sheets, stage)
+            return self._inspect(split.number, task, sheets, stage)
         except BaseException:
             sheets.discard()
             raise
 
-    def _inspect(self, number: int, task: Task, sheets: _Sheets, stage: Stage) -> Decoded:
+    def _inspect(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
         for file in task.files:
             every.items += inspect_file(file, None, lambda seen: stage.advance(seen.reached, len(seen))).items
-            sheets[FILES].add(file_row(file))
+            sheets.add(FILES, file_row(file))
         for group in task.groups:
             every.items += inspect_group(group).items
             stage.advance(_bytes(group))
         for batch in every.to_arrow().to_batches():
-            sheets[FINDINGS].add(batch)
+            sheets.add(FINDINGS, batch)
         return Decoded(number, sheets.close(), files=task.files, errors=every.errors, warnings=every.warnings)
 
-    def _decode(self, number: int, task: Task, sheets: _Sheets, stage: Stage) -> Decoded:
+    def _decode(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
         reached: list[Reached] = []
         for piece in task.pieces:
             for name, part in piece.parts:
                 table = registry.table_named(name)
                 trace = _Trace(part, stage if part is piece.parts[0][1] else None)
                 try:
-                    for batch in read(part, table, self.selection, None, trace.see):
-                        sheets[table].add(batch)
+                    for batch in read(part, table, suited(self.selection, table), None, trace.see):
+                        sheets.add(table, batch)
                 except AccessError:
                     # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for again.
                     if trace.windows or os.path.lexists(part.file.path) or is_remote(part.file.path):
@@ -161,6 +191,25 @@ class Ingest(Job[Decoded, Ingested]):
                     pass
                 reached.append(Reached(name, part, trace.stop, trace.frames))
         return Decoded(number, sheets.close(), reached=tuple(reached))
+
+    def _fold(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
+        notes: list[str] = []
+        folded = []
+        for one in task.folds:
+            table = registry.table_named(one.table)
+            mark = unit_mark(one.unit)
+            try:
+                for batch in fold(one, table, suited(self.selection, table)):
+                    sheets.add(table, batch, mark)
+            except (AccessError, DataError) as error:
+                # Whole or not at all: part of a state would be a wrong one.
+                sheets.forget(table, mark)
+                notes.append(f"{one.table} of {one.unit} stays as it was: {str(error).splitlines()[0]}")
+                continue
+            sheets.finish(table, mark)
+            folded.append(one)
+            stage.advance(one.size)
+        return Decoded(number, sheets.close(), folded=tuple(folded), notes=tuple(notes))
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
@@ -187,29 +236,14 @@ class _Trace:
         self.stop = frames.reached_in_file
 
 
-class _Sheets:
-    """The data files of one attempt at a split, opened as tables are met."""
-
-    def __init__(self, stage: Stage, run: str) -> None:
-        self.stage, self.run = stage, run
-        self.open: dict[str, Sheet] = {}
-
-    def __getitem__(self, table: Table) -> Sheet:
-        if table.name not in self.open:
-            folder = f"{self.stage.path}/{lake_name(table).replace('.', '/')}/data/{self.run}"
-            self.open[table.name] = Sheet(f"{folder}/{self.stage.name}.parquet", table)
-        return self.open[table.name]
-
-    def close(self) -> tuple[Written, ...]:
-        return tuple(written for sheet in self.open.values() if (written := sheet.close()) is not None)
-
-    def discard(self) -> None:
-        for sheet in self.open.values():
-            sheet.discard()
+def _data_path(lake: str, table: Table, run: str) -> str:
+    return f"{lake}/{lake_name(table).replace('.', '/')}/data/{run}"
 
 
 def _size(task: Task) -> int:
-    return _bytes(task.files) + sum(map(_bytes, task.groups)) + sum(piece.size for piece in task.pieces)
+    folded = {one.unit: one.size for one in task.folds}
+    looked_at = _bytes(task.files) + sum(map(_bytes, task.groups))
+    return looked_at + sum(piece.size for piece in task.pieces) + sum(folded.values())
 
 
 def _bytes(files: Sequence[File]) -> int:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from rawlog import __version__, registry
 from rawlog.format import File
 from rawlog.inspection import inspect_tree
+from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.plan import Plan, mark
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut
-from rawlog.jobs.lake import JOBS, Lake, Taken, lake_name
+from rawlog.jobs.lake import JOBS, History, Lake, Taken, lake_name
 from rawlog.jobs.sheet import Sheet, Written
 from rawlog.tables import FILES, FINDINGS, RECORDS, Table
 
@@ -44,16 +45,17 @@ class Commit:
             self._together()
         for table in planned.tables:
             before = {path: planned.starts[table.name][path] for path in sources[table.name]}
-            self._commit(table, sources[table.name], before=before)
+            self._commit(table, sources[table.name], before=before, cuts=planned.cuts[table.name])
+        folded = [table for table in planned.folded if self._commit_fold(table)]
         if looked:
             seen = {file.path: _looked_at(file) for file in looked}
-            self._commit(FILES, seen, replacing=_paths_in(self._known(FILES, seen)))
-            self._commit(FINDINGS, seen, replacing=self._old_findings(seen))
+            self._commit(FILES, seen, replacing=lambda _, history: _paths_in(_known(history, seen)))
+            self._commit(FINDINGS, seen, replacing=lambda table, history: self._old_findings(table, history, seen))
         for table in (RECORDS, FILES, FINDINGS, JOBS):
-            self.lake.ensure(table)
+            self.lake.ensure(table, planned.cuts.get(table.name, ()))
         size = sum(reached.stop - (reached.part.start or 0) for reached in self._first_reached())
         outcome = self._outcome(len({*(file.path for file in looked), *(p for s in sources.values() for p in s)}), size)
-        if looked or any(sources.values()):
+        if looked or folded or any(sources.values()):
             self._write_job(outcome)
         return outcome
 
@@ -63,7 +65,24 @@ class Commit:
                 table, self.plan.run, self.files.get(table.name, []), sources, selection=self.plan.chosen, **more
             )
         else:
+            self.lake.ensure(table, more.get("cuts", ()))
+
+    def _commit_fold(self, table: Table) -> bool:
+        """Exchange the units of a folded table that were made anew; whether there were any."""
+        done = [fold for one in self.done for fold in one.folded if fold.table == table.name]
+        if not done:
             self.lake.ensure(table)
+            return False
+        known = self.plan.histories[table.name].units
+        self.lake.commit(
+            table,
+            self.plan.run,
+            self.files.get(table.name, []),
+            {},
+            units=folds.units(done, self.plan.chosen),
+            units_before={fold.unit: known.get(fold.unit) for fold in done},
+        )
+        return True
 
     def _sources(self, table: Table) -> dict[str, Taken]:
         """How far every source of a table is now. Recut if a file's parts do not meet."""
@@ -114,18 +133,13 @@ class Commit:
         if written is not None:
             self._count(written)
 
-    def _known(self, table: Table, paths: Iterable[str]) -> list[str]:
-        known = self.plan.histories[table.name].sources
-        return [path for path in paths if path in known]
-
-    def _old_findings(self, seen: Mapping[str, Taken]) -> Any:
+    def _old_findings(self, table: Any, history: History, seen: Mapping[str, Taken]) -> Any:
         """An expression for the findings that the new ones replace: on the files looked at, and on files together."""
         from pyiceberg.expressions import And, Or
 
-        table = self.lake.load(lake_name(FINDINGS))
-        if table is None or table.current_snapshot() is None:
+        if table.current_snapshot() is None:
             return None
-        by_path = _paths_in(self._known(FINDINGS, seen))
+        by_path = _paths_in(_known(history, seen))
         families = registry.families()
         in_groups = {one.code for family in families for one in family.all_group_rules}
         in_trees = {one.code for family in families for one in family.all_rules}
@@ -133,9 +147,8 @@ class Commit:
         here = {file.path for file in self.plan.tree}
         if not in_groups | in_trees:
             return by_path
-        with self.lake.told():
-            filtered = table.scan(row_filter=_among("code", sorted(in_groups | in_trees)))
-            found = filtered.select("code", "path").to_arrow().to_pylist()
+        filtered = table.scan(row_filter=_among("code", sorted(in_groups | in_trees)))
+        found = filtered.select("code", "path").to_arrow().to_pylist()
         # What several files showed together is on any of them, also on one that has not changed itself.
         old = {
             (row["code"], row["path"])
@@ -149,7 +162,8 @@ class Commit:
         return result
 
     def _outcome(self, files: int, size: int) -> Ingested:
-        tables = {lake_name(table): self.rows.get(table.name, 0) for table in (*self.plan.tables, FILES, FINDINGS)}
+        every = (*self.plan.tables, *self.plan.folded, FILES, FINDINGS)
+        tables = {lake_name(table): self.rows.get(table.name, 0) for table in every}
         return Ingested(
             self.plan.run,
             self.lake.path,
@@ -160,7 +174,7 @@ class Commit:
             self.errors,
             self.warnings,
             tuple(sorted(self.plan.refused.items())),
-            tuple(self.plan.notes()),
+            (*self.plan.notes(), *(note for one in self.done for note in one.notes)),
         )
 
     def _write_job(self, outcome: Ingested) -> None:
@@ -186,6 +200,10 @@ class Commit:
 
 def _looked_at(file: File) -> Taken:
     return Taken(file.size, file.modified, file.size, 0, 0)
+
+
+def _known(history: History, paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if path in history.sources]
 
 
 def _paths_in(paths: Sequence[str]) -> Any:

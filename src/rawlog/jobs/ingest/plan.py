@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rawlog import registry, rows
-from rawlog.errors import AccessError
+from rawlog.errors import AccessError, OptionError
 from rawlog.format import File
+from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.values import Piece
 from rawlog.jobs.lake import History, Lake, Taken, lake_name
+from rawlog.jobs.partitions import Cut, cuts_of
 from rawlog.rows import Part
 from rawlog.select import Selection
 from rawlog.storage import Source
@@ -39,17 +40,29 @@ class Plan:
         tables: Sequence[Table],
         selection: Selection,
         uncut: frozenset[str],
+        partition_by: Sequence[str] | None = None,
     ) -> None:
-        """`tree` is what is wanted of the `whole` tree, whose other files may still say something of those."""
-        self.run = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:8]
+        """`tree` is what is wanted of the `whole` tree, whose other files may still say something of those.
+
+        OptionError if a table is there already with other partitions than are asked for.
+        """
+        assert lake.writer is not None, "only inside `with`"
+        self.run = lake.writer.new_run()
         self.started = time.time()
-        self.tree, self.whole, self.tables, self.selection, self.uncut = tree, whole, tables, selection, uncut
+        self.tree, self.whole, self.selection, self.uncut = tree, whole, selection, uncut
+        self.tables = [table for table in tables if folds.family_of(table.name) is None]
+        self.folded = [table for table in tables if folds.family_of(table.name) is not None]
         self.chosen = _selection_text(selection)
         self.histories: dict[str, History] = {
             table.name: lake.history(lake_name(table)) for table in (*tables, FILES, FINDINGS)
         }
+        self.cuts = {table.name: _cuts(lake, table, partition_by) for table in self.tables}
+        self.folds = {
+            table.name: list(folds.due(table.name, whole, self.histories[table.name], self.chosen))
+            for table in self.folded
+        }
         self.refused: dict[str, str] = {}
-        pending = {table.name: self._pending(table) for table in tables}
+        pending = {table.name: self._pending(table) for table in self.tables}
         self.starts: dict[str, dict[str, Taken | None]] = {
             name: {path: taken for path, taken in found.items() if path not in self.refused}
             for name, found in pending.items()
@@ -101,7 +114,7 @@ class Plan:
         for table in self.tables:
             for path, taken in self.starts[table.name].items():
                 group = self.whole.group_of(files[path])
-                part = rows.whole(files[path], group, table, self.selection)
+                part = rows.whole(files[path], group, table, folds.suited(self.selection, table))
                 # Not beyond the size it had when it was listed: every table sees the same bytes of a file that grows.
                 part = replace(part, stop=files[path].size)
                 if taken is not None and taken.stop:
@@ -130,6 +143,16 @@ class Plan:
             for earlier, paths in sorted(others.items())
             if earlier
         ]
+
+
+def _cuts(lake: Lake, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
+    """How the data files of a table are cut: as it was made, or as is asked if it is new."""
+    wanted = cuts_of(table, partition_by or ())
+    there = lake.cuts(table)
+    if there is not None and partition_by is not None and there != wanted:
+        has = ", ".join(map(str, there)) or "nothing"
+        raise OptionError(f"{lake.path}: table {lake_name(table)} is there already, partitioned by {has}")
+    return wanted if there is None else there
 
 
 def packed(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rawlog.errors import RawlogError
 from rawlog.format import File
+from rawlog.jobs.ingest.folds import Fold
 from rawlog.jobs.job import Done, Outcome
 from rawlog.jobs.sheet import Written
 from rawlog.rows import Part
@@ -36,12 +37,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one split does: files to look at alone, groups of files to look at together, pieces to decode."""
+    """What one split does: files to look at alone, groups of files to look at together, pieces to decode, units to fold."""
 
     run: str
     files: tuple[File, ...] = ()
     groups: tuple[tuple[File, ...], ...] = ()
     pieces: tuple[Piece, ...] = ()
+    folds: tuple[Fold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Decoded(Done):
 
     written: tuple[Written, ...]
     reached: tuple[Reached, ...] = ()
+    folded: tuple[Fold, ...] = ()
+    notes: tuple[str, ...] = ()
     files: tuple[File, ...] = ()
     errors: int = 0
     warnings: int = 0

@@ -1,0 +1,88 @@
+"""What `query` and `sql` share: their options, the engine that these ask for, and the printing of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rawlog.cli import engine, options, output
+from rawlog.errors import OptionError
+
+if TYPE_CHECKING:
+    from rawlog.sql.engine import Answer, Engine
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def asking(function: F) -> F:
+    """The options of a verb that asks in SQL."""
+    function = click.option(
+        "--errors",
+        type=click.Choice(["raise", "skip"]),
+        default="raise",
+        show_default=True,
+        help="At damage in a file: end with exit code 1, or go on behind it.",
+    )(function)
+    function = click.option(
+        "--engine",
+        type=click.Choice(["spark", "duckdb", "local"]),
+        default="spark",
+        show_default=True,
+        help="duckdb (or local): in this process, without a JVM, in DuckDB's SQL; the extra `duckdb`.",
+    )(function)
+    return options.output(engine.spark(function))
+
+
+def open_engine(given: dict[str, Any], paths: Sequence[str], first: str | None = None) -> Engine:
+    """The engine that the options ask for, with the views of the paths; what the `first` question wants is made ready meanwhile.
+
+    OptionError for options that contradict one another, AccessError for a path that is not there.
+    """
+    from rawlog.sql.views import sources, views
+
+    asked = sources(paths)
+    found = lambda: [view for source in asked for view in views(source, given["errors"])]  # noqa: E731
+    if given["engine"] != "spark":
+        if given["master"] or given["conf"]:
+            raise OptionError(f"--master and --conf are Spark's: leave --engine {given['engine']} out")
+        from rawlog.sql.duck import DuckEngine
+
+        return DuckEngine(found())
+    engine.settings(given["conf"])
+    from rawlog.spark.query import SparkEngine
+    from rawlog.spark.session import is_embedded
+
+    embedded = is_embedded(given["master"])
+
+    def look() -> SparkEngine:
+        made = SparkEngine(lambda: started[0], found(), embedded=embedded)
+        if first is not None:
+            made.prepare(first)
+        return made
+
+    # Looking at the paths, and decoding small ones, takes as long as the JVM needs to start: both at once, but a bad path is told first.
+    started: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        engine.quick(looking)
+        started.append(engine.start(given, bare=True))
+        return looking.result()
+
+
+def show(given: dict[str, Any], answer: Answer) -> int:
+    """Print an answer as the options ask for; the number of rows."""
+    printer = output.printer(given, answer.table)
+    schema, count = answer.schema, 0
+    if printer.columns is not None:
+        import pyarrow as pa
+
+        schema = pa.schema([schema.field(name) for name in printer.columns])
+    with printer:
+        printer.begin(schema)
+        for batch in answer.batches():
+            count += batch.num_rows
+            printer.write(batch if printer.columns is None else batch.select(list(printer.columns)))
+    return count

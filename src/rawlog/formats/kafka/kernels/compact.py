@@ -1,0 +1,259 @@
+"""What compaction asks of records and batches: where their keys are, which offset is a key's latest, which transactions are aborted.
+
+The map is Kafka's (SkimpyOffsetMap): slots of 24 bytes, the MD5 of a key and the latest offset it was seen at. The fate of batches in
+transactions is CleanedTransactionMetadata's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rawlog.formats.kafka.layouts import CODEC_MASK, SMALLEST_RECORD, Attributes, ControlType
+from rawlog.kernels import inline, kernel
+from rawlog.kernels.ints import read_i16, read_i32, wrap_i64
+from rawlog.kernels.md5 import LOW, digest
+from rawlog.kernels.varint import read_varint, read_varlong
+from rawlog.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
+
+SLOT = 3
+"""Numbers in a slot of the map: the two of a key's digest, and its latest offset plus one (0: free)."""
+SIZE, LATEST, STATE = 0, 1, 2
+"""What the map keeps beside its slots: keys in it, and the last offset that it covers."""
+
+ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
+OTHER, EMPTY, DATA = -1, -2, -3
+"""What a batch is where it is no marker: a control batch of another type, one without records, or no control batch."""
+_CONTROL, _TRANSACTIONAL = int(Attributes.CONTROL), int(Attributes.TRANSACTIONAL)
+_TYPE = 2  # of a control record's key, behind its version
+_KEY = 4
+_COORDINATOR, _MARKER = 2, 6  # of a marker's value, behind its version
+
+
+@kernel
+def locate_records_v2(
+    data: Any, starts: Any, stops: Any, counts: Any, base_offsets: Any, offsets: Any, keys: Any, sizes: Any, nulls: Any
+) -> Any:
+    """Find offset, key (size -1: none) and whether the value is null of all records of a run of batches. -> (count, position, status)
+
+    `data[starts[i]:stops[i]]` are those of batch i. Of a failure `count` tells the records before it. What stands behind a
+    value's length is not looked at.
+    """
+    row = 0
+    for batch in range(starts.size):
+        position, stop = np.int64(starts[batch]), np.int64(stops[batch])
+        count, base = np.int64(counts[batch]), np.int64(base_offsets[batch])
+        if count == 0:
+            continue
+        if count < 0 or count > (stop - position) // SMALLEST_RECORD:
+            return row, position, BAD_COUNT
+        if offsets.size - row < count:
+            return row, position, FULL
+        for _ in range(count):
+            start = position
+            size, position = read_varint(data, position, stop)
+            if position < 0:
+                return row, start, BAD_VARINT
+            if size < 1 or stop - position < size:
+                return row, start, BAD_LENGTH
+            end = position + size
+            _, position = read_varlong(data, position + 1, end)  # behind the attributes, which nobody uses
+            if position < 0:
+                return row, start, BAD_VARINT
+            delta, position = read_varint(data, position, end)
+            if position < 0:
+                return row, start, BAD_VARINT
+            size, position = read_varint(data, position, end)
+            if position < 0:
+                return row, start, BAD_VARINT
+            if end - position < size:
+                return row, start, BAD_LENGTH
+            keys[row] = position
+            sizes[row] = max(size, np.int64(-1))
+            position += max(size, np.int64(0))
+            size, position = read_varint(data, position, end)
+            if position < 0:
+                return row, start, BAD_VARINT
+            if end - position < size:
+                return row, start, BAD_LENGTH
+            nulls[row] = size < 0
+            offsets[row] = wrap_i64(base + delta)
+            row += 1
+            position = end
+        if position != stop:
+            return row, position, TRAILING
+    return row, np.int64(data.size), OK
+
+
+@inline
+def _slot(table: Any, low: Any, high: Any) -> Any:
+    """Where a digest stands in the map, or the free slot where it would."""
+    slots = table.shape[0]
+    at = ((low & LOW) * slots) >> 32
+    while table[at, 2] != 0 and (table[at, 0] != low or table[at, 1] != high):
+        at += 1
+        if at == slots:
+            at = 0
+    return at
+
+
+@kernel
+def map_keys(
+    data: Any,
+    firsts: Any,
+    last_offsets: Any,
+    offsets: Any,
+    keys: Any,
+    sizes: Any,
+    first_dirty: Any,
+    most: Any,
+    table: Any,
+    state: Any,
+    scratch: Any,
+) -> Any:
+    """Put the keys of rows firsts[i] to firsts[i + 1] of every batch i into the map. -> (batches, rows, status)
+
+    FULL: the map holds `most` keys and a record with a key comes; it ends in front of that one.
+    """
+    for batch in range(last_offsets.size):
+        for row in range(firsts[batch], firsts[batch + 1]):
+            offset = np.int64(offsets[row])
+            if sizes[row] < 0 or offset < first_dirty:
+                continue
+            if state[SIZE] >= most:
+                return batch, row, FULL
+            low, high = digest(data, np.int64(keys[row]), np.int64(sizes[row]), scratch)
+            at = _slot(table, low, high)
+            if table[at, 2] == 0:
+                table[at, 0] = low
+                table[at, 1] = high
+                state[SIZE] += 1
+            table[at, 2] = offset + 1
+            state[LATEST] = offset
+        if last_offsets[batch] >= first_dirty:
+            state[LATEST] = last_offsets[batch]
+    return last_offsets.size, firsts[last_offsets.size], OK
+
+
+@kernel
+def judge_records(
+    data: Any,
+    firsts: Any,
+    keeps_deletes: Any,
+    offsets: Any,
+    keys: Any,
+    sizes: Any,
+    nulls: Any,
+    table: Any,
+    latest: Any,
+    scratch: Any,
+    keep: Any,
+) -> Any:
+    """Say of every record whether compaction keeps it. -> (batches, rows without a key that are dropped, status)"""
+    without = np.int64(0)
+    for batch in range(keeps_deletes.size):
+        for row in range(firsts[batch], firsts[batch + 1]):
+            offset = np.int64(offsets[row])
+            if offset > latest:
+                keep[row] = True
+            elif sizes[row] < 0:
+                keep[row] = False
+                without += 1
+            elif nulls[row] and not keeps_deletes[batch]:
+                keep[row] = False
+            else:
+                low, high = digest(data, np.int64(keys[row]), np.int64(sizes[row]), scratch)
+                keep[row] = offset + 1 >= table[_slot(table, low, high), 2]
+    return keeps_deletes.size, without, OK
+
+
+@kernel
+def read_markers(data: Any, starts: Any, stops: Any, attributes: Any, counts: Any, records: Any, out: Any) -> Any:
+    """What every batch is: DATA, EMPTY, OTHER, or the type of the marker it holds, with what the marker says. -> (count, position, status)
+
+    `out` has three rows: type, coordinator epoch and the delta of the record's time. `records` is how far behind a batch's start
+    its records begin. A control batch that is compressed, which no broker writes, counts as OTHER.
+    """
+    for index in range(starts.size):
+        out[1, index] = -1
+        out[2, index] = 0
+        if attributes[index] & _CONTROL == 0:
+            out[0, index] = DATA
+            continue
+        out[0, index] = EMPTY if counts[index] <= 0 else OTHER
+        if counts[index] <= 0 or attributes[index] & CODEC_MASK != 0:
+            continue
+        position, stop = np.int64(starts[index]) + records, np.int64(stops[index])
+        size, position = read_varint(data, position, stop)
+        if position < 0 or size < 1 or stop - position < size:
+            continue
+        stop = position + size
+        delta, position = read_varlong(data, position + 1, stop)
+        if position < 0:
+            continue
+        _, position = read_varint(data, position, stop)
+        if position < 0:
+            continue
+        size, position = read_varint(data, position, stop)
+        if position < 0 or size < _KEY or stop - position < size:
+            continue
+        kind = read_i16(data, position + _TYPE)
+        position += size
+        if kind in (ABORT, COMMIT):
+            out[0, index] = kind
+            out[2, index] = delta
+            size, position = read_varint(data, position, stop)
+            if position >= 0 and size >= _MARKER and stop - position >= size:
+                out[1, index] = read_i32(data, position + _COORDINATOR)
+    return starts.size, np.int64(data.size), OK
+
+
+@kernel
+def judge_batches(
+    last_offsets: Any,
+    attributes: Any,
+    kinds: Any,
+    producers: Any,
+    aborted_firsts: Any,
+    aborted_producers: Any,
+    state: Any,
+    ongoing: Any,
+    committed: Any,
+    seen: Any,
+    kept: Any,
+    discard: Any,
+) -> Any:
+    """Say of every batch whether its transaction lets go of it, in log order. -> (count, position, status)
+
+    Aborted transactions come sorted by their first offset; `state[0]` is how many of them have begun. Producers are numbered from 0
+    (-1: none): `ongoing` has a producer's aborted transaction plus one, `committed` whether a batch of one that was not aborted was
+    seen since the last marker. `seen` marks aborted transactions of which a batch was met, `kept` those whose marker therefore stays.
+    """
+    for index in range(last_offsets.size):
+        last, producer, kind = np.int64(last_offsets[index]), np.int64(producers[index]), kinds[index]
+        while state[0] < aborted_firsts.size and aborted_firsts[state[0]] <= last:
+            owner = aborted_producers[state[0]]
+            state[0] += 1
+            if ongoing[owner] == 0:
+                ongoing[owner] = state[0]
+        discard[index] = False
+        if kind == DATA:
+            if attributes[index] & _TRANSACTIONAL != 0 and producer >= 0:
+                if ongoing[producer] != 0:
+                    seen[ongoing[producer] - 1] = True
+                    discard[index] = True
+                else:
+                    committed[producer] = True
+        elif kind == EMPTY:
+            discard[index] = True
+        elif kind == ABORT and producer >= 0:
+            number = ongoing[producer]
+            ongoing[producer] = 0
+            discard[index] = number == 0 or not seen[number - 1]
+            if not discard[index]:
+                kept[number - 1] = True
+        elif kind == COMMIT and producer >= 0:
+            discard[index] = not committed[producer]
+            committed[producer] = False
+    return last_offsets.size, np.int64(0), OK

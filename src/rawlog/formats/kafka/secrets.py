@@ -1,0 +1,94 @@
+"""Secrets in metadata logs: what `records` shows of a record that holds salts, keys or passwords.
+
+The secret bytes are overwritten with asterisks, as many as there were, so that the record still decodes. What works on bytes
+(rebuild, repair, restore) never comes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rawlog.errors import DataError, OptionError
+from rawlog.format import Want
+from rawlog.formats.kafka import log
+from rawlog.formats.kafka.meanings import SECRET_CONFIGS, SECRETS, is_secret
+from rawlog.formats.kafka.messages import FRAME_VERSION, decode_framed, encode_framed, frame_head, framed_types
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.frames import Frames
+
+STAR = b"*"
+OPTION = "showSecrets"
+HOLDERS = (*SECRETS, "ConfigRecord")
+"""The metadata records that may hold a secret."""
+
+
+def shows_secrets(options: Mapping[str, str]) -> bool:
+    """Whether secrets are to be shown. OptionError if that is neither true nor false."""
+    for name, given in options.items():
+        if name.replace("_", "").replace("-", "").lower() == OPTION.lower():
+            if str(given).strip().lower() not in ("true", "false"):
+                raise OptionError(f"option {OPTION} {given!r}: true or false expected")
+            return str(given).strip().lower() == "true"
+    return False
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """The rows of a log as `log.decode` gives them; of a metadata log, or one that may be, without its secrets unless asked for."""
+    rows = log.decode(frames, want)
+    if want.file.place.topic not in (METADATA_TOPIC, None) or "value" not in want.table.names:
+        return rows
+    return rows if shows_secrets(want.options) else map(without_secrets, rows)
+
+
+def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows whose values show no secret of a metadata record."""
+    values = batch.column("value")
+    numbers = [number for number, schema in framed_types().items() if schema.name in HOLDERS]
+    found = None
+    for number in numbers:
+        begins = pc.starts_with(values, pattern=bytes((FRAME_VERSION, number)))
+        found = begins if found is None else pc.or_(found, begins)
+    if found is None or not pc.any(found, min_count=0).as_py():
+        return batch
+    shown = [
+        hidden(value) if may and value is not None else value
+        for value, may in zip(values.to_pylist(), found.to_pylist(), strict=True)
+    ]
+    at = batch.schema.get_field_index("value")
+    return batch.set_column(at, batch.schema.field(at), pa.array(shown, values.type))
+
+
+def hidden(value: bytes) -> bytes:
+    """A metadata record's value with its secrets overwritten; what is no such record is left as it is."""
+    try:
+        found = decode_framed(value)
+    except DataError:
+        return _unreadable(value)
+    name = found.codec.schema.name
+    message = dict(found.message)
+    for field, content in found.message.items():
+        if content is not None and is_secret(name, field, found.message):
+            message[field] = STAR * len(content) if isinstance(content, bytes) else "*" * len(content.encode())
+    return value if message == found.message else encode_framed(found.key, message, found.version)
+
+
+def _unreadable(value: bytes) -> bytes:
+    """A record of a version that is not known: all of its body, where its type is known to hold secrets."""
+    try:
+        key, _, body = frame_head(value)
+    except DataError:
+        return value
+    schema = framed_types().get(key)
+    if schema is None or not may_hold_secret(schema.name, value):
+        return value
+    return value[:body] + STAR * (len(value) - body)
+
+
+def may_hold_secret(schema: str, value: bytes) -> bool:
+    """Whether the bytes of a record that cannot be decoded may hold a secret, by the name of its type."""
+    if schema in SECRETS:
+        return True
+    return schema == "ConfigRecord" and any(word.encode() in value for word in SECRET_CONFIGS)

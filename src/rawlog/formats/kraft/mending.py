@@ -1,0 +1,267 @@
+"""Mending a metadata directory: what of its log and snapshots a controller can start from, or a fresh snapshot of what can be read.
+
+A metadata log must have no gap. Of the stretches that are sound, only one can be kept, and only if it begins at offset 0 or a snapshot
+leads into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from rawlog.account import Account
+from rawlog.errors import AccessError, CorruptError, OptionError
+from rawlog.format import File, Place
+from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.partition_writer import segment_name
+from rawlog.formats.kafka.paths import split
+from rawlog.formats.kraft.paths import LOG_FORMAT, QUORUM_FORMAT, snapshot_id
+from rawlog.formats.kraft.quorum import parse
+from rawlog.formats.kraft.replica import LARGEST_TEXT, Replica, is_whole, replicas, sound_batches
+from rawlog.formats.kraft.writer import write_checkpoint
+from rawlog.storage import Source, new_directory, writing
+from rawlog.walk import walk
+
+POLICIES = ("salvage", "broker", "strict")
+SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Batches that stand together in one segment: bytes `start` to `stop`, from offset `first` on."""
+
+    file: File
+    start: int
+    stop: int
+    first: int
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Pieces whose offsets follow one another without a gap; `end` is the offset behind the last."""
+
+    pieces: list[Piece]
+    end: int
+
+    @property
+    def first(self) -> int:
+        return self.pieces[0].first
+
+
+@dataclass(slots=True)
+class Mended(Account):
+    """What became of a metadata directory."""
+
+    target: str = ""
+    policy: str = "salvage"
+    segments: int = 0
+    snapshots: int = 0
+    bytes_kept: int = 0
+    bytes_cut: int = 0
+    end_offset: int = 0
+    #: The name of the snapshot that was made of what could be read, where one was needed.
+    fresh_snapshot: str | None = None
+    #: Offsets whose records are no part of what was written: first, and last where it is known.
+    lost: list[tuple[int, int | None]] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing had to be dropped."""
+        return not self.bytes_cut and not self.lost and self.fresh_snapshot is None
+
+    def lines(self) -> list[str]:
+        """The notes, what was lost, the counts."""
+        lost = [
+            f"lost offsets {first} to {last}" if last is not None else f"lost offsets from {first} on, perhaps"
+            for first, last in self.lost
+        ]
+        counts = f"{self.segments:,} segments, {self.snapshots:,} snapshots, {self.bytes_kept:,} bytes kept, {self.bytes_cut:,} cut"
+        return [*self.notes, *lost, f"{counts}; the log ends at offset {self.end_offset:,}"]
+
+
+def repair(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
+    """Mend the one metadata directory among the files. OptionError for an unknown policy; AccessError if there is none, or several."""
+    policy = options.get("policy", "salvage")
+    for name in options:
+        if name != "policy":
+            raise OptionError(f"option {name}: a metadata directory has only policy")
+    if policy not in POLICIES:
+        raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
+    found = [
+        one
+        for one in replicas([file for file in files if file.format != QUORUM_FORMAT])
+        if one.segments or one.snapshots
+    ]
+    if len(found) != 1:
+        raise AccessError(f"{len(found)} metadata directories with a log or a snapshot are here, one expected")
+    beside = [file for file in files if file.format == QUORUM_FORMAT]
+    with new_directory(target) as folder:
+        account = mend(found[0], str(folder), policy)
+        for file in beside:
+            _keep_vote(file, folder, account)
+    account.target = target
+    return account
+
+
+def mend(replica: Replica, folder: str, policy: str = "salvage") -> Mended:
+    """Write a mended copy of a metadata directory into `folder`, which is there; what was done. The source is not touched.
+
+    `broker` keeps the log up to its first damage. `salvage` keeps the last sound stretch if a snapshot leads into it, so that the newest
+    state is kept although something before it is damaged; if none does, it makes a snapshot of all that can be read. CorruptError under
+    `strict` if anything would be cut. Index files are left out: every start of a controller builds them anew.
+    """
+    account = Mended(policy=policy)
+    stretches = find_stretches(replica)
+    whole = [one for one in replica.newest_first if is_whole(one)]
+    for one in replica.snapshots:
+        if one not in whole:
+            account.notes.append(f"{split(one.path)[1]}: not whole, left out")
+            account.bytes_cut += one.size
+    chosen = None
+    if stretches:
+        chosen = stretches[0] if policy == "broker" else max(stretches, key=lambda one: one.end)
+    first, end = (chosen.first, chosen.end) if chosen is not None else (0, 0)
+    usable = [one for one in whole if _offset(one) >= first]
+    if chosen is not None and usable and _offset(usable[0]) > end:
+        chosen = None  # a controller would empty a log that ends before its snapshot
+    kept = chosen.pieces if chosen is not None else []
+    account.end_offset = max([end if kept else 0, *map(_offset, usable)])
+    _tell(replica, kept, account)
+    _losses(replica, stretches, first, bool(usable), account)
+    if policy == "strict" and not account.is_whole:
+        raise CorruptError(f"{(account.notes or ['damaged'])[0]}; the policy is strict", path=replica.folder)
+    for one in usable:
+        _copy(one, Path(folder) / split(one.path)[1], 0, one.size)
+    account.bytes_kept = sum(
+        _copy(one.file, Path(folder) / segment_name(one.first, "log"), one.start, one.stop) for one in kept
+    )
+    account.segments, account.snapshots = len(kept), len(usable)
+    if kept and first > 0 and not usable:
+        _fresh(replica, folder, end, policy, account)
+    return account
+
+
+def _offset(snapshot: File) -> int:
+    return (snapshot_id(snapshot.path) or (0, 0))[0]
+
+
+def find_stretches(replica: Replica) -> list[Stretch]:
+    """The sound batches of a log, in stretches without a gap. A stretch goes on over several segments."""
+    from rawlog.formats.kafka import LOG
+
+    found: list[Stretch] = []
+    for segment in replica.segments:
+        stop = -1
+        for frames in walk(segment, LOG, errors="skip"):
+            head, sound = heads(frames), sound_batches(frames)
+            for index in np.flatnonzero(sound).tolist():
+                first, last = int(head["base_offset"][index]), int(head["last_offset"][index])
+                start = int(frames.positions[index])
+                if first < (segment.place.start_offset or 0):
+                    continue
+                follows = bool(found) and first == found[-1].end
+                if not follows:
+                    found.append(Stretch([Piece(segment, start, start, first)], first))
+                elif start != stop:  # another segment, or behind bytes that are no batch
+                    found[-1].pieces.append(Piece(segment, start, start, first))
+                stop = start + int(frames.sizes[index])
+                found[-1].pieces[-1] = replace(found[-1].pieces[-1], stop=stop)
+                found[-1].end = last + 1
+    return found
+
+
+def _tell(replica: Replica, kept: Sequence[Piece], account: Mended) -> None:
+    """Note every range of bytes that is not kept; zeros at the end of a file are no loss."""
+    for segment in replica.segments:
+        name, position = split(segment.path)[1], 0
+        edges = [(one.start, one.stop) for one in kept if one.file.path == segment.path]
+        for start, stop in [*edges, (segment.size, segment.size)]:
+            if start > position:
+                padding = start == segment.size and _is_zero(segment, position)
+                account.notes.append(
+                    f"{name}: {'zeros in ' if padding else ''}bytes {position:,} to {start:,} left out"
+                )
+                account.bytes_cut += 0 if padding else start - position
+            position = stop
+
+
+def _is_zero(file: File, position: int) -> bool:
+    with Source(file.path) as source:
+        while piece := source.read(position, 1 << 20):
+            if any(piece):
+                return False
+            position += len(piece)
+    return True
+
+
+def _losses(replica: Replica, stretches: Sequence[Stretch], first: int, has_snapshot: bool, account: Mended) -> None:
+    """The offsets whose records are neither in what is kept nor in a snapshot."""
+    reached = 0
+    for one in stretches if not has_snapshot else ():
+        if one.first > reached and (account.policy != "broker" or one.first <= first):
+            account.lost.append((reached, one.first - 1))
+        reached = max(reached, one.end)
+    last = max(stretches, key=lambda one: one.end, default=None)
+    if last is None:
+        return
+    if last.end > account.end_offset:
+        account.lost.append((account.end_offset, last.end - 1))
+    elif last.end == account.end_offset:
+        piece = last.pieces[-1]
+        later = [
+            one for one in replica.segments if (one.place.start_offset or 0) >= last.end and one.path != piece.file.path
+        ]
+        ends = [(piece.file, piece.stop), *((one, 0) for one in later)]
+        if any(position < file.size and not _is_zero(file, position) for file, position in ends):
+            account.lost.append((last.end, None))
+
+
+def _fresh(replica: Replica, folder: str, end: int, policy: str, account: Mended) -> None:
+    """A snapshot of what can be read: of all of it, or under `broker` of what was kept."""
+    readable = replica
+    if policy == "broker":
+        [readable] = replicas([file for file in _listed(folder) if file.format == LOG_FORMAT])
+    state = readable.fold(errors="skip")
+    state.end_offset = end
+    account.fresh_snapshot = split(write_checkpoint(folder, state))[1]
+    account.snapshots += 1
+    account.notes.append(f"{account.fresh_snapshot}: made of what could be read ({state.records:,} records)")
+    for problem in state.problems[:SHOWN]:
+        account.notes.append(f"offset {problem.offset}: {problem.message}; passed over")
+    if len(state.problems) > SHOWN:
+        account.notes.append(f"{len(state.problems) - SHOWN:,} more records were passed over")
+
+
+def _listed(folder: str) -> list[File]:
+    """The segments in a directory of ours."""
+    return [
+        File(str(path), path.stat().st_size, format=LOG_FORMAT, place=Place(start_offset=int(path.stem), group=folder))
+        for path in sorted(Path(folder).glob("*.log"))
+    ]
+
+
+def _copy(file: File, target: Path, start: int, stop: int) -> int:
+    """Bytes of a file as a new one; how many."""
+    with Source(file.path) as source, writing(str(target)) as out:
+        position = start
+        while position < stop and (piece := source.read(position, min(1 << 20, stop - position))):
+            out.write(piece)
+            position += len(piece)
+    return position - start
+
+
+def _keep_vote(file: File, folder: Path, account: Mended) -> None:
+    """The election state, if it is one: without it a controller could vote twice in an epoch."""
+    with Source(file.path) as source:
+        data = source.read(0, LARGEST_TEXT)
+    try:
+        parse(data)
+    except ValueError:
+        account.notes.append(f"{split(file.path)[1]}: no election state, left out")
+        account.bytes_cut += file.size
+        return
+    with writing(str(folder / split(file.path)[1])) as out:
+        out.write(data)

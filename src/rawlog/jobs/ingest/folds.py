@@ -1,0 +1,101 @@
+"""Folds: tables that are a state, not a stream, such as consumer offsets or a cluster's topics.
+
+They are made of units (a partition, a store, a cluster), each of them whole: when a file of a unit is new or has changed, the unit is
+folded again, and its rows replace those that it had. Units that a run does not see stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rawlog import registry, rows
+from rawlog.errors import AccessError
+from rawlog.format import Family, File
+from rawlog.jobs.lake import Folded, History
+from rawlog.select import Selection
+from rawlog.storage import exists
+from rawlog.tables import Table
+from rawlog.tree import Tree, open_tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A unit of a folded table that is to be made anew."""
+
+    table: str
+    unit: str
+    files: tuple[File, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes that it is made of."""
+        return sum(file.size for file in self.files)
+
+    def state(self, selection: str) -> Folded:
+        """What it is made of, for the lake to remember."""
+        return Folded(selection, {file.path: (file.size, file.modified) for file in self.files})
+
+
+def family_of(table: str) -> Family | None:
+    """The family that folds a table; None for one that is decoded, file by file."""
+    return next((family for family in registry.families() if table in family.folds), None)
+
+
+def due(table: str, tree: Tree, history: History, selection: str) -> Iterator[Fold]:
+    """The units of a table that are not in the lake as the tree has them now."""
+    family = family_of(table)
+    assert family is not None
+    for unit, files in family.units_for(table, family.files_for(table, tree)).items():
+        before = history.units.get(unit)
+        fold = Fold(table, unit, (*files, *_unseen(unit, files, before)))
+        if before != fold.state(selection) or any(file.modified is None for file in files):
+            yield fold
+
+
+def _unseen(unit: str, files: Sequence[File], before: Folded | None) -> list[File]:
+    """Files that the unit was made of and that are still there, although this run was not pointed at them."""
+    seen = {file.path for file in files}
+    missing = {path for path in before.sources if path not in seen and exists(path)} if before is not None else set()
+    if not missing:
+        return []
+    roots = [unit] if exists(unit) else sorted({os.path.dirname(path) for path in missing})
+    try:
+        return [file for file in open_tree(roots) if file.path in missing]
+    except AccessError:
+        return []
+
+
+def fold(one: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBatch]:
+    """The rows of a unit. DataError if it cannot be folded."""
+    tree = Tree((), one.files)
+    for part in rows.plan(tree, table, selection):
+        yield from rows.read(part, table, selection)
+
+
+def suited(selection: Selection, table: Table) -> Selection:
+    """A selection without what a table's rows cannot be asked: those without a time are taken whatever the time."""
+    changes: dict[str, object] = {}
+    if table.times is None:
+        changes |= {"since": None, "until": None}
+    if table.offsets is None:
+        changes |= {"from_offset": None, "to_offset": None}
+    return selection.replace(**changes) if changes else selection
+
+
+def by_unit(folds: Sequence[Fold]) -> list[tuple[Fold, ...]]:
+    """Folds of the same files together: what one of them read, the others find ready."""
+    groups: dict[str, list[Fold]] = {}
+    for one in folds:
+        groups.setdefault(one.unit, []).append(one)
+    return [tuple(group) for group in groups.values()]
+
+
+def units(folds: Sequence[Fold], selection: str) -> Mapping[str, Folded]:
+    """What the lake is to remember of folds of one table."""
+    return {one.unit: one.state(selection) for one in folds}

@@ -1,0 +1,46 @@
+"""Commits: snapshots made with PyIceberg, each in one step that either is there whole or not at all."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+
+def append(table: Any, files: Collection[str], said: dict[str, str], replacing: Any = None) -> None:
+    """Add data files, and take away the rows that an expression, if any, is true of."""
+    with table.transaction() as transaction:
+        if replacing is not None and table.current_snapshot() is not None:
+            with warnings.catch_warnings():
+                # Nothing to replace is as good.
+                warnings.filterwarnings("ignore", "Delete operation did not match any records")
+                transaction.delete(replacing, snapshot_properties={"rawlog.replaced-by": said.get("rawlog.run", "")})
+        if files:
+            transaction.add_files(list(files), snapshot_properties=said)
+        else:
+            with transaction.update_snapshot(snapshot_properties=said).fast_append():
+                pass
+
+
+def exchange(table: Any, files: Collection[str], said: dict[str, str], is_old: Callable[[str], bool]) -> None:
+    """Put data files in the place of those whose paths are old: no row is read for it."""
+    old = [task.file for task in table.scan().plan_files() if is_old(str(task.file.file_path))]
+    if not old:
+        append(table, files, said)
+        return
+    with table.transaction() as transaction:
+        if table.metadata.name_mapping() is None:
+            mapping = table.schema().name_mapping.model_dump_json()
+            transaction.set_properties(**{"schema.name-mapping.default": mapping})
+        with transaction.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+            for file in old:
+                snapshot.delete_data_file(file)
+            for file in _as_data_files(table, files):
+                snapshot.append_data_file(file)
+
+
+def _as_data_files(table: Any, files: Iterable[str]) -> Iterable[Any]:
+    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+    made: Iterable[Any] = parquet_files_to_data_files(table.io, table.metadata, iter(files))
+    return made

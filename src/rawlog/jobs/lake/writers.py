@@ -1,0 +1,80 @@
+"""Writers: who is writing to a lake now. Several may; each is known to live by the lock it holds on a file of its own.
+
+A lock dies with its process, however that ends, so what a dead writer left can be told from what a living one is about to commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from typing import IO
+
+FOLDER = ".writers"
+
+
+class Writer:
+    """A process, or a part of one, that writes to the lake in a directory. Its runs bear its name."""
+
+    def __init__(self, folder: str | None) -> None:
+        """`folder` is the lake's; None for one in an object store, which has no locks. OSError if it may not be written."""
+        self.name = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:8]
+        self.runs = 0
+        self._path = None if folder is None else os.path.join(folder, FOLDER, self.name)
+        self._file: IO[bytes] | None = None
+        while self._path is not None and self._file is None:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            self._file = _locked(self._path)
+
+    def new_run(self) -> str:
+        """The name of one more run."""
+        self.runs += 1
+        return f"{self.name}.{self.runs}"
+
+    def close(self) -> None:
+        """Stop being a writer."""
+        if self._file is not None and self._path is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            self._file.close()
+            self._file = None
+
+
+def is_alive(folder: str, run: str) -> bool:
+    """Whether the writer that made a run still lives."""
+    path = os.path.join(folder, FOLDER, run.partition(".")[0])
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            return False
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def living(folder: str) -> Iterator[str]:
+    """The names of the writers that live."""
+    with contextlib.suppress(OSError):
+        yield from (name for name in sorted(os.listdir(os.path.join(folder, FOLDER))) if is_alive(folder, name))
+
+
+def _locked(path: str) -> IO[bytes] | None:
+    """A new file with the lock on it; None if somebody took it for a dead writer's and removed it before it was locked."""
+    file = open(path, "ab")  # noqa: SIM115  (it is held as long as the writer lives)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+    except BlockingIOError:
+        pass
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    return None

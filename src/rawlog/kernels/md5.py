@@ -1,0 +1,72 @@
+"""MD5 of spans of bytes (RFC 1321), for formats that know a key by its digest. No protection against anybody: a name, not a seal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rawlog.kernels import inline, kernel
+from rawlog.kernels.ints import read_u8, read_u32_le, wrap_i64, write_i8
+
+BLOCK = 64
+SCRATCH = 2 * BLOCK
+"""Bytes that `digest` needs to pad the end of a message in."""
+LOW = 0xFFFFFFFF
+_LENGTH = 8
+_END = 0x80
+# floor(2**32 * abs(sin(i + 1))), as the algorithm defines them.
+_SINES = np.array([int(abs(np.sin(step + 1)) * 2**32) for step in range(64)], np.int64)
+_TURNS = np.array([7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21], np.int64)
+
+
+@inline
+def _turn(value: Any, bits: Any) -> Any:
+    return ((value << bits) | (value >> (32 - bits))) & LOW
+
+
+@inline
+def _mix(data: Any, start: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Take in the 64 bytes at `start`."""
+    first, second, third, fourth = a, b, c, d
+    for step in range(16):
+        mixed = d ^ (b & (c ^ d))
+        mixed = (mixed + a + _SINES[step] + read_u32_le(data, start + 4 * step)) & LOW
+        a, d, c, b = d, c, b, (b + _turn(mixed, _TURNS[step & 3])) & LOW
+    for step in range(16):
+        mixed = c ^ (d & (b ^ c))
+        mixed = (mixed + a + _SINES[16 + step] + read_u32_le(data, start + 4 * ((5 * step + 1) & 15))) & LOW
+        a, d, c, b = d, c, b, (b + _turn(mixed, _TURNS[4 + (step & 3)])) & LOW
+    for step in range(16):
+        mixed = b ^ c ^ d
+        mixed = (mixed + a + _SINES[32 + step] + read_u32_le(data, start + 4 * ((3 * step + 5) & 15))) & LOW
+        a, d, c, b = d, c, b, (b + _turn(mixed, _TURNS[8 + (step & 3)])) & LOW
+    for step in range(16):
+        mixed = c ^ (b | (d ^ LOW))
+        mixed = (mixed + a + _SINES[48 + step] + read_u32_le(data, start + 4 * ((7 * step) & 15))) & LOW
+        a, d, c, b = d, c, b, (b + _turn(mixed, _TURNS[12 + (step & 3)])) & LOW
+    return (first + a) & LOW, (second + b) & LOW, (third + c) & LOW, (fourth + d) & LOW
+
+
+@kernel
+def digest(data: Any, start: Any, size: Any, scratch: Any) -> Any:
+    """The digest of a span that lies inside the data, as two numbers of 64 bits whose bytes, low first, are the digest's sixteen."""
+    a, b, c, d = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476
+    position, left = np.int64(start), np.int64(size)
+    while left >= BLOCK:
+        a, b, c, d = _mix(data, position, a, b, c, d)
+        position += BLOCK
+        left -= BLOCK
+    padded = np.int64(BLOCK if left < BLOCK - _LENGTH else 2 * BLOCK)
+    for index in range(left):
+        write_i8(scratch, index, read_u8(data, position + index))
+    write_i8(scratch, left, _END)
+    for index in range(left + 1, padded):
+        write_i8(scratch, index, 0)
+    bits = np.int64(size) << 3
+    for index in range(_LENGTH):
+        write_i8(scratch, padded - _LENGTH + index, (bits >> (8 * index)) & 0xFF)
+    a, b, c, d = _mix(scratch, 0, a, b, c, d)
+    if padded > BLOCK:
+        a, b, c, d = _mix(scratch, BLOCK, a, b, c, d)
+    return wrap_i64(a | (b << 32)), wrap_i64(c | (d << 32))

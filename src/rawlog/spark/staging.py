@@ -1,0 +1,79 @@
+"""Small tables handed to an embedded Spark as Parquet, decoded here: while the JVM starts, and once for many questions.
+
+Reading them through the data source would start three kinds of Python workers first, for more time than the decoding takes.
+Large tables, and sessions elsewhere, go through the data source.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rawlog.sql.views import Files
+
+#: Bytes of input up to which a table is small, and of output past which it was not.
+SMALL, LARGEST = 128 << 20, 512 << 20
+ROW_GROUP = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A table as it was at some time: the columns that were decoded, and the file they are in, None if it is too large."""
+
+    state: int
+    columns: tuple[str, ...]
+    path: Path | None
+
+
+class Stage:
+    """A directory of staged tables; gone when it is closed."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="rawlog-stage-"))
+        self._held: dict[int, Staged] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def get(self, files: Files, columns: Sequence[str]) -> Staged:
+        """The table with these columns, from before if its files are what they were. DataError at damage, as the files say."""
+        with self._lock:
+            state = files.directory.state
+            held = self._held.get(id(files))
+            if held is not None and held.state == state and (held.path is None or set(columns) <= set(held.columns)):
+                return held
+            if held is not None and held.state == state:
+                columns = [name for name in files.table.names if name in {*columns, *held.columns}]
+            if held is not None and held.path is not None:
+                held.path.unlink(missing_ok=True)
+            made = Staged(state, tuple(columns), self._write(files, columns))
+            self._held[id(files)] = made
+            return made
+
+    def _write(self, files: Files, columns: Sequence[str]) -> Path | None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        if sum(part.size for part in files.parts()) > SMALL:
+            return None
+        self._count += 1
+        path = self.folder / f"{self._count}.parquet"
+        schema = files.table.subset(columns).schema
+        sink: Any
+        with pa.OSFile(str(path), "wb") as sink, parquet.ParquetWriter(sink, schema, compression="none") as writer:
+            for batch in files.batches(columns):
+                writer.write_batch(batch, row_group_size=ROW_GROUP)
+                if sink.tell() > LARGEST:
+                    break
+            else:
+                return path
+        path.unlink()
+        return None
+
+    def close(self) -> None:
+        """Remove all of it."""
+        shutil.rmtree(self.folder, ignore_errors=True)

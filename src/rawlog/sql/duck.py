@@ -1,0 +1,156 @@
+"""DuckDB as the engine of questions in SQL: in this process, without a JVM, for a quick question.
+
+Raw files are Arrow streams that DuckDB opens when it scans them, with only the columns that the statement names; the tables of a lake
+are datasets, of which it reads what it needs. The SQL is DuckDB's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from rawlog.errors import AccessError, OptionError, RawlogError, unknown
+from rawlog.sql import functions, text
+from rawlog.sql.engine import Answer, Engine, answer_table
+from rawlog.sql.parquet import dataset
+from rawlog.sql.views import Files, LakeTable, View
+
+_DUCK_TYPES = {"binary": "BLOB", "string": "VARCHAR", "int": "INTEGER", "bigint": "BIGINT"}
+_MISSING = (
+    ("column", re.compile(r'column (?:named )?"([^"]+)" (?:not found|that)|does not have a column named "([^"]+)"')),
+    ("table", re.compile(r"Table with name (\S+) does not exist")),
+    ("function", re.compile(r"Function with name (\S+) does not exist")),
+)
+BATCH = 1 << 16
+
+
+class _Stream:
+    """The rows of files as Arrow's capsule: DuckDB opens it anew for every scan, and once or twice to see the columns."""
+
+    def __init__(self, engine: DuckEngine, files: Files, columns: Sequence[str]) -> None:
+        self.engine, self.files, self.columns = engine, files, columns
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        schema = self.files.table.subset(self.columns).schema
+        return pa.RecordBatchReader.from_batches(schema, self._batches()).__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.files.batches(self.columns)
+        except RawlogError as error:  # DuckDB keeps only its text
+            self.engine.failure = error
+            raise
+
+
+class DuckEngine(Engine):
+    """Questions to a DuckDB of this process."""
+
+    def __init__(self, given: Sequence[View]) -> None:
+        """AccessError if DuckDB is not installed."""
+        super().__init__(given)
+        try:
+            import duckdb
+        except ImportError as error:
+            raise AccessError('DuckDB is not installed: `pip install "rawlog[duckdb]"`') from error
+        self.failure: RawlogError | None = None
+        self._duckdb: Any = duckdb
+        self._connection: Any = duckdb.connect()
+        for setting in ("TimeZone = 'UTC'", "python_enable_replacements = false", "autoinstall_known_extensions = false"):
+            self._connection.execute(f"SET {setting}")
+        self._registered: set[str] = set()
+
+    def ask(self, sql: str) -> Answer:
+        """The answer, computed as it is read. OptionError if DuckDB does not understand the question."""
+        rewritten, needed = self.read(sql)
+        words = text.column_words(sql)
+        self._register_functions(text.words_of(sql))
+        for name, view in needed.items():
+            self._connection.register(name, self._relation(view, text.needed_columns(view.table, words)))
+        try:
+            reader = self._connection.execute(rewritten).to_arrow_reader(BATCH)
+        except Exception as error:
+            raise self._translated(error, needed) from error
+        schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
+        return Answer(schema, answer_table(schema), lambda: self._stream(reader, schema, needed))
+
+    def _stream(self, reader: Any, schema: pa.Schema, needed: dict[str, View]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in reader:
+                arrays = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except Exception as error:
+            raise self._translated(error, needed) from error
+
+    def _relation(self, view: View, columns: Sequence[str]) -> Any:
+        if isinstance(view.rows, LakeTable):
+            files = view.rows.files()
+            return dataset(files, view.table) if files else view.table.schema.empty_table()
+        return _Stream(self, view.rows, columns)
+
+    def _register_functions(self, words: set[str]) -> None:
+        for function in functions.LIBRARY:
+            if function.name in words and function.name not in self._registered:
+                self._registered.add(function.name)
+                self._connection.create_function(
+                    function.name,
+                    function.call,
+                    [_DUCK_TYPES[kind] for kind in function.arguments],
+                    _DUCK_TYPES[function.gives],
+                    type="arrow",
+                    null_handling="special",  # ours know nulls
+                )
+
+    def _translated(self, error: Exception, needed: dict[str, View]) -> RawlogError:
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            return failure
+        if isinstance(error, RawlogError):
+            return error
+        message = str(error)
+        for kind, pattern in _MISSING:
+            if found := pattern.search(message):
+                name = next(group for group in found.groups() if group).rstrip("!")
+                return unknown(kind, name, self._known(kind, needed))
+        line = re.sub(r"^[\w ]*Error: ", "", message.strip().partition("\n")[0]).removesuffix(".")
+        if isinstance(error, self._duckdb.InterruptException):
+            return OptionError("cancelled")
+        asked = (self._duckdb.ProgrammingError, self._duckdb.DataError, self._duckdb.NotSupportedError)
+        return OptionError(line) if isinstance(error, asked) else AccessError(f"DuckDB: {line}")
+
+    def _known(self, kind: str, needed: dict[str, View]) -> Sequence[str]:
+        if kind == "table":
+            return self.names()
+        if kind == "function":
+            return self.functions()
+        return sorted({name for view in needed.values() for name in view.table.names})
+
+    def functions(self) -> list[str]:
+        """DuckDB's functions and rawlog's."""
+        rows = self._connection.cursor().execute("SELECT DISTINCT function_name FROM duckdb_functions()").fetchall()
+        return sorted({name for (name,) in rows if name.isidentifier()} | set(functions.NAMES))
+
+    def cancel(self) -> None:
+        """Interrupt the statement that runs."""
+        with suppress(Exception):
+            self._connection.interrupt()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+
+def _plain(type: pa.DataType) -> pa.DataType:
+    """An Arrow type as rawlog's tables have it: one time zone, lists of `element`."""
+    if pa.types.is_timestamp(type) and type.tz is not None:
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_map(type):
+        return pa.map_(_plain(type.key_type), _plain(type.item_type))
+    if pa.types.is_list(type):
+        return pa.list_(pa.field("element", _plain(type.value_type)))
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in type])
+    return type

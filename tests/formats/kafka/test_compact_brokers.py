@@ -1,0 +1,258 @@
+"""The real cleaner judges compaction: the same partitions, at the same state, cleaned by a broker and by rawlog, must come out the same.
+
+A topic is held back (a dirty ratio of 1 is never exceeded) while it is filled and copied, then let go; the time at which the cleaner ran
+is read from the delete horizons that it wrote. Batches without compression must be equal byte for byte.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rawlog
+from rawlog.formats.kafka.checkpoints import offsets_in
+from rawlog.formats.kafka.compact import compact_partition
+from rawlog.tree import open_tree
+from tests.services.kafka import KafkaBroker
+
+pytestmark = pytest.mark.broker
+
+TOPICS, PARTITIONS = 12, 2
+CODECS = ("none", "none", "gzip", "snappy", "lz4", "zstd")
+HELD, LET_GO = {"min.cleanable.dirty.ratio": "1.0"}, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
+PATIENCE = 60
+
+
+@dataclass
+class Topic:
+    name: str
+    settings: dict[str, str]
+    keys: int
+    codec: str
+    transactional: bool
+    retention: int
+    producers: list[Any] = field(default_factory=list)
+
+
+def make_topics(broker: KafkaBroker, draw: random.Random) -> list[Topic]:
+    topics = []
+    for number in range(TOPICS):
+        retention = draw.choice((0, 0, 1, 60_000, 86_400_000))
+        size = draw.choice(("2000", "6000", "20000"))
+        settings = {
+            "cleanup.policy": "delete",  # a compacted topic takes no record without a key
+            "segment.bytes" if broker.version.startswith("3.") else "internal.segment.bytes": size,
+            "delete.retention.ms": str(retention),
+            "index.interval.bytes": draw.choice(("0", "300", "4096")),
+            "message.timestamp.type": draw.choice(("CreateTime", "CreateTime", "LogAppendTime")),
+            **HELD,
+        }
+        topics.append(
+            Topic(
+                f"compacted-by-both-{number}",
+                settings,
+                keys=draw.choice((1, 4, 30, 10_000)),
+                codec=draw.choice(CODECS),
+                transactional=number % 2 == 0,
+                retention=retention,
+            )
+        )
+    return topics
+
+
+def fill(broker: KafkaBroker, topic: Topic, draw: random.Random, *, null_keys: bool, leave_open: bool) -> None:
+    """Random records: few or many keys, deletes, headers, transactions of several producers, some of them aborted."""
+    from confluent_kafka import Producer
+
+    clock = int(time.time() * 1000) - 3_600_000
+    for number in range(3):
+        transactional = topic.transactional and number < 2
+        settings = {
+            "bootstrap.servers": broker.bootstrap,
+            "compression.type": topic.codec,
+            "linger.ms": 5,
+            "batch.num.messages": draw.choice((1, 5, 40)),
+            "enable.idempotence": transactional or draw.random() < 0.6,
+        }
+        if transactional:
+            settings |= {"transactional.id": f"{topic.name}-{number}", "transaction.timeout.ms": 600_000}
+        producer = Producer(settings)
+        if transactional:
+            producer.init_transactions(30)
+        topic.producers.append(producer)  # a producer that goes away aborts what it has open
+        rounds = draw.randrange(2, 6)
+        for turn in range(rounds):
+            if transactional:
+                producer.begin_transaction()
+            for _ in range(draw.randrange(1, 25)):
+                clock += draw.choice((0, 1, 50, -30))
+                key: bytes | None = b"key-%d" % draw.randrange(topic.keys)
+                if null_keys and draw.random() < 0.05:
+                    key = None
+                value = None if draw.random() < 0.25 else draw.randbytes(draw.choice((0, 5, 60, 300)))
+                headers = [(draw.choice(("a", "trace")), draw.choice((b"", b"x" * 9, None)))] * draw.choice((0, 0, 1, 2))
+                producer.produce(
+                    topic.name, key=key, value=value, partition=draw.randrange(PARTITIONS), timestamp=clock, headers=headers
+                )
+            producer.flush(30)
+            if not transactional:
+                continue
+            if leave_open and number == 1 and turn == rounds - 1:
+                continue
+            if draw.random() < 0.4:
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
+
+
+def alter(broker: KafkaBroker, resources: Sequence[tuple[str, str]], settings: dict[str, str]) -> None:
+    """Set some settings of topics ("topic", name) or of the broker ("broker", "1"), the others left as they are."""
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    asked = [ConfigResource(kind, name, incremental_configs=entries) for kind, name in resources]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.incremental_alter_configs(asked).values():
+        done.result(30)
+
+
+def partitions_of(topics: Sequence[Topic]) -> list[tuple[Topic, int]]:
+    return [(topic, number) for topic in topics for number in range(PARTITIONS)]
+
+
+def copied(broker: KafkaBroker, topics: Sequence[Topic], target: Path) -> None:
+    """The partitions as they are now, and what the cleaner knows of them."""
+    target.mkdir(parents=True)
+    checkpoint = broker.data_dir / "cleaner-offset-checkpoint"
+    if checkpoint.exists():
+        shutil.copy2(checkpoint, target)
+    for topic, number in partitions_of(topics):
+        shutil.copytree(broker.data_dir / f"{topic.name}-{number}", target / f"{topic.name}-{number}")
+
+
+def cleaned(broker: KafkaBroker, expected: dict[tuple[str, int], int]) -> None:
+    """Wait until the cleaner has come as far as it can everywhere."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        offsets = offsets_in(str(broker.data_dir), "cleaner-offset-checkpoint")
+        missing = {one: offset for one, offset in expected.items() if offsets.get(one, -1) != offset}
+        if not missing:
+            return
+        assert time.monotonic() < deadline, (missing, {one: offsets.get(one) for one in missing}, broker.output_tail())
+        time.sleep(0.2)
+
+
+def batches(folder: Path, **selection: Any) -> list[dict[str, Any]]:
+    rows = rawlog.read(folder, table="kafka.batches", **selection).to_pylist()
+    return [row | {"path": Path(row["path"]).name} for row in rows]
+
+
+def ran_at(folder: Path, before: Path, retention: int) -> int | None:
+    """When the cleaner ran, by the horizons that were not there before."""
+    known = {row["delete_horizon"] for row in batches(before)}
+    new = {row["delete_horizon"] for row in batches(folder)} - known - {None}
+    assert len(new) <= 1, new
+    return None if not new else round(new.pop().timestamp() * 1000) - retention
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))}
+
+
+def compare(theirs: Path, ours: Path, codec: str) -> int:
+    """Batch by batch and record by record; without compression byte by byte."""
+    if codec == "none":
+        assert logs(ours) == logs(theirs)
+    assert sorted(logs(ours)) == sorted(logs(theirs))
+    ignored = ("crc", "size", "position", "crc_ok")
+    left, right = (
+        [{name: value for name, value in row.items() if name not in ignored} for row in batches(one)]
+        for one in (ours, theirs)
+    )
+    assert left == right
+    left, right = (
+        [row | {"path": "", "batch_position": 0} for row in rawlog.read(one, table="kafka.records").to_pylist()]
+        for one in (ours, theirs)
+    )
+    assert left == right
+    listed = [sorted((path.name, path.read_bytes()) for path in one.glob("*.txnindex") if path.stat().st_size) for one in (ours, theirs)]
+    assert listed[0] == listed[1]
+    return len(left)
+
+
+@dataclass
+class Judged:
+    broker: KafkaBroker
+    topics: list[Topic]
+    #: Where a copy from before each round is, and one from after it.
+    rounds: list[tuple[Path, Path]] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module", params=["3", "4"])
+def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judged]:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    broker: KafkaBroker = request.getfixturevalue(f"kafka_{request.param}")
+    scratch = tmp_path_factory.mktemp(f"compact-{broker.version}")
+    draw = random.Random(f"compact {broker.version}")
+    topics = make_topics(broker, draw)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    new = [NewTopic(topic.name, PARTITIONS, 1, config=topic.settings) for topic in topics]
+    for done in admin.create_topics(new).values():
+        done.result(30)
+    alter(broker, [("broker", "1")], {"log.cleaner.backoff.ms": "100"})
+    made = Judged(broker, topics)
+    names = [("topic", topic.name) for topic in topics]
+    for number in range(3):
+        for topic in topics:
+            fill(broker, topic, draw, null_keys=number == 0, leave_open=number == 2 and topic.keys == 4)
+        before, after = scratch / f"before-{number}", scratch / f"after-{number}"
+        copied(broker, topics, before)
+        expected = {}
+        for topic, partition in partitions_of(topics):
+            folder = before / f"{topic.name}-{partition}"
+            report = compact_partition(list(open_tree(folder)), scratch / f"tried-{number}" / folder.name, {"segment_bytes": "100"})
+            expected[topic.name, partition] = report.first_dirty
+        alter(broker, names, LET_GO)
+        cleaned(broker, expected)
+        alter(broker, names, HELD)
+        copied(broker, topics, after)
+        made.rounds.append((before, after))
+    yield made
+    for topic in topics:
+        topic.producers.clear()
+    alter(broker, [("broker", "1")], {"log.cleaner.backoff.ms": "15000"})
+    for done in admin.delete_topics([topic.name for topic in topics]).values():
+        done.result(30)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_rawlog_leaves_what_the_real_cleaner_leaves(judged: Judged, number: int, tmp_path: Path) -> None:
+    before, after = judged.rounds[number]
+    compared = horizons = 0
+    for topic, partition in partitions_of(judged.topics):
+        name = f"{topic.name}-{partition}"
+        size = topic.settings.get("segment.bytes") or topic.settings["internal.segment.bytes"]
+        options = {
+            "delete.retention.ms": str(topic.retention),
+            "segment.bytes": size,
+            "index.interval.bytes": topic.settings["index.interval.bytes"],
+        }
+        now = ran_at(after / name, before / name, topic.retention)
+        if now is not None:
+            options["now"] = str(now)
+            horizons += 1
+        compact_partition(list(open_tree(before / name)), tmp_path / name, options)
+        compared += compare(after / name, tmp_path / name, topic.codec)
+        assert rawlog.verify(tmp_path / name).errors == 0
+    assert compared > 200
+    assert horizons > PARTITIONS * TOPICS // 2

@@ -1,0 +1,194 @@
+"""Kill an ingest with `kill -9` at random moments, start it again, and look at the lake each time.
+
+The source grows from round to round, at bytes where no frame ends, as a live log does. Victims are the process itself and, on Spark, its
+JVM, its executors and their Python workers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+import pyarrow as pa
+
+import rawlog
+from tests.jobs.recordings import expected, held, ordered, stored
+
+TOPICS = ("orders", "payments", "__consumer_offsets")
+BASE_MS = 1_700_000_000_000
+
+
+@dataclass
+class Round:
+    """What happened in one round."""
+
+    victim: str
+    after: float
+    code: int | None
+    rows: int
+
+
+@dataclass
+class Harness:
+    """A source that grows, a lake, and the command that takes the one into the other."""
+
+    folder: Path
+    seed: int
+    arguments: tuple[str, ...]
+    rounds: list[Round] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.source, self.lake, self.whole = (self.folder / name for name in ("source", "lake", "whole"))
+
+    def make(self, records: int) -> None:
+        """Write the logs that the source will be a growing part of."""
+        for number, topic in enumerate(TOPICS):
+            numbers = range(records)
+            table = pa.table(
+                {
+                    "key": pa.array([b"%d-%d" % (number, each) for each in numbers], pa.binary()),
+                    "value": pa.array([self.random.randbytes(80) for _ in numbers], pa.binary()),
+                    "timestamp": pa.array([(BASE_MS + each) * 1000 for each in numbers], pa.timestamp("us", "UTC")),
+                }
+            )
+            rawlog.write(self.whole, table, format="kafka", topic=topic, partition=0)
+
+    def grow(self, share: float) -> None:
+        """Let the source hold this share of every log: cut anywhere, as bytes arrive."""
+        for log in sorted(self.whole.rglob("*.log")):
+            target = self.source / log.parent.name / log.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            data = log.read_bytes()
+            size = len(data) if share >= 1 else max(int(len(data) * share), _size(target))
+            with target.open("ab") as file:
+                file.write(data[_size(target) : size])
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Begin an ingest of the source as it is now."""
+        command = [sys.executable, "-m", "rawlog", "ingest", str(self.source), "--to", str(self.lake), *self.arguments]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with (self.folder / "output").open("ab") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+
+    def run(self) -> float:
+        """One ingest that nobody disturbs; how long it took."""
+        begun = time.monotonic()
+        code = self.start().wait()
+        assert code in (0, 1), (self.folder / "output").read_text()[-4000:]
+        return time.monotonic() - begun
+
+    def kill(self, victim: str, after: float) -> Round:
+        """Start, kill the victim when so many seconds have passed, and wait until everything of this run is gone."""
+        running = self.start()
+        family = psutil.Process(running.pid)
+        deadline = time.monotonic() + after
+        known: dict[int, psutil.Process] = {}
+        while time.monotonic() < deadline and running.poll() is None:
+            known |= {one.pid: one for one in _children(family)}
+            time.sleep(0.02)
+        found = [running.pid] if victim == "driver" else [p.pid for p in known.values() if _kind(p) == victim]
+        if running.poll() is None and found:
+            with _quiet():
+                psutil.Process(self.random.choice(found)).kill()
+        if victim in ("driver", "jvm"):
+            running.wait()
+        code = running.wait()
+        for one in known.values():  # what a dead driver leaves ends by itself, a little later
+            with _quiet():
+                one.wait(30)
+        return Round(victim, after, code, self.check())
+
+    def check(self) -> int:
+        """The lake can be read, and holds nothing twice; the number of records in it."""
+        if not (self.lake / "catalog.db").exists():
+            return 0
+        try:
+            rows = held(self.lake)
+        except AssertionError:  # died before it made the table
+            return 0
+        count = Counter((row["topic"], row["partition"], row["offset"]) for row in rows)
+        assert max(count.values(), default=0) <= 1, [key for key, times in count.items() if times > 1][:5]
+        metadata = sorted((self.lake / "rawlog/records/metadata").glob("*.metadata.json"))
+        assert metadata
+        files = _files(self.lake)
+        if files:
+            found = duckdb.sql(
+                f'SELECT count(*), count(DISTINCT (topic, partition, "offset")) FROM read_parquet({files})'
+            )
+            assert found.fetchall() == [(len(rows), len(rows))]
+        return len(rows)
+
+    def finish(self) -> None:
+        """Let the rest arrive, ingest undisturbed, and compare everything with the files."""
+        self.grow(1)
+        self.run()
+        for name, table in {
+            "rawlog.records": "records",
+            "rawlog.files": "files",
+            "rawlog.findings": "findings",
+        }.items():
+            assert held(self.lake, name) == expected(self.source, table=table), name
+        for table in ("kafka.records", "kafka.batches", "kafka.offsets"):
+            raw: list[dict[str, Any]] = rawlog.read(str(self.source), table=table, errors="skip").to_pylist()
+            assert stored(self.lake, table) == ordered(raw), table
+
+    def play(self, kills: int, victims: tuple[str, ...]) -> list[Round]:
+        """All rounds, each with more to do than the one before, then an undisturbed end."""
+        self.grow(0.5 / (kills + 1))
+        whole = self.run()
+        for number in range(kills):
+            self.grow((number + 1.5) / (kills + 1))
+            victim = victims[number % len(victims)]
+            self.rounds.append(self.kill(victim, self.random.uniform(0.1, 1.0) * whole))
+        self.finish()
+        return self.rounds
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _files(lake: Path) -> list[str]:
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("rawlog", type="sql", uri=f"sqlite:///{lake}/catalog.db")
+    table = catalog.load_table("rawlog.records")
+    return [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with _quiet():
+        return process.children(recursive=True)
+    return []
+
+
+def _kind(process: psutil.Process) -> str:
+    """What a process of a Spark run is: the driver's JVM, an executor, or one of its Python workers."""
+    with _quiet():
+        words = " ".join(process.cmdline())
+        if "CoarseGrainedExecutorBackend" in words:
+            return "executor"
+        if "SparkSubmit" in words:
+            return "jvm"
+        if "daemon" in words:
+            return "worker"
+    return ""
+
+
+class _quiet:
+    """A process that is gone is no error."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, (psutil.Error, OSError))
