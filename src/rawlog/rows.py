@@ -288,6 +288,17 @@ class _Stop(Exception):
     """Reading ends here, as asked."""
 
 
+def read_all(
+    parts: Iterable[tuple[Part, Selection]], table: Table, note: Note | None = None, seen: Seen | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of parts one after another, each under its own selection; as `read`, but damage that a selection says to stop at
+    ends its part only.
+    """
+    for part, selection in parts:
+        with contextlib.suppress(_Stop):
+            yield from read(part, table, selection, note, seen)
+
+
 class Rows:
     """A table of a tree: a stream of Arrow batches, which Polars, DuckDB and pyarrow take as it is."""
 
@@ -319,16 +330,12 @@ class Rows:
         left = self.selection.limit
         if left == 0:
             return
-        for part, selection in self.part_selections():
-            try:
-                for batch in read(part, self.table, selection, self.note):
-                    if left is not None and batch.num_rows >= left:
-                        yield batch.slice(0, left)
-                        return
-                    left = None if left is None else left - batch.num_rows
-                    yield batch
-            except _Stop:
-                continue
+        for batch in read_all(self.part_selections(), self.table, self.note):
+            if left is not None and batch.num_rows >= left:
+                yield batch.slice(0, left)
+                return
+            left = None if left is None else left - batch.num_rows
+            yield batch
 
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
         """The parts in order; `last` is resolved into a first offset for each group."""

@@ -167,6 +167,16 @@ class Selection:
         names = self.wanted(table).names
         return batch if tuple(batch.schema.names) == names else batch.select(list(names))
 
+    def mask(self, batch: pa.RecordBatch, table: Table) -> NDArray[np.bool_]:
+        """Which rows of a batch of `needed(table)` are wanted."""
+        import numpy as np
+
+        found = self._mask(batch, table)
+        if found is None:
+            return np.ones(batch.num_rows, np.bool_)
+        mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        return mask
+
     def _mask(self, batch: pa.RecordBatch, table: Table) -> pa.Array | None:
         if self.takes_every_row and not (self.topics or self.topic_pattern or self.partitions):
             return None  # the usual case, without the import of Arrow's functions

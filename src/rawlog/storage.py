@@ -312,6 +312,37 @@ def new_directory(target: str | os.PathLike[str], *, overwrite: bool = False) ->
         raise
 
 
+def move(path: str, target: str, *, overwrite: bool = False) -> None:
+    """Give a file, which is whole, its name in the same file system. AccessError if something of that name exists already."""
+    if not overwrite and exists(target):
+        raise AccessError(f"{target}: exists already; choose another name or ask to overwrite it")
+    try:
+        if is_remote(target):
+            system, inner = file_system(target)
+            system.move(file_system(path)[1], inner)
+            return
+        final = local_path(target)
+        os.makedirs(os.path.dirname(os.path.abspath(final)), exist_ok=True)
+        descriptor = os.open(local_path(path), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(local_path(path), final)
+    except OSError as error:
+        raise AccessError(f"{target}: {_why(error)}") from None
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all below it, wherever it is. Best effort."""
+    if not is_remote(path):
+        shutil.rmtree(local_path(path), ignore_errors=True)
+        return
+    with contextlib.suppress(OSError, ValueError, AccessError):
+        system, inner = file_system(path)
+        system.delete_dir(inner)
+
+
 def replace_directory(made: Path, final: Path) -> None:
     """Give a directory its name, in place of one that may be there: that one is moved aside first, and removed last."""
     old = None

@@ -101,14 +101,18 @@ def waiting(what: str) -> Iterator[None]:
             sys.stderr.flush()
 
 
-def run(given: dict[str, Any], what: str, job: Job[Any, O], tree: Tree) -> O:
-    """Run a job with the engine that the options name, its progress drawn on a terminal."""
-    session = start(given) if given["engine"] == "spark" else None
+def run(given: dict[str, Any], what: str, job: Job[Any, O], tree: Tree, session: SparkSession | None = None) -> O:
+    """Run a job with the engine that the options name, its progress drawn on a terminal.
+
+    `session` is one that was started before; None: Spark is started now if it is to run the job.
+    """
+    if session is None and given["engine"] == "spark":
+        session = start(given)
     with Progress(what, 0) as bar:
 
         def told(now: Told) -> None:
             bar.total = now.total_size
-            bar.at(now.size)
+            bar.at(now.size, now.rows)
 
         if session is None:
             from rawlog.engines import local

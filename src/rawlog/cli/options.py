@@ -87,8 +87,8 @@ def _complete_tables(ctx: click.Context, param: click.Parameter, incomplete: str
     return [name for name in registry.tables() if name.startswith(incomplete)]
 
 
-def selection(*, columns: bool = True, limit: bool = True) -> Callable[[F], F]:
-    """Which rows, and of these which columns."""
+def selection(*, columns: bool = True, limit: bool = True, own: str = "--option") -> Callable[[F], F]:
+    """Which rows, and of these which columns; `own` is the option for what only some systems understand."""
     options: list[Callable[[Any], Any]] = [
         click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again."),
         click.option(
@@ -131,7 +131,7 @@ def selection(*, columns: bool = True, limit: bool = True) -> Callable[[F], F]:
             help="Largest size that one compressed part may grow to.",
         ),
         click.option(
-            "--option",
+            own,
             "own",
             multiple=True,
             metavar="NAME=VALUE",

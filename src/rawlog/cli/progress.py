@@ -19,7 +19,7 @@ class Progress:
     """A context manager; `step` says how far the work is. Safe to call from any thread."""
 
     def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done = what, total, 0
+        self.what, self.total, self.done, self.rows = what, total, 0, 0
         self.active = sys.stderr.isatty()
         self._begun = time.monotonic()
         self._stop = threading.Event()
@@ -29,9 +29,9 @@ class Progress:
         """So many more bytes are done."""
         self.done += size
 
-    def at(self, done: int) -> None:
-        """So many bytes are done in all."""
-        self.done = done
+    def at(self, done: int, rows: int = 0) -> None:
+        """So many bytes are done in all, and so many rows came of them."""
+        self.done, self.rows = done, rows
 
     def __enter__(self) -> Self:
         if self.active:
@@ -46,15 +46,24 @@ class Progress:
         if self._thread is not None:
             self._thread.join()
 
+    def text(self, spent: float) -> str:
+        """The line as it is after so many seconds."""
+        told = [self.what]
+        if self.total:
+            told.append(f"{min(100, 100 * self.done // self.total)} %")
+        told += [size_text(self.done), *([f"{self.rows:,} rows"] if self.rows else [])]
+        told += [f"{size_text(int(self.done / spent))}/s", f"{int(spent)} s"]
+        if 0 < self.done < self.total:
+            told.append(f"{int(spent * (self.total - self.done) / self.done) + 1} s left")
+        return "  ".join(told)
+
     def _draw(self) -> None:
         drawn = False
         while not self._stop.wait(INTERVAL):
             spent = time.monotonic() - self._begun
             if spent < PATIENCE:
                 continue
-            share = f"{min(100, 100 * self.done // self.total)} %" if self.total else ""
-            rate = size_text(int(self.done / spent))
-            sys.stderr.write(f"\r\x1b[K{self.what}  {share}  {size_text(self.done)}  {rate}/s  {int(spent)} s")
+            sys.stderr.write(f"\r\x1b[K{self.text(spent)}")
             sys.stderr.flush()
             drawn = True
         if drawn:

@@ -78,16 +78,17 @@ class _Meter:
         self.total = sum(split.size for split in splits)
         self.count = len(splits)
         self.progress = progress
-        self.size = self.frames = self.splits = 0
+        self.size = self.frames = self.rows = self.splits = 0
         self.last = 0.0
         self.lock = threading.Lock()
 
-    def tell(self, size: int, frames: int) -> None:
+    def tell(self, size: int, frames: int, rows: int) -> None:
         if self.progress is None:
             return
         with self.lock:
             self.size += size
             self.frames += frames
+            self.rows += rows
             now = time.monotonic()
             if now - self.last >= INTERVAL:
                 self.last = now
@@ -103,4 +104,4 @@ class _Meter:
             self.progress(self._now())
 
     def _now(self) -> Progress:
-        return Progress(min(self.size, self.total), self.total, self.splits, self.count, self.frames)
+        return Progress(min(self.size, self.total), self.total, self.splits, self.count, self.frames, self.rows)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import base64
 import gc
+import os
 import pickle
+import struct
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +35,8 @@ D = TypeVar("D", bound=Done)
 O = TypeVar("O", bound=Outcome)  # noqa: E741
 
 INTERVAL = 0.25
+#: What a task tells of itself: bytes, frames and rows that are done.
+TOLD = struct.Struct("<3q")
 
 
 def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[Progress], None] | None = None) -> O:
@@ -43,9 +48,13 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     if not splits:
         return job.commit([])
     with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
-        answers = Path(scratch) / "answers"
-        with _watching(spark, splits, progress):
-            _write(job, splits, spark, answers)
+        answers, told = Path(scratch) / "answers", Path(scratch) / "told"
+        told.mkdir(mode=0o700)
+        try:
+            with _watching(spark, splits, progress, told):
+                _write(job, splits, spark, answers, told)
+        except Exception as error:
+            raise AccessError(f"Spark: {reason(error)}") from error
         # Our own driver process wrote them a moment ago.
         given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
     for answer in sorted(given, key=lambda one: one.number):
@@ -54,7 +63,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     return job.commit([answer.result for answer in sorted(given, key=lambda one: one.number)])
 
 
-def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path) -> None:
+def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, told: Path) -> None:
     import pyarrow as pa
 
     spark.dataSource.register(JobSink)
@@ -69,10 +78,7 @@ def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Pa
     frame = spark.createDataFrame(rows).repartitionById(len(order), "task")
     writer = frame.write.format(JobSink.name()).mode("append")
     writer = writer.option("job", base64.b64encode(pickle.dumps(job)).decode()).option("answers", str(answers))
-    try:
-        writer.option("attempts", str(_attempts(spark))).save()
-    except Exception as error:
-        raise AccessError(f"Spark: {reason(error)}") from error
+    writer.option("told", str(told)).option("attempts", str(_attempts(spark))).save()
 
 
 def reason(error: BaseException) -> str:
@@ -114,12 +120,13 @@ class JobSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer, made on the driver."""
-        return _JobWriter(self.options["job"], self.options["answers"], int(self.options["attempts"]))
+        options = self.options
+        return _JobWriter(options["job"], options["answers"], options["told"], int(options["attempts"]))
 
 
 class _JobWriter(DataSourceArrowWriter):
-    def __init__(self, job: str, answers: str, attempts: int) -> None:
-        self.job, self.answers, self.attempts = job, answers, attempts
+    def __init__(self, job: str, answers: str, told: str, attempts: int) -> None:
+        self.job, self.answers, self.told, self.attempts = job, answers, told, attempts
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
         from pyspark import TaskContext
@@ -135,7 +142,7 @@ class _JobWriter(DataSourceArrowWriter):
         for batch in iterator:
             for pickled in batch.column("split").to_pylist():
                 split: Split = pickle.loads(pickled)  # noqa: S301
-                message.answers.append(_Answer(split.number, _work(job, split, number, last)))
+                message.answers.append(_Answer(split.number, _work(job, split, number, last, self.told)))
         return message
 
     def commit(self, messages: list[_Message | None]) -> None:  # type: ignore[override]
@@ -147,10 +154,11 @@ class _JobWriter(DataSourceArrowWriter):
         """Nothing counts before the job's own commit, so there is nothing to take back."""
 
 
-def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool) -> Any:
+def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool, told: str) -> Any:
     """Do a split. An error about the input is an answer: trying again would not change it, unless a path could not be reached."""
     with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
-        stage = Stage(job.stage or scratch, f"{split.number:05d}-{attempt}")
+        teller = _Teller(f"{told}/{split.number}-{attempt}") if os.path.isdir(told) else None
+        stage = Stage(job.stage or scratch, f"{split.number:05d}-{attempt}", teller)
         try:
             return job.work(split, stage)
         except RawlogError as error:
@@ -159,9 +167,41 @@ def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool) -> Any:
             return error
 
 
+class _Teller:
+    """Writes how far a task is where the driver looks for it, if they are on one machine."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.sums, self.last = path, [0, 0, 0], 0.0
+
+    def __call__(self, *more: int) -> None:
+        self.sums = [one + other for one, other in zip(self.sums, more, strict=True)]
+        now = time.monotonic()
+        if now - self.last >= INTERVAL:
+            self.last = now
+            with suppress(OSError), open(self.path, "wb") as file:
+                file.write(TOLD.pack(*self.sums))
+
+
+def _told(folder: Path) -> tuple[int, int, int]:
+    """What all tasks have told so far; of several attempts at a split, what the furthest did."""
+    furthest: dict[str, tuple[int, int, int]] = {}
+    with suppress(OSError):
+        for path in folder.iterdir():
+            with suppress(OSError, struct.error):
+                split, sums = path.name.partition("-")[0], TOLD.unpack(path.read_bytes())
+                furthest[split] = max(furthest.get(split, (0, 0, 0)), sums)
+    size, frames, rows = (sum(column) for column in zip((0, 0, 0), *furthest.values(), strict=True))
+    return size, frames, rows
+
+
 @contextmanager
-def _watching(spark: SparkSession, splits: list[Split], progress: Callable[[Progress], None] | None) -> Iterator[None]:
-    """Tell `progress` now and then how many tasks have ended. Spark does not say which, so their bytes are a fair share."""
+def _watching(
+    spark: SparkSession, splits: list[Split], progress: Callable[[Progress], None] | None, told: Path
+) -> Iterator[None]:
+    """Tell `progress` now and then how far the tasks are.
+
+    Those on other machines only say when they have ended; Spark does not say which, so their bytes are a fair share.
+    """
     if progress is None:
         yield
         return
@@ -172,7 +212,8 @@ def _watching(spark: SparkSession, splits: list[Split], progress: Callable[[Prog
         tracker = _tracker(spark)
         while tracker is not None and not ended.wait(INTERVAL):
             done = _tasks_done(tracker, count)
-            progress(Progress(total * done // count, total, done, count))
+            size, frames, rows = _told(told)
+            progress(Progress(min(max(total * done // count, size), total), total, done, count, frames, rows))
 
     thread = threading.Thread(target=watch, name="rawlog-progress", daemon=True)
     progress(Progress(0, total, 0, count))

@@ -32,12 +32,12 @@ class Stage:
 
     path: str
     name: str
-    tell: Callable[[int, int], None] | None = field(default=None, compare=False)
+    tell: Callable[[int, int, int], None] | None = field(default=None, compare=False)
 
-    def advance(self, size: int, frames: int = 0) -> None:
-        """Say that so many more bytes and frames are done."""
+    def advance(self, size: int, frames: int = 0, rows: int = 0) -> None:
+        """Say that so many more bytes, frames and rows are done."""
         if self.tell is not None:
-            self.tell(size, frames)
+            self.tell(size, frames, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ class Progress:
     splits: int = 0
     total_splits: int = 0
     frames: int = 0
+    rows: int = 0
 
 
 D = TypeVar("D", bound=Done)

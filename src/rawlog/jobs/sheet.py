@@ -35,8 +35,8 @@ class Written:
 class Sheet:
     """Takes batches of a table; the file is there once a row is, and whole once `close` returns."""
 
-    def __init__(self, path: str, table: Table) -> None:
-        self.path, self.table = path, table
+    def __init__(self, path: str, table: Table, codec: str = "zstd") -> None:
+        self.path, self.table, self.codec = path, table, codec
         self.rows = 0
         self._held: list[pa.RecordBatch] = []
         self.size = 0
@@ -52,13 +52,13 @@ class Sheet:
         if self.size >= ROW_GROUP:
             self.flush()
 
-    def close(self) -> Written | None:
-        """Finish the file; None if no row came."""
-        if not self.rows:
+    def close(self, *, empty: bool = False) -> Written | None:
+        """Finish the file; None if no row came, unless an `empty` file is wanted then."""
+        if not self.rows and not empty:
             return None
         self.flush()
-        assert self._writer is not None
         try:
+            self._writer = self._writer or self._open()
             self._writer.close()
         except OSError as error:
             raise AccessError(f"{self.path}: {error.strerror or error}") from None
@@ -104,7 +104,7 @@ class Sheet:
         return pq.ParquetWriter(
             self.path,
             self.table.schema,
-            compression="zstd",
+            compression=self.codec,
             use_dictionary=repeated or False,
             column_encoding=rising,
             # A least and a greatest value of message bodies would be whole messages in the footer.

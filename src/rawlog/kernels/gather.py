@@ -31,7 +31,11 @@ def _plain_copy_exact(out: Any, to: Any, data: Any, start: Any, size: Any) -> No
         out[to : to + size] = data[start : start + size]
 
 
-def _intrinsics() -> tuple[Any, Any]:
+def _plain_prefetch(data: Any, position: Any) -> None:
+    pass
+
+
+def _intrinsics() -> tuple[Any, Any, Any]:
     from llvmlite import ir
     from numba import types
     from numba.core import cgutils
@@ -66,10 +70,28 @@ def _intrinsics() -> tuple[Any, Any]:
 
         return types.void(out, types.int64, data, types.int64, types.int64), codegen
 
-    return copy32, copy_exact
+    @intrinsic
+    def prefetch(typing: Any, data: Any, position: Any) -> Any:
+        """Ask for the cache line of a byte that will be read soon; one outside the data does no harm."""
+
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+                builder.module,
+                ir.FunctionType(ir.VoidType(), [pointer, number, number, number]),
+                "llvm.prefetch.p0" if True else "llvm.prefetch.p0i8",
+            )
+            place = builder.gep(array.data, [arguments[1]])
+            builder.call(function, [place, number(0), number(3), number(1)])
+            return context.get_dummy_value()
+
+        return types.void(data, types.int64), codegen
+
+    return copy32, copy_exact, prefetch
 
 
-copy32, copy_exact = _intrinsics() if JIT else (_plain_copy32, _plain_copy_exact)
+copy32, copy_exact, prefetch = _intrinsics() if JIT else (_plain_copy32, _plain_copy_exact, _plain_prefetch)
 
 
 @inline

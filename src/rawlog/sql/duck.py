@@ -71,7 +71,10 @@ class DuckEngine(Engine):
         for name, view in needed.items():
             self._connection.register(name, self._relation(view, text.needed_columns(view.table, words)))
         try:
-            reader = self._connection.execute(rewritten).to_arrow_reader(BATCH)
+            relation = self._connection.sql(rewritten)
+            if relation is None:  # a statement without rows
+                return Answer(pa.schema([]), answer_table(pa.schema([])), lambda: iter(()))
+            reader = relation.to_arrow_reader(BATCH)
         except Exception as error:
             raise self._translated(error, needed) from error
         schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])

@@ -17,7 +17,7 @@ from rawlog.formats.ambry.content import Chunk, make_envelope, make_metadata, op
 from rawlog.formats.ambry.erase import erase_blobs
 from rawlog.formats.ambry.extract import extract_blobs, safe_name
 from rawlog.formats.ambry.index import parse_index
-from rawlog.formats.ambry.index_writer import encode_index, runs
+from rawlog.formats.ambry.index_writer import encode_index
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.rebuild import log_entries, rebuild_store
 from rawlog.formats.ambry.repair import repair_store

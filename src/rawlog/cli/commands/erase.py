@@ -1,27 +1,57 @@
-"""`rawlog erase`: a copy without the content of chosen blobs."""
+"""`rawlog erase`: a copy without chosen records or blobs."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from rawlog.cli import options, output
+from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE
+from rawlog.errors import OptionError
 from rawlog.text import printable
 
 
 @click.command(epilog="Exit codes: 0 done; 2 a blob that is not there; 3 cannot be read or written.")
 @click.argument("source", type=options.PATH, metavar="SRC")
 @click.argument("target", metavar="DST")
+@click.option("--blob", "blobs", multiple=True, metavar="ID", help="A blob of Ambry to erase; may be given again.")
 @click.option(
-    "--blob", "blobs", multiple=True, required=True, metavar="ID", help="A blob to erase; may be given again."
+    "--key", "drop_key", multiple=True, metavar="TEXT", help="A key whose Kafka records are erased; may be given again."
 )
+@click.option("--keys", "drop_keys", type=click.Path(), metavar="FILE", help="Such keys, one a line of a file.")
+@click.option("--force", is_flag=True, help="Replace Kafka partitions that are at DST already.")
+@engine.engine
 @options.json_flag
 @click.pass_context
-def command(ctx: click.Context, source: str, target: str, blobs: tuple[str, ...], as_json: bool) -> None:
-    """Copy the Ambry store SRC to DST with the content of chosen blobs zeroed in place, as Ambry's own hard delete does.
+def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **given: Any) -> None:
+    """Copy SRC to DST without chosen records or blobs. SRC is never touched.
 
-    SRC is never touched. Sizes, positions, index and checksums of the copy are right.
+    Of Kafka logs, the records with these keys go; all others keep their offsets, times, producers and transactions, as after Kafka's
+    own cleaner, and indexes are made anew. `rawlog convert --to kafka --where 'NOT …'` does the same by an expression.
+
+    In an Ambry store the content of these blobs is zeroed in place, as Ambry's own hard delete does: sizes, positions, index and
+    checksums of the copy are right.
     """
+    if bool(given["blobs"]) == bool(given["drop_key"] or given["drop_keys"]):
+        raise OptionError("name what to erase: --blob for an Ambry store, or --key for Kafka logs")
+    if given["blobs"]:
+        _erase_blobs(source, target, given["blobs"], as_json=as_json)
+        ctx.exit(DONE)
+    from rawlog.cli.commands.convert import dropped_keys, run
+    from rawlog.jobs.convert import outlet
+
+    engine.check(given)
+    every = {
+        "topic": (), "partition": (), "from_offset": None, "to_offset": None, "since": None, "until": None, "key": None, "where": None,
+        "find": None, "start": (), "own": (), "isolation": "read_uncommitted", "errors": "raise", "max_decompressed": 1 << 28,
+        "as_format": None, "dry_run": False,
+    }  # fmt: skip
+    made = outlet("kafka", target, overwrite=given["force"])
+    ctx.exit(run((source,), made, dropped_keys(given), every | given, as_json=as_json))
+
+
+def _erase_blobs(source: str, target: str, blobs: tuple[str, ...], *, as_json: bool) -> None:
     from rawlog.formats.ambry.erase import erase_blobs
     from rawlog.tree import open_tree
 
@@ -34,4 +64,3 @@ def command(ctx: click.Context, source: str, target: str, blobs: tuple[str, ...]
             output.line(printable(note))
         output.line(f"{report.messages:,} blobs erased in {printable(target)}")
     output.flush()
-    ctx.exit(DONE)

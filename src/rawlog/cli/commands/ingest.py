@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,20 +16,44 @@ from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.text import printable, size_text
 
 if TYPE_CHECKING:
-    from rawlog.jobs.ingest import Ingested
+    from rawlog.jobs.ingest import Ingest, Ingested
+    from rawlog.tree import Tree
 
 
 @click.command()
 @options.paths
 @click.option(
-    "--to", "lake", required=True, type=options.PATH, metavar="LAKE", help="The lake: a directory, made if new."
+    "--to",
+    "lake",
+    required=True,
+    type=options.PATH,
+    metavar="LAKE",
+    help="The lake: a directory or a URL, made if new.",
 )
 @click.option("--tables", metavar="A,B", help="Only these tables, by name.  [default: all that the files have]")
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
 @click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
 @click.option("--since", metavar="TIME", help="Only rows from a time on: ISO 8601, epoch milliseconds, or -2h.")
 @click.option("--until", metavar="TIME", help="Only rows up to a time, which is left out.")
-@click.option("--catalog", metavar="NAME", help="A catalog of PyIceberg's configuration instead of the lake's own.")
+@click.option(
+    "--partition-by",
+    metavar="A,B",
+    help="Cut the data files of new tables by topic, partition, hour, day, month or year.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Keep going: take what is new until interrupted.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --follow looks.",
+)
+@click.option(
+    "--catalog",
+    metavar="NAME",
+    help="A catalog of PyIceberg's configuration, or a file NAME.db, instead of the lake's own.",
+)
 @engine.engine
 @options.json_flag
 def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: bool, **given: Any) -> int:
@@ -33,7 +61,9 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
 
     Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and
     jobs in namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and goes on in files
-    that have grown where it ended. Damage does not stop it: sound rows go in, findings say what is lost, the exit code is 1.
+    that have grown where it ended. Tables that are a state (a cluster's topics, committed offsets, the blobs of a store) are replaced
+    by what the files say now. Damage does not stop it: sound rows go in, findings say what is lost, the exit code is 1. Several
+    runs may go on side by side. Rows are chosen by what they have: --since leaves tables without a time as they are.
 
     \b
     rawlog ingest kafka-logs/ --to lake
@@ -53,19 +83,101 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
     )
     # A lake outlives the directory it was made from: paths in it are whole.
     whole = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
-    tree = open_tree(whole, format=as_format)
+    partition_by = parse_columns(given["partition_by"])
     tables = parse_columns(given["tables"])
-    with Ingest(lake, catalog=given["catalog"], tables=tables, selection=selection) as job:
+
+    def look() -> Tree:
+        return open_tree(whole, format=as_format)
+
+    tree = look()
+    with Ingest(lake, catalog=given["catalog"], tables=tables, selection=selection, partition_by=partition_by) as job:
+        if given["follow"]:
+            return _follow(job, look, given, as_json)
         outcome = job.complete(lambda: engine.run(given, "ingesting", job, tree))
-    for path, why in outcome.refused:
-        say(f"{path}: {why}; left out, nothing in the lake was changed")
-    for note in outcome.notes:
-        say(note, "note")
+    _remark(outcome, set())
     if as_json:
         output.json_line(_summary(outcome))
     else:
         _show(outcome, given["catalog"])
+    return _code(outcome)
+
+
+def _code(outcome: Ingested) -> int:
     return FOUND if outcome.errors or outcome.warnings or outcome.refused else DONE
+
+
+def _remark(outcome: Ingested, said: set[str]) -> None:
+    """What the user should know beside the numbers, once."""
+    words = [f"{path}: {why}; left out, nothing in the lake was changed" for path, why in outcome.refused]
+    for text, kind in (*((word, "") for word in words), *((note, "note") for note in outcome.notes)):
+        if text not in said:
+            say(text, kind)
+            said.add(text)
+
+
+def _follow(job: Ingest, look: Callable[[], Tree], given: dict[str, Any], as_json: bool) -> int:
+    """Ingest until SIGINT or SIGTERM; a run that is under way is finished, a second signal ends it."""
+    from rawlog.jobs.ingest.follow import follow
+
+    session = engine.start(given) if given["engine"] == "spark" else None
+    every: list[Ingested] = []
+    said: set[str] = set()
+    with _stopping() as stop:
+        for outcome in follow(
+            job, look, lambda tree: engine.run(given, "ingesting", job, tree, session), stop, given["every"]
+        ):
+            every.append(outcome)
+            _remark(outcome, said)
+            if as_json:
+                output.json_line(_summary(outcome))
+            else:
+                output.line(_told(outcome))
+            output.flush()
+    if as_json:
+        output.json_line({"runs": len(every), **_totals(every)})
+    else:
+        totals = _totals(every)
+        output.line(
+            f"stopped: {_some(len(every), 'run')}, {totals['bytes']:,} bytes, {sum(totals['tables'].values()):,} rows"
+        )
+    return max(map(_code, every), default=DONE)
+
+
+@contextmanager
+def _stopping() -> Iterator[Event]:
+    """An event that SIGINT and SIGTERM set; what they did before is what they do when they come again."""
+    stop = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _totals(every: list[Ingested]) -> dict[str, Any]:
+    tables: dict[str, int] = {}
+    for outcome in every:
+        for name, count in outcome.tables.items():
+            tables[name] = tables.get(name, 0) + count
+    return {
+        "bytes": sum(outcome.size for outcome in every),
+        "errors": sum(outcome.errors for outcome in every),
+        "warnings": sum(outcome.warnings for outcome in every),
+        "tables": tables,
+    }
+
+
+def _told(outcome: Ingested) -> str:
+    rows = sum(outcome.tables.values())
+    return f"{_some(outcome.files, 'file')}, {size_text(outcome.size)}, {rows:,} rows; {outcome.verdict}"
 
 
 def _summary(outcome: Ingested) -> dict[str, Any]:

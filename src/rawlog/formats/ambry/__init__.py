@@ -159,4 +159,6 @@ FAMILY = Family(
     fold_tables=(BLOBS, CHUNKS),
     settle=Deferred(f"{_AMBRY}.store", "settle"),
     group_rules=Deferred(f"{_AMBRY}.store_checks", "group_rules"),
+    replica_rules=Deferred(f"{_AMBRY}.replicas", "rules"),
+    compare=Deferred(f"{_AMBRY}.replicas", "compare"),
 )

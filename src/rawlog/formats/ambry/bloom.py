@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from rawlog.checksums import crc32
 from rawlog.errors import CorruptError, OptionError
+from rawlog.formats.ambry.kernels.blooms import add_spans, have_spans
 from rawlog.formats.ambry.keys import uuid_bytes
 from rawlog.formats.ambry.layouts import BLOOM_SPARE, BLOOM_TABLE, CRC_SIZE
 from rawlog.formats.ambry.structures import Cursor
+from rawlog.frames import Bytes
+from rawlog.kernels import byte_view
 
-_MASK = (1 << 64) - 1
-_C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 WORD = 8
 
 
@@ -36,12 +37,24 @@ class Bloom:
         return int(self.words.size) * 64
 
     def add(self, item: bytes) -> None:
-        for bit in buckets(item, self.hash_count, self.capacity):
-            self.words[bit >> 6] |= np.uint64(1 << (bit & 63))
+        """Add one item."""
+        self.add_keys(np.frombuffer(item, np.uint8), np.zeros(1, np.int64), np.full(1, len(item), np.int64))
+
+    def add_keys(self, data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Add items that stand in `data`."""
+        starts, sizes = _whole(starts), _whole(sizes)
+        add_spans(byte_view(data), starts, sizes, self.hash_count, self.words.view(np.int64))
 
     def has(self, item: bytes) -> bool:
         """Whether the item may have been added; false is certain."""
-        return all(int(self.words[bit >> 6]) >> (bit & 63) & 1 for bit in buckets(item, self.hash_count, self.capacity))
+        return bool(self.have(np.frombuffer(item, np.uint8), np.zeros(1, np.int64), np.full(1, len(item), np.int64))[0])
+
+    def have(self, data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which items in `data` may have been added; false is certain."""
+        out = np.empty(starts.size, np.bool_)
+        starts, sizes = _whole(starts), _whole(sizes)
+        have_spans(byte_view(data), starts, sizes, self.hash_count, self.words.view(np.int64), out)
+        return out
 
     def has_key(self, raw: bytes) -> bool:
         """Whether a key may be there, by all its bytes or, as some stores have it, by its uuid alone."""
@@ -77,51 +90,5 @@ def read_bloom(cursor: Cursor) -> Bloom:
     return Bloom(hash_count, np.frombuffer(raw, ">u8").astype(np.uint64), cursor.crc())
 
 
-def buckets(item: bytes, count: int, capacity: int) -> list[int]:
-    """The bits of an item."""
-    first, second = murmur3(item)
-    return [abs(_signed(first + number * second)) % capacity for number in range(count)]
-
-
-def _signed(value: int) -> int:
-    value &= _MASK
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _rotate(value: int, by: int) -> int:
-    return (value << by | value >> (64 - by)) & _MASK
-
-
-def _mix(value: int) -> int:
-    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
-    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
-    return value ^ value >> 33
-
-
-def murmur3(data: bytes) -> tuple[int, int]:
-    """MurmurHash3 x64 128, seed 0, with the tail bytes taken as signed numbers."""
-    h1 = h2 = 0
-    whole = len(data) & ~15
-    for at in range(0, whole, 16):
-        k1 = int.from_bytes(data[at : at + 8], "little") * _C1 & _MASK
-        h1 ^= _rotate(k1, 31) * _C2 & _MASK
-        h1 = (_rotate(h1, 27) + h2) * 5 + 0x52DCE729 & _MASK
-        k2 = int.from_bytes(data[at + 8 : at + 16], "little") * _C2 & _MASK
-        h2 ^= _rotate(k2, 33) * _C1 & _MASK
-        h2 = (_rotate(h2, 31) + h1) * 5 + 0x38495AB5 & _MASK
-    k1 = k2 = 0
-    for number, byte in enumerate(data[whole:]):
-        wide = (byte - 256 if byte > 127 else byte) & _MASK
-        if number < 8:
-            k1 ^= wide << 8 * number & _MASK
-        else:
-            k2 ^= wide << 8 * (number - 8) & _MASK
-    h2 ^= _rotate(k2 * _C2 & _MASK, 33) * _C1 & _MASK
-    h1 ^= _rotate(k1 * _C1 & _MASK, 31) * _C2 & _MASK
-    h1 ^= len(data)
-    h2 ^= len(data)
-    h1 = h1 + h2 & _MASK
-    h2 = h2 + h1 & _MASK
-    h1, h2 = _mix(h1), _mix(h2)
-    h1 = h1 + h2 & _MASK
-    return h1, h2 + h1 & _MASK
+def _whole(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.ascontiguousarray(array, np.int64)

@@ -6,19 +6,22 @@ Two filters, as upstream: one that knows undeletes, and the older one, which is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.errors import OptionError
 from rawlog.format import File
-from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.fold import now_of
-from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, Run, bloom_of, encode_index, runs
-from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag, Kind
+from rawlog.formats.ambry.index import Entries
+from rawlog.formats.ambry.index_writer import MAX_ENTRIES, write_index_files
+from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag
 from rawlog.formats.ambry.paths import Segment, capacity, is_current_compaction, segment_of
-from rawlog.formats.ambry.rebuild import Report, copy_file, log_entries, number_option, one_store
-from rawlog.formats.ambry.state import Entry, Ledger
-from rawlog.formats.ambry.store import Store
+from rawlog.formats.ambry.rebuild import Report, copy_file, copy_messages, number_option, one_store, probability_option
+from rawlog.formats.ambry.state import DELETE, ORPHANS, PUT, TTL_UPDATE, Fold, expired, fold
+from rawlog.formats.ambry.store import Store, read_catalog, sound_indexes
 from rawlog.formats.ambry.writer import segment_header
 from rawlog.storage import Source, new_directory
 
@@ -48,18 +51,14 @@ def compact_store(files: Sequence[File], target: str, options: Mapping[str, str]
     store = one_store(files)
     plan = _plan(store, options)
     report = Report()
-    entries = list(log_entries(store, store.indexes()))
-    ledger = Ledger()
-    for entry in entries:
-        ledger.add(entry)
-    kept = _survivors(entries, ledger, plan)
-    report.messages = len(kept)
-    gone = len(entries) - len(kept)
-    report.notes.append(f"{gone:,} of {len(entries):,} messages dropped")
+    folded = fold(read_catalog(store, errors="raise"), sound_indexes(store), ORPHANS)
+    kept = survivors(folded, plan)
+    report.messages = int(kept.sum())
+    report.notes.append(f"{kept.size - report.messages:,} of {kept.size:,} messages dropped")
     with new_directory(target) as work:
         _copy_rest(store, plan, work)
-        placed, segments = _write_logs(store, kept, plan, work)
-        _write_indexes(store, placed, segments, plan, options, work)
+        moved, segment, segments = _write_logs(store, folded, kept, plan, work)
+        _write_indexes(store, moved, segment, segments, plan, options, work)
         report.files = sorted(path.name for path in work.iterdir())
     return report
 
@@ -84,67 +83,71 @@ def _plan(store: Store, options: Mapping[str, str]) -> Plan:
     return Plan(frozenset(numbers), reference, now, chosen, options.get("purge_tombstones") in ("true", "1", "yes"))
 
 
-def _survivors(entries: Sequence[Entry], ledger: Ledger, plan: Plan) -> list[Entry]:
-    """The entries whose messages stay, in log order."""
+def survivors(folded: Fold, plan: Plan) -> NDArray[np.bool_]:
+    """Which messages stay."""
+    kind, blob = folded.entries.kind, folded.blob
+    inside = np.isin(folded.catalog.segment, sorted(plan.numbers))
     judge = _keeps_with_undelete if plan.filter == FILTERS[0] else _keeps_without_undelete
-    kept = [entry for entry in entries if entry.segment not in plan.numbers or judge(entry, ledger, plan)]
+    kept = ~inside | judge(folded, kind, plan)
     # A TTL update of a blob of which nothing else is left says nothing any more.
-    others = {keys.order(entry.key) for entry in kept if entry.kind is not Kind.TTL_UPDATE}
-    return [
-        entry
-        for entry in kept
-        if entry.segment not in plan.numbers or entry.kind is not Kind.TTL_UPDATE or keys.order(entry.key) in others
-    ]
+    others = np.zeros(folded.first.size, np.bool_)
+    others[blob[kept & (kind != TTL_UPDATE)]] = True
+    return kept & (~inside | (kind != TTL_UPDATE) | others[blob])
 
 
-def _is_expired(entry: Entry, now: int) -> bool:
-    return entry.expires != NONE and now > entry.expires * 1000
+def _is_old(time: NDArray[np.int32], plan: Plan) -> NDArray[np.bool_]:
+    """Which of these times (seconds) lie before the reference."""
+    result: NDArray[np.bool_] = time.astype(np.int64) * 1000 < plan.reference
+    return result
 
 
-def _is_purged(delete: Entry, ledger: Ledger, identity: bytes, plan: Plan) -> bool:
-    """Whether a tombstone may go: nothing is left to protect, and its blob would have expired."""
-    return plan.purge and ledger.put_of(identity) is None and _is_expired(delete, plan.now)
+def _is_purged(folded: Fold, plan: Plan) -> NDArray[np.bool_]:
+    """Which messages are tombstones that may go: nothing is left to protect, and their blobs would have expired."""
+    gone: NDArray[np.bool_] = (folded.put[folded.blob] < 0) & expired(folded.expires, plan.now)
+    return gone & plan.purge
 
 
-def _keeps_with_undelete(entry: Entry, ledger: Ledger, plan: Plan) -> bool:
-    identity = keys.order(entry.key)
-    latest = ledger.find(identity)
-    if latest is None:
-        return entry.kind is not Kind.TTL_UPDATE
-    expired = _is_expired(latest, plan.now)
-    if entry.kind is Kind.PUT:
-        if latest.kind is Kind.DELETE and latest.time * 1000 < plan.reference:
-            return False
-        return not expired
-    if entry.kind is Kind.TTL_UPDATE:
-        if latest.kind is not Kind.DELETE or latest.time * 1000 >= plan.reference:
-            return True
-        put = ledger.put_of(identity)
-        return put is not None and put.segment not in plan.numbers
-    if entry.kind is Kind.DELETE:
-        same = latest.kind is Kind.DELETE and entry.life_version == latest.life_version
-        return same and not _is_purged(entry, ledger, identity, plan)
-    return latest.kind is Kind.UNDELETE and entry.life_version == latest.life_version and not expired
+def _stays_outside(folded: Fold, plan: Plan) -> NDArray[np.bool_]:
+    """Which blobs have their PUT in a segment that is not compacted."""
+    segment = folded.catalog.segment[np.maximum(folded.put, 0)] if len(folded.catalog) else folded.put
+    result: NDArray[np.bool_] = (folded.put >= 0) & ~np.isin(segment, sorted(plan.numbers))
+    return result
 
 
-def _keeps_without_undelete(entry: Entry, ledger: Ledger, plan: Plan) -> bool:
-    identity = keys.order(entry.key)
-    if entry.kind is Kind.DELETE:
-        return not _is_purged(entry, ledger, identity, plan)
-    if entry.kind is Kind.UNDELETE:
-        return True
-    if entry.kind is Kind.PUT:
-        return _put_stays(entry, ledger, identity, plan)
-    put = ledger.put_of(identity)
-    return put is not None and (put.segment not in plan.numbers or _put_stays(put, ledger, identity, plan))
+def _keeps_with_undelete(folded: Fold, kind: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
+    blob, found = folded.blob, folded.found
+    latest = np.maximum(found, 0)
+    deleted = folded.is_deleted
+    undeleted = (found >= 0) & ~deleted & (folded.found_flags & int(Flag.UNDELETE) != 0)
+    old = deleted & _is_old(folded.time[latest], plan)
+    gone = folded.is_expired(plan.now)
+    same_life = folded.life_version == folded.life_version[latest][blob]
+    kept = np.select(
+        [found[blob] < 0, kind == PUT, kind == TTL_UPDATE, kind == DELETE],
+        [
+            kind != TTL_UPDATE,
+            ~(old | gone)[blob],
+            (~old | _stays_outside(folded, plan))[blob],
+            deleted[blob] & same_life & ~_is_purged(folded, plan),
+        ],
+        undeleted[blob] & same_life & ~gone[blob],
+    )
+    return kept.astype(np.bool_)
 
 
-def _put_stays(put: Entry, ledger: Ledger, identity: bytes, plan: Plan) -> bool:
-    later = [entry for entry in ledger.blobs[identity] if entry.place > put.place]
-    if any(entry.kind is Kind.DELETE and entry.time * 1000 < plan.reference for entry in later):
-        return False
-    updated = any(entry.flags & Flag.TTL_UPDATE for entry in later)
-    return updated or not _is_expired(put, plan.now)
+def _keeps_without_undelete(folded: Fold, kind: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:
+    blob, rows = folded.blob, np.arange(kind.size)
+    last_delete, last_ttl = (np.full(folded.first.size, NONE, np.int64) for _ in range(2))
+    old = (kind == DELETE) & _is_old(folded.time, plan)
+    np.maximum.at(last_delete, blob[old], rows[old])
+    updated = folded.flags & int(Flag.TTL_UPDATE) != 0
+    np.maximum.at(last_ttl, blob[updated], rows[updated])
+    stays = (last_delete[blob] < rows) & ((last_ttl[blob] > rows) | ~expired(folded.expires, plan.now))
+    put = folded.put
+    put_stays = (put >= 0) & (_stays_outside(folded, plan) | stays[np.maximum(put, 0)]) if kind.size else put >= 0
+    return np.select(
+        [kind == PUT, kind == TTL_UPDATE, kind == DELETE], [stays, put_stays[blob], ~_is_purged(folded, plan)], True
+    ).astype(np.bool_)
 
 
 def _copy_rest(store: Store, plan: Plan, work: Path) -> None:
@@ -157,72 +160,75 @@ def _copy_rest(store: Store, plan: Plan, work: Path) -> None:
             copy_file(file.path, work / file.path.rpartition("/")[2].removesuffix("_temp"))
 
 
-def _write_logs(store: Store, kept: Sequence[Entry], plan: Plan, work: Path) -> tuple[list[Entry], list[Segment]]:
-    """The surviving messages of the replaced segments, copied end to end; their entries with new places, and the new segments."""
+def _write_logs(
+    store: Store, folded: Fold, kept: NDArray[np.bool_], plan: Plan, work: Path
+) -> tuple[Entries, NDArray[np.int32], list[Segment]]:
+    """The surviving messages of the replaced segments, copied end to end; their entries at their new places, and the new segments."""
     old = store.segments()
     generation = max(old[number].generation for number in plan.numbers) + 1
     free = [Segment(old[number].position, generation) for number in sorted(plan.numbers)]
     with Source(store.logs[min(plan.numbers)].path) as source:
         most = capacity(source.read(0, 64)) or 0
-    segments: list[Segment] = []
-    placed: list[Entry] = []
-    moved: dict[tuple[int, int], tuple[int, int]] = {}
-    out, end = None, 0
-    sources = {number: Source(store.logs[number].path) for number in plan.numbers}
-    try:
-        for entry in kept:
-            if entry.segment not in plan.numbers:
-                continue
-            if out is None or end + entry.size > most:
-                if out is not None:
-                    out.close()
-                segments.append(free[len(segments)])
-                out = (work / segments[-1].log_name()).open("xb")
-                out.write(segment_header(most))
-                end = SEGMENT_HEADER.size
-            out.write(sources[entry.segment].read(entry.offset, entry.size))
-            moved[entry.place] = (len(segments) - 1, end)
-            placed.append(_moved(entry, (len(segments) - 1, end), moved))
-            end += entry.size
-    finally:
-        if out is not None:
-            out.close()
-        for opened in sources.values():
-            opened.close()
-    return placed, segments
+    catalog = folded.catalog
+    rows = np.flatnonzero(kept & np.isin(catalog.segment, sorted(plan.numbers)))
+    segment, offset = _places(catalog.size[rows], most)
+    count = int(segment[-1]) + 1 if rows.size else 0
+    if count > len(free):
+        raise OptionError(f"{count} segments of {most:,} bytes are needed for what stays of {len(free)}")
+    for number in range(count):
+        with (work / free[number].log_name()).open("xb") as out:
+            out.write(segment_header(most))
+            copy_messages(store, catalog, rows[segment == number], out)
+    entries = folded.entries.take(rows)
+    moved = replace(entries, offset=offset, original_offset=_originals(folded, rows, segment, offset))
+    return moved, segment, free[:count]
 
 
-def _moved(entry: Entry, place: tuple[int, int], moved: Mapping[tuple[int, int], tuple[int, int]]) -> Entry:
-    """An entry at its new place; the message it refers to is named only if it came along into the same segment."""
-    from dataclasses import replace
+def _places(sizes: NDArray[np.int64], most: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The number of the segment and the offset in it of messages that are laid end to end."""
+    segment, offset = np.empty(sizes.size, np.int32), np.empty(sizes.size, np.int64)
+    ends = np.cumsum(sizes)
+    at = number = 0
+    while at < sizes.size:
+        before = int(ends[at] - sizes[at])
+        stop = max(int(np.searchsorted(ends, before + most - SEGMENT_HEADER.size, side="right")), at + 1)
+        segment[at:stop] = number
+        offset[at:stop] = ends[at:stop] - sizes[at:stop] - before + SEGMENT_HEADER.size
+        at, number = stop, number + 1
+    return segment, offset
 
-    original = NONE
-    if entry.original != NONE:
-        segment, offset = moved.get((entry.segment, entry.original), (NONE, NONE))
-        original = offset if segment == place[0] else NONE
-    return replace(entry, segment=place[0], offset=place[1], original=original)
+
+def _originals(
+    folded: Fold, rows: NDArray[np.int64], segment: NDArray[np.int32], offset: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Where the messages that entries refer to stand now; -1 unless they came along into the same segment."""
+    catalog, original = folded.catalog, folded.original[rows]
+    at = np.full(rows.size, NONE, np.int64)
+    for number in np.unique(catalog.segment[rows]).tolist():
+        mine = (catalog.segment[rows] == number) & (original != NONE)
+        at[mine] = catalog.rows_at(number, original[mine])
+    place = np.minimum(np.searchsorted(rows, at), max(rows.size - 1, 0))
+    came = (at >= 0) & (rows[place] == at) & (segment[place] == segment) if rows.size else at >= 0
+    return np.where(came, offset[place], NONE) if rows.size else at
 
 
 def _write_indexes(
     store: Store,
-    placed: Sequence[Entry],
+    entries: Entries,
+    segment: NDArray[np.int32],
     segments: Sequence[Segment],
     plan: Plan,
     options: Mapping[str, str],
     work: Path,
 ) -> None:
     old = [len(index.entries) for index in store.indexes()]
-    most = number_option(options, "max_entries", max(old, default=MAX_ENTRIES)) or MAX_ENTRIES
-    made = list(runs(placed, max_entries=most))
-    is_last = max(plan.numbers) == len(store.logs) - 1
-    for number, run in enumerate(made):
-        segment = segments[run.segment]
-        run.last_modified = run.entries[-1].time
-        (work / segment.index_name(run.start)).write_bytes(encode_index(run))
-        if not (is_last and number == len(made) - 1):
-            _write_bloom(run, segment, most, float(options.get("probability", PROBABILITY)), work)
-
-
-def _write_bloom(run: Run, segment: Segment, most: int, probability: float, work: Path) -> None:
-    bloom = bloom_of(run, max_entries=most, probability=probability)
-    (work / segment.index_name(run.start, "bloom")).write_bytes(bloom.encode())
+    write_index_files(
+        entries,
+        segment,
+        segments,
+        work,
+        max_entries=number_option(options, "max_entries", max(old, default=MAX_ENTRIES)) or MAX_ENTRIES,
+        probability=probability_option(options),
+        last_modified=lambda _, run: int(run.operation_time[-1]),
+        seal_last=max(plan.numbers) != len(store.logs) - 1,
+    )

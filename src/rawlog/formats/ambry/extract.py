@@ -21,8 +21,8 @@ from rawlog.formats.ambry.fold import now_of
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, Kind
 from rawlog.formats.ambry.reader import Messages, scan, trouble
 from rawlog.formats.ambry.rebuild import Report
-from rawlog.formats.ambry.state import LIVE, Entry, state_of
-from rawlog.formats.ambry.store import Store, build_ledger, stores
+from rawlog.formats.ambry.state import LIVE, STATES
+from rawlog.formats.ambry.store import Store, fold_store, stores
 from rawlog.storage import Source, new_directory
 
 MANIFEST = "manifest.jsonl"
@@ -39,8 +39,9 @@ class Blob:
     key: bytes
     state: str
     life_version: int
-    put: Entry
     path: str
+    position: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -77,14 +78,17 @@ def extract_blobs(files: Sequence[File], target: str, options: Mapping[str, str]
 
 
 def _blobs(store: Store, now: int) -> dict[bytes, Blob]:
-    ledger = build_ledger(store) if store.logs else None
+    """The blobs of a store whose content is there, in the order of their first messages."""
+    folded = fold_store(store)
+    catalog, states = folded.catalog, folded.states(now)
+    there = np.flatnonzero((folded.found >= 0) & (folded.put >= 0))
     found = {}
-    for identity in ledger or ():
-        assert ledger is not None
-        entry, put = ledger.find(identity), ledger.put_of(identity)
-        if entry is not None and put is not None:
-            path = store.logs[put.segment].path
-            found[identity] = Blob(put.key, state_of(entry, now), entry.life_version, put, path)
+    for number in there[np.argsort(folded.first[there])].tolist():
+        put = int(folded.put[number])
+        key, life = catalog.key(put), int(folded.life_version[folded.found[number]])
+        path = store.logs[int(catalog.segment[put])].path
+        place = int(catalog.offset[put]), int(catalog.size[put])
+        found[keys.order(key)] = Blob(key, STATES[int(states[number])], life, path, *place)
     return found
 
 
@@ -106,13 +110,13 @@ def _chosen(known: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[byt
 def read_put(blob: Blob) -> Messages:
     """The PUT of a blob, checksums compared. DataError if it is damaged."""
     with Source(blob.path) as source:
-        raw = source.read(blob.put.offset, blob.put.size)
+        raw = source.read(blob.position, blob.size)
     messages = Messages(scan(np.frombuffer(raw, np.uint8), 0))
     if len(messages) != 1 or messages["kind"][0] != Kind.PUT:
-        raise CorruptError("no whole PUT where the index says", path=blob.path, position=blob.put.offset)
+        raise CorruptError("no whole PUT where the index says", path=blob.path, position=blob.position)
     if not messages.sound[0]:
         error = trouble(messages, 0)
-        error.position = blob.put.offset
+        error.position = blob.position
         raise error.at(path=blob.path)
     return messages
 

@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from rawlog import columns
 from rawlog.errors import DataError, OptionError
 from rawlog.format import File
 from rawlog.formats.ambry.content import parse_metadata
 from rawlog.formats.ambry.keys import text_of
 from rawlog.formats.ambry.layouts import NONE, Flag, Kind
-from rawlog.formats.ambry.state import state_of
-from rawlog.formats.ambry.store import build_ledger, read_messages, stores
+from rawlog.formats.ambry.properties import text_ids
+from rawlog.formats.ambry.state import STATES, Fold
+from rawlog.formats.ambry.store import fold_store, read_messages, stores
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS
+from rawlog.text import valid_text
 
 ROWS = 1 << 16
 METADATA_BLOB = 1
@@ -43,35 +47,42 @@ def blobs(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.Reco
     for store in stores(files):
         if not store.logs:
             continue
-        ledger = build_ledger(store)
-        rows: list[dict[str, Any]] = []
-        for identity, entries in ledger.blobs.items():
-            found = ledger.find(identity)
-            if found is None:
-                continue
-            put = ledger.put_of(identity)
-            rows.append(
-                {
-                    "blob_id": text_of(entries[0].key),
-                    "key": entries[0].key,
-                    "state": state_of(found, now),
-                    "life_version": found.life_version,
-                    "ttl_updated": bool(found.flags & Flag.TTL_UPDATE),
-                    "expires_timestamp": None if found.expires == NONE else found.expires * 1_000_000,
-                    "account_id": found.account_id,
-                    "container_id": found.container_id,
-                    "last_operation": None if found.time == NONE else found.time * 1_000_000,
-                    "path": None if put is None else store.logs[put.segment].path,
-                    "position": None if put is None else put.offset,
-                    "blob_size": None if put is None else put.content_size,
-                    "in_log": put is not None,
-                }
-            )
-            if len(rows) == ROWS:
-                yield pa.RecordBatch.from_pylist(rows, schema=BLOBS.schema)
-                rows = []
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=BLOBS.schema)
+        folded = fold_store(store)
+        paths = pa.array([valid_text(file.path) for file in store.logs], pa.string())
+        states = folded.states(now)
+        known = np.flatnonzero(folded.found >= 0)
+        known = known[np.argsort(folded.first[known])]
+        for start in range(0, known.size, ROWS):
+            yield _batch(folded, states, paths, known[start : start + ROWS])
+
+
+def _batch(folded: Fold, states: NDArray[np.int8], paths: pa.Array, rows: NDArray[np.int64]) -> pa.RecordBatch:
+    """Some blobs as rows."""
+    catalog, first, found, put = folded.catalog, folded.first[rows], folded.found[rows], folded.put[rows]
+    key_spans = catalog.key_data, catalog.key_start[first], catalog.key_size[first]
+    there = put >= 0
+    source = np.where(there, put, 0)
+    made = {
+        "blob_id": text_ids(*key_spans),
+        "key": columns.spans(*key_spans),
+        "state": pa.array(STATES).take(pa.array(states[rows])),
+        "life_version": columns.integers(folded.life_version[found], "int"),
+        "ttl_updated": columns.booleans(folded.found_flags[rows] & int(Flag.TTL_UPDATE) != 0),
+        "expires_timestamp": _times(folded.found_expires[rows]),
+        "account_id": columns.integers(folded.account_id[found], "int"),
+        "container_id": columns.integers(folded.container_id[found], "int"),
+        "last_operation": _times(folded.time[found]),
+        "path": paths.take(pa.array(catalog.segment[source], mask=~there)),
+        "position": columns.integers(catalog.offset[source], "bigint", there),
+        "blob_size": columns.integers(catalog.content_size[source], "bigint", there),
+        "in_log": columns.booleans(there),
+    }
+    return columns.batch(BLOBS, made, rows.size)
+
+
+def _times(seconds: NDArray[np.int32]) -> pa.Array:
+    known = seconds != NONE
+    return columns.timestamps(np.where(known, seconds, 0).astype(np.int64) * 1_000_000, known)
 
 
 def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,8 @@ Authority: IndexSegment and PersistentIndex, versions 0 to 4.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +18,8 @@ from rawlog.checksums import crc32
 from rawlog.errors import CorruptError, DataError, TruncatedError, UnsupportedError
 from rawlog.explain import Node
 from rawlog.format import File, Origin, Want
-from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.kernels.messages import key_sizes
+from rawlog.formats.ambry.keys import Identities, identities
 from rawlog.formats.ambry.layouts import (
     CRC_SIZE,
     INDEXES,
@@ -38,6 +39,9 @@ from rawlog.storage import Source
 
 KINDS = pa.array([kind.name for kind in sorted(Kind)])
 VERSION_BITS = 8
+Integers = NDArray[np.integer[Any]]
+#: The latest time that an index value holds.
+LATEST_SECOND = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +134,22 @@ def scan(data: Bytes, kind: int) -> Frames:
     )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Entries:
-    """The entries of an index file, a column a field."""
+    """Entries of index files, a column a field. Key number i is `data[starts[i] : starts[i] + sizes[i]]`."""
 
-    keys: list[bytes]
-    size: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    flags: NDArray[np.int64]
-    expires: NDArray[np.int64]
-    original_offset: NDArray[np.int64]
-    operation_time: NDArray[np.int64]
-    account_id: NDArray[np.int64]
-    container_id: NDArray[np.int64]
-    life_version: NDArray[np.int64]
+    data: Bytes
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    size: Integers
+    offset: Integers
+    flags: Integers
+    expires: Integers
+    original_offset: Integers
+    operation_time: Integers
+    account_id: Integers
+    container_id: Integers
+    life_version: Integers
 
     @property
     def kind(self) -> NDArray[np.int64]:
@@ -159,8 +165,28 @@ class Entries:
             ),
         )
 
+    def key(self, number: int) -> bytes:
+        """The key of one entry."""
+        at = int(self.starts[number])
+        return self.data[at : at + int(self.sizes[number])].tobytes()
+
+    @property
+    def keys(self) -> list[bytes]:
+        raw = self.data.tobytes()
+        return [raw[at : at + size] for at, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True)]
+
+    @property
+    def identities(self) -> Identities:
+        """Which blob each entry is of."""
+        return identities(self.data, self.starts, self.sizes)
+
+    def take(self, rows: Any) -> Entries:
+        """Some of the entries."""
+        columns = (getattr(self, field.name)[rows] for field in fields(self) if field.name != "data")
+        return Entries(self.data, *columns)
+
     def __len__(self) -> int:
-        return len(self.keys)
+        return int(self.starts.size)
 
 
 def read_entries(frames: Frames) -> Entries:
@@ -179,11 +205,12 @@ def read_entries(frames: Frames) -> Entries:
         return raw[name].astype(np.int64) if name in names else np.full(len(frames), missing, np.int64)
 
     expires = column("expires_at", NONE)
-    if version == 0:
-        expires = np.where(expires >= 0, expires // 1000, NONE)
-    starts = frames.starts.tolist()
+    if version == 0:  # milliseconds; what seconds cannot hold is never
+        expires = np.where((expires >= 0) & (expires // 1000 <= LATEST_SECOND), expires // 1000, NONE)
     return Entries(
-        [data[at : at + size].tobytes() for at, size in zip(starts, sizes.tolist(), strict=True)],
+        data,
+        frames.starts,
+        sizes,
         column("size", 0),
         column("offset", 0),
         column("flags", 0),
@@ -212,7 +239,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
             if column.name == "path":
                 made["path"] = columns.constant(want.file.path, "string", len(frames))
             elif column.name == "key":
-                made["key"] = pa.array(entries.keys, pa.binary())
+                made["key"] = columns.spans(entries.data, entries.starts, entries.sizes)
             elif column.name == "kind":
                 made["kind"] = KINDS.take(pa.array(entries.kind))
             else:
@@ -254,7 +281,6 @@ class IndexFile:
     header: Header
     entries: Entries
     crc_ok: bool
-    order: list[bytes] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -283,8 +309,7 @@ def parse_index(path: str, raw: bytes) -> IndexFile:
     segment = segment_of(path)
     if segment is None:
         raise UnsupportedError("not the name of an index segment", path=path)
-    order = [keys.order(key) for key in entries.keys]
-    return IndexFile(path, segment, start_of(path), header, entries, stored == crc32(raw[:-CRC_SIZE]), order)
+    return IndexFile(path, segment, start_of(path), header, entries, stored == crc32(raw[:-CRC_SIZE]))
 
 
 def explain_header(head: bytes, file: File) -> list[Node]:

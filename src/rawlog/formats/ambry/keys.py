@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import uuid
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.errors import CorruptError, OptionError
+from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import DATA_TYPES, ID_TYPES, KEY_V6, KEYS, NONE, PARTITION_VERSION, KeyFlag
+from rawlog.frames import Bytes
+from rawlog.kernels import byte_view
 
 GROUPS = {1: 1, 2: 2, 3: 3, 4: 3, 5: 3, 6: 4, 7: 4}
 """Keys of different groups are never the same blob."""
@@ -139,6 +147,66 @@ def from_text(text: str) -> bytes:
     if len(key.raw) != len(raw):
         raise OptionError(f"blob id {text!r}: {len(raw) - len(key.raw)} bytes too many")
     return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """Which blob each of some keys is of: three numbers that are equal for keys that Ambry holds equal, and for no others.
+
+    Those of uuids sort as Ambry sorts keys; for odd keys (`is_odd`) a digest of their order stands in, and only `order` sorts them.
+    """
+
+    group: NDArray[np.int8]
+    high: NDArray[np.int64]
+    low: NDArray[np.int64]
+
+    @property
+    def is_odd(self) -> NDArray[np.bool_]:
+        return self.group > max(GROUPS.values())
+
+    def sorted(self, *after: NDArray[Any]) -> NDArray[np.int64]:
+        """Row numbers by identity, then by `after`, then as they came."""
+        return np.lexsort((*reversed(after), self.low, self.high, self.group))
+
+    def begins(self, order: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the rows in `order` are of another blob than the one before."""
+        result = np.ones(order.size, np.bool_)
+        if order.size:
+            group, high, low = self.group[order], self.high[order], self.low[order]
+            result[1:] = (np.diff(group) != 0) | (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+        return result
+
+    def take(self, rows: Any) -> Identities:
+        return Identities(self.group[rows], self.high[rows], self.low[rows])
+
+    def equal(self, other: Identities) -> NDArray[np.bool_]:
+        """Where two lists of one length name the same blob."""
+        same: NDArray[np.bool_] = (self.group == other.group) & (self.high == other.high) & (self.low == other.low)
+        return same
+
+    def rows_of(self, raw: bytes) -> NDArray[np.int64]:
+        """The rows of one blob."""
+        one = identities(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.full(1, len(raw), np.int64))
+        return np.flatnonzero((self.group == one.group[0]) & (self.high == one.high[0]) & (self.low == one.low[0]))
+
+    def __len__(self) -> int:
+        return int(self.group.size)
+
+
+def identities(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Identities:
+    """Which blob each key in `data` is of; the keys must have been parsed or scanned."""
+    data = byte_view(data)
+    starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
+    found = Identities(np.empty(starts.size, np.int8), *(np.empty(starts.size, np.int64) for _ in range(2)))
+    if kernels.identify(data, starts, sizes, found.group, found.high, found.low):
+        for row in np.flatnonzero(found.group == kernels.ODD).tolist():
+            at = int(starts[row])
+            raw = data[at : at + int(sizes[row])].tobytes()
+            digest = hashlib.blake2b(order(raw), digest_size=16).digest()
+            found.group[row] = max(GROUPS.values()) + GROUPS[raw[1]]
+            found.high[row] = int.from_bytes(digest[:8], "big", signed=True)
+            found.low[row] = int.from_bytes(digest[8:], "big", signed=True)
+    return found
 
 
 _FLIP = 0x80  # the sign of a signed number, so that it sorts as bytes do

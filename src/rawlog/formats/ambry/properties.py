@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from rawlog.formats.ambry.kernels import texts
 from rawlog.formats.ambry.kernels.records import FIELDS
 from rawlog.formats.ambry.reader import Messages
+from rawlog.frames import Bytes
 from rawlog.kernels.gather import SLACK
 from rawlog.tables import HEADERS, arrow_type
 
@@ -46,20 +47,25 @@ def headers(messages: Messages) -> pa.Array:
 
 def blob_ids(messages: Messages) -> pa.Array:
     """The text form of every key."""
-    room = int(messages["key_size"].sum()) * 4 // 3 + 4 * len(messages)
-    return _texts(messages, texts.write_base64, room)
+    return text_ids(messages.data, messages["key_start"], messages["key_size"])
+
+
+def text_ids(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
+    """The text form of keys that stand in `data`."""
+    return _texts(data, starts, sizes, texts.write_base64, int(sizes.sum()) * 4 // 3 + 4 * starts.size)
 
 
 def uuids(messages: Messages) -> pa.Array:
     """The uuid of every key; in V1 to V5 any text may stand there."""
-    return _texts(messages, texts.write_uuids, int(messages["key_size"].sum()) + texts.UUID_TEXT * len(messages))
+    room = int(messages["key_size"].sum()) + texts.UUID_TEXT * len(messages)
+    return _texts(messages.data, messages["key_start"], messages["key_size"], texts.write_uuids, room)
 
 
-def _texts(messages: Messages, write: object, room: int) -> pa.Array:
-    count = len(messages)
+def _texts(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], write: object, room: int) -> pa.Array:
+    count = starts.size
     ends, out = _buffer(4 * (count + 1)), _buffer(room + SLACK)
-    starts, sizes = (np.ascontiguousarray(messages[name]) for name in ("key_start", "key_size"))
-    write(messages.data, starts, sizes, np.frombuffer(out, np.uint8), _numbers(ends))  # type: ignore[operator]
+    starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
+    write(data, starts, sizes, np.frombuffer(out, np.uint8), _numbers(ends))  # type: ignore[operator]
     array = pa.Array.from_buffers(pa.binary(), count, [None, ends, out])
     try:
         return array.cast(pa.string())

@@ -14,6 +14,7 @@ from rawlog.errors import CorruptError, DataError
 from rawlog.format import NO_TIME, File, Spans, Want
 from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.kernels.messages import find_message, scan_messages
+from rawlog.formats.ambry.keys import identities
 from rawlog.formats.ambry.layouts import (
     BLOB_TYPES,
     CRC_SIZE,
@@ -337,8 +338,9 @@ class _Columns:
         context = self.want.context
         zeroed = (self.messages["zeros"] == 1) & self.put
         if context is not None and zeroed.any():
-            for index in np.flatnonzero(zeroed).tolist():
-                zeroed[index] = context.is_hard_deleted(self.messages.key(index))
+            rows = np.flatnonzero(zeroed)
+            starts, sizes = self.messages["key_start"][rows], self.messages["key_size"][rows]
+            zeroed[rows] = context.are_hard_deleted(identities(self.messages.data, starts, sizes))
         return pa.array(zeroed, pa.bool_(), mask=~self.put)
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.account import Account
-from rawlog.errors import OptionError, RawlogError
+from rawlog.errors import AccessError, OptionError, RawlogError
 from rawlog.format import File
-from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.bloom import Bloom, read_bloom
-from rawlog.formats.ambry.index import IndexFile
-from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, Run, bloom_of, encode_index, runs
-from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.index import Entries
+from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, write_index_files
+from rawlog.formats.ambry.layouts import BLOOM_TABLE
 from rawlog.formats.ambry.paths import is_current_compaction, segment_of, start_of
-from rawlog.formats.ambry.state import Entry, Ledger
-from rawlog.formats.ambry.store import Store, entry_of, operations, read_messages, stores
+from rawlog.formats.ambry.state import ORPHANS, Catalog, fold
+from rawlog.formats.ambry.store import Store, read_catalog, sound_indexes, stores
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.storage import Source, new_directory
 
@@ -46,6 +49,34 @@ def copy_file(path: str, target: Path) -> None:
         while piece := source.read(position, 8 << 20):
             out.write(piece)
             position += len(piece)
+
+
+def copy_messages(store: Store, catalog: Catalog, rows: NDArray[np.int64], out: BinaryIO) -> None:
+    """Write messages one behind the other; those that stand side by side in their segment are copied at once."""
+    ends = catalog.offset[rows] + catalog.size[rows]
+    begins = np.ones(rows.size, np.bool_)
+    if rows.size:
+        begins[1:] = (np.diff(catalog.segment[rows]) != 0) | (catalog.offset[rows][1:] != ends[:-1])
+    firsts = np.flatnonzero(begins)
+    lasts = np.append(firsts[1:], rows.size) - 1
+    spans = zip(
+        catalog.segment[rows[firsts]].tolist(), catalog.offset[rows[firsts]].tolist(), ends[lasts].tolist(), strict=True
+    )
+    opened: dict[int, Source] = {}
+    try:
+        for number, position, stop in spans:
+            source = (
+                opened.setdefault(number, Source(store.logs[number].path)) if number not in opened else opened[number]
+            )
+            while position < stop:
+                piece = source.read(position, min(8 << 20, stop - position))
+                if not piece:
+                    raise AccessError(f"{source.path}: cut while it was read")
+                out.write(piece)
+                position += len(piece)
+    finally:
+        for source in opened.values():
+            source.close()
 
 
 def number_option(options: Mapping[str, str], name: str, default: int | None) -> int | None:
@@ -82,79 +113,50 @@ def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str]
         for file in store.others:
             if file.place.state is None and file.problem is None and not is_current_compaction(file.path):
                 copy_file(file.path, work / file.path.rpartition("/")[2])
-        write_indexes(store, work, options, report)
+        write_indexes(store, read_catalog(store, errors="raise"), work, options, report)
         report.files = sorted(path.name for path in work.iterdir())
     return report
 
 
-def log_entries(
-    store: Store, indexes: Sequence[IndexFile], report: Report | None = None, errors: str = "raise"
-) -> Iterator[Entry]:
-    """The entries of all messages as a live store would have added them, in log order."""
-    known: dict[tuple[int, int], Entry] = {}
-    segments = store.segments()
-    for index in indexes:
-        if index.crc_ok and index.segment in segments:
-            number = segments.index(index.segment)
-            for at in range(len(index.entries)):
-                entry = entry_of(index, at, number)
-                known[entry.place] = entry
-    ledger = Ledger()
-    for number, file in enumerate(store.logs):
-        for messages in read_messages(file, errors=errors):
-            for operation in operations(messages, number):
-                identity = keys.order(operation.key)
-                orphan = operation.kind is not Kind.PUT and identity not in ledger.blobs
-                remembered = known.get((number, operation.offset)) if orphan else None
-                if (
-                    remembered is not None
-                    and remembered.kind is operation.kind
-                    and keys.order(remembered.key) == identity
-                ):
-                    remembered.key = operation.key
-                    ledger.add(remembered, identity)
-                    entry = remembered
-                else:
-                    entry = ledger.apply(operation, identity)
-                if report is not None:
-                    report.messages += 1
-                yield entry
-
-
-def write_indexes(store: Store, work: Path, options: Mapping[str, str], report: Report, errors: str = "raise") -> None:
-    """Index and bloom files of a store's log, into a directory."""
-    indexes = store.indexes()
-    segments = store.segments()
-    sound = {
-        (segments.index(index.segment), index.start): index
-        for index in indexes
-        if index.crc_ok and index.segment in segments
-    }
+def write_indexes(
+    store: Store, catalog: Catalog, work: Path | None, options: Mapping[str, str], report: Report
+) -> list[str]:
+    """Index and bloom files of a store's messages into a directory; their names, which are all without `work`."""
+    known = sound_indexes(store)
+    sound = {(number, index.start): index for number, index in known}
     max_entries = number_option(options, "max_entries", None)
-    starts = frozenset() if max_entries else frozenset(sound)
+    probability = probability_option(options)
     most = max_entries or max((len(index.entries) for index in sound.values()), default=MAX_ENTRIES)
-    like = None if max_entries or "probability" in options else _bloom_of(store)
-    probability = float(options.get("probability", PROBABILITY))
-    previous: Run | None = None
-    for run in runs(log_entries(store, indexes, report, errors), max_entries=most, starts=starts):
-        if previous is not None:
-            _write(previous, store, work, most, probability, like, sealed=True)
-        old = sound.get((run.segment, run.start))
-        if old is not None and old.end == run.end:
-            run.last_modified = old.header.last_modified
-        previous = run
-    if previous is not None:
-        _write(previous, store, work, most, probability, like, sealed=False)
+    folded = fold(catalog, known, ORPHANS)
+    report.messages += len(catalog)
+
+    def last_modified(segment: int, run: Entries) -> int | None:
+        old = sound.get((segment, int(run.offset[0])))
+        return old.header.last_modified if old is not None and old.end == run.offset[-1] + run.size[-1] else None
+
+    return write_index_files(
+        folded.entries,
+        catalog.segment,
+        store.segments(),
+        work,
+        max_entries=most,
+        probability=probability,
+        like=None if max_entries or "probability" in options else _bloom_of(store),
+        starts=frozenset() if max_entries else frozenset(sound),
+        last_modified=last_modified,
+    )
 
 
-def _write(
-    run: Run, store: Store, work: Path, most: int, probability: float, like: Bloom | None, *, sealed: bool
-) -> None:
-    segment = store.segments()[run.segment]
-    (work / segment.index_name(run.start)).write_bytes(encode_index(run))
-    if sealed:
-        bloom = bloom_of(run, max_entries=most, probability=probability, like=like)
-        (work / segment.index_name(run.start, "bloom")).write_bytes(bloom.encode())
+def probability_option(options: Mapping[str, str]) -> float:
+    """The option `probability` of blooms. OptionError if Ambry has no numbers for it."""
+    try:
+        chosen = float(options.get("probability", PROBABILITY))
+    except ValueError:
+        chosen = 0.0
+    if chosen not in BLOOM_TABLE:
+        known = ", ".join(map(str, BLOOM_TABLE))
+        raise OptionError(f"probability {options.get('probability')!r}: one of {known} expected")
+    return chosen
 
 
 def _bloom_of(store: Store) -> Bloom | None:

@@ -5,78 +5,99 @@ After damage the next sound message header is searched for. Index, bloom and oth
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.format import File
-from rawlog.formats.ambry import LOG, keys
+from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER
 from rawlog.formats.ambry.paths import capacity, segment_of
 from rawlog.formats.ambry.reader import Messages
-from rawlog.formats.ambry.rebuild import Report, copy_file, number_option, one_store, write_indexes
+from rawlog.formats.ambry.rebuild import Report, copy_file, copy_messages, number_option, one_store, write_indexes
 from rawlog.formats.ambry.small import DESCRIPTOR
-from rawlog.formats.ambry.state import Ledger
-from rawlog.formats.ambry.store import Store, operations
-from rawlog.formats.ambry.store_checks import _violation as violation
+from rawlog.formats.ambry.state import Catalog, CatalogBuilder, fold, is_refused
+from rawlog.formats.ambry.store import Store
+from rawlog.formats.ambry.store_checks import VIOLATIONS
 from rawlog.formats.ambry.store_writer import CAPACITY, descriptor
 from rawlog.formats.ambry.writer import segment_header
 from rawlog.status import Status
 from rawlog.storage import Source, new_directory
 from rawlog.walk import walk
 
+NEW_IDENTITY = "StoreDescriptor: a new incarnation id"
+DESCRIPTOR_NAME = "StoreDescriptor"
+
 
 def repair_store(files: Sequence[File], target: str | None, options: Mapping[str, str] | None = None) -> Report:
-    """Write a mended copy of a store to `target`; with None only tell what would be dropped.
+    """Write a mended copy of a store to `target`.
 
-    Options: `max_entries`, `probability` as for a rebuild, `capacity` of segments whose headers are all damaged.
+    Options: `max_entries`, `probability` as for a rebuild, `capacity` of segments whose headers are all damaged. With `dry_run` (or
+    without a target) nothing is written, and the report tells what would be.
     """
     options = options or {}
     store = one_store(files)
+    dry = target is None or options.get("dry_run", "").lower() in ("true", "1", "yes")
     report = Report()
-    if target is None:
-        _mend_logs(store, None, options, report)
+    look = _look(store)
+    capacity_of_all = _capacity(store, options)
+    report.dropped += [text for _, _, text in sorted(look.dropped)]
+    kept = _moved(look, [len(_header(file, capacity_of_all)) for file in store.logs])
+    logs = [replace(file, size=0) for file in store.logs]
+    mended = Store(store.folder, logs, store.index_files, store.bloom_files)
+    if dry:
+        report.files = _finish(mended, store, kept, None, options, report, [_name(file) for file in store.logs])
         return report
+    assert target is not None
     with new_directory(target) as work:
-        mended = _mend_logs(store, work, options, report)
-        for file in store.others:
-            name = file.path.rpartition("/")[2]
-            if file.format == "ambry.descriptor" and file.problem is None:
-                with Source(file.path) as source:
-                    data = np.frombuffer(source.read(0, source.size), np.uint8)
-                if len(DESCRIPTOR.scan(data, 0)):
-                    copy_file(file.path, work / name)
-        if not (work / "StoreDescriptor").exists():
-            import uuid
-
-            (work / "StoreDescriptor").write_bytes(descriptor(str(uuid.uuid4())))
-            report.notes.append("StoreDescriptor: a new incarnation id")
-        write_indexes(mended, work, options, report)
-        report.files = sorted(path.name for path in work.iterdir())
+        for number, file in enumerate(store.logs):
+            with (work / _name(file)).open("xb") as out:
+                out.write(_header(file, capacity_of_all))
+                copy_messages(store, look.catalog, look.kept[look.catalog.segment[look.kept] == number], out)
+        report.files = _finish(mended, store, kept, work, options, report, [_name(file) for file in store.logs])
     return report
 
 
-def _mend_logs(store: Store, work: Path | None, options: Mapping[str, str], report: Report) -> Store:
-    """Copy the sound messages of every log segment; the store of the copies, with the old index files."""
-    most = _capacity(store, options)
-    ledger = Ledger()
-    logs = []
-    for number, file in enumerate(store.logs):
-        name = file.path.rpartition("/")[2].removesuffix("_temp")
-        header = segment_header(most) if _is_numbered(file) else b""
-        out = None if work is None else (work / name).open("xb")
-        try:
-            if out is not None:
-                out.write(header)
-            size = len(header) + _mend_log(file, number, out, ledger, report)
-        finally:
-            if out is not None:
-                out.close()
-        logs.append(replace(file, path=file.path if work is None else str(work / name), size=size))
-    return Store(store.folder, logs, store.index_files, store.bloom_files)
+def _finish(
+    mended: Store,
+    store: Store,
+    kept: Catalog,
+    work: Path | None,
+    options: Mapping[str, str],
+    report: Report,
+    names: list[str],
+) -> list[str]:
+    """What stands beside the log: the identity of the store, index and bloom files. All names, in order."""
+    told = [file for file in store.others if file.format == "ambry.descriptor" and _is_sound_descriptor(file)]
+    if not told:
+        report.notes.append(NEW_IDENTITY)
+    if work is not None:
+        if told:
+            copy_file(told[0].path, work / DESCRIPTOR_NAME)
+        else:
+            (work / DESCRIPTOR_NAME).write_bytes(descriptor(str(uuid.uuid4())))
+    return sorted([*names, DESCRIPTOR_NAME, *write_indexes(mended, kept, work, options, report)])
+
+
+def _is_sound_descriptor(file: File) -> bool:
+    if file.problem is not None or file.place.state is not None:
+        return False
+    with Source(file.path) as source:
+        return len(DESCRIPTOR.scan(np.frombuffer(source.read(0, source.size), np.uint8), 0)) > 0
+
+
+def _name(file: File) -> str:
+    return file.path.rpartition("/")[2].removesuffix("_temp")
+
+
+def _header(file: File, most: int) -> bytes:
+    """The header of a segment; `log_current` has none."""
+    return segment_header(most) if _is_numbered(file) else b""
 
 
 def _is_numbered(file: File) -> bool:
@@ -97,27 +118,73 @@ def _capacity(store: Store, options: Mapping[str, str]) -> int:
     return number_option(options, "capacity", default) or default
 
 
-def _mend_log(file: File, number: int, out: object, ledger: Ledger, report: Report) -> int:
-    """Copy the sound messages of one segment; how many bytes they are."""
-    name = file.path.rpartition("/")[2]
-    written, reached = 0, None
+@dataclass(slots=True)
+class _Look:
+    """What stands in the log: the readable messages, the rows of those that are kept, and what is dropped, with its place."""
+
+    builder: CatalogBuilder = field(default_factory=CatalogBuilder)
+    dropped: list[tuple[int, int, str]] = field(default_factory=list)
+    catalog: Catalog = field(init=False)
+    kept: NDArray[np.int64] = field(init=False)
+
+
+def _look(store: Store) -> _Look:
+    """Read every segment, and judge every message by itself and by those before it."""
+    look = _Look()
+    for number, file in enumerate(store.logs):
+        _read(file, number, look)
+    look.catalog = look.builder.done()
+    wrong = fold(look.catalog, drop=True).wrong
+    refused = is_refused(look.catalog, wrong)
+    look.kept = np.flatnonzero(~refused)
+    for row in np.flatnonzero(refused).tolist():
+        number, position, size = (
+            int(column[row]) for column in (look.catalog.segment, look.catalog.offset, look.catalog.size)
+        )
+        look.dropped.append((number, position, _told(store.logs[number], position, size, VIOLATIONS[int(wrong[row])])))
+    return look
+
+
+def _told(file: File, position: int, size: int, why: str) -> str:
+    return f"{_name(file)}: byte {position:,}: message of {size:,} bytes: {why}"
+
+
+def _read(file: File, number: int, look: _Look) -> None:
+    """The sound messages of one segment, and what stands between them."""
+    name, reached = _name(file), None
     with Source(file.path) as source:
         has_header = capacity(source.read(0, 64)) is not None
         numbered = _is_numbered(file)
         first = SEGMENT_HEADER.size if has_header or numbered else 0
         if numbered and not has_header:
-            report.dropped.append(f"{name}: byte 0: damaged segment header written anew")
+            look.dropped.append((number, 0, f"{name}: byte 0: damaged segment header written anew"))
         for frames in walk(file, LOG, start=min(first, source.size), errors="skip", source=_Headless(source)):
             if reached is not None and frames.base > reached:
-                report.dropped.append(f"{name}: byte {reached:,}: {frames.base - reached:,} damaged bytes")
-            written += _copy_sound(Messages(frames), name, number, out, ledger, report)
+                lost = f"{name}: byte {reached:,}: {frames.base - reached:,} damaged bytes"
+                look.dropped.append((number, reached, lost))
+            messages = Messages(frames)
+            good = messages.sound & (messages["mismatch"] == 0)
+            look.builder.add(messages, number, good)
+            for index in np.flatnonzero(~good).tolist():
+                position, wrong = int(frames.positions[index]), int(messages["mismatch"][index])
+                why = "payload size that lies" if wrong & IN_PAYLOAD else "offsets that disagree"
+                why = why if wrong else "damaged records"
+                look.dropped.append((number, position, _told(file, position, int(frames.sizes[index]), why)))
             reached = frames.reached_in_file
             if frames.last and reached < source.size:
-                what = {Status.TRUNCATED: "of an unfinished message", Status.PADDING: "of zeros"}.get(
-                    frames.status, "damaged"
-                )
-                report.dropped.append(f"{name}: byte {reached:,}: {source.size - reached:,} bytes {what}")
-    return written
+                what = {Status.TRUNCATED: "of an unfinished message", Status.PADDING: "of zeros"}
+                left = f"{source.size - reached:,} bytes {what.get(frames.status, 'damaged')}"
+                look.dropped.append((number, reached, f"{name}: byte {reached:,}: {left}"))
+
+
+def _moved(look: _Look, headers: list[int]) -> Catalog:
+    """The kept messages at the places they have once they stand end to end."""
+    catalog = look.catalog.take(look.kept)
+    for number, size in enumerate(headers):
+        rows = catalog.rows_in(number)
+        sizes = catalog.size[rows]
+        catalog.offset[rows] = np.cumsum(sizes) - sizes + size
+    return catalog
 
 
 class _Headless(Source):
@@ -133,36 +200,3 @@ class _Headless(Source):
 
     def read_into(self, position: int, target: memoryview) -> int:
         return self._inner.read_into(position, target)
-
-
-def _copy_sound(messages: Messages, name: str, number: int, out: object, ledger: Ledger, report: Report) -> int:
-    good = messages.sound & (messages["mismatch"] == 0)
-    frames = messages.frames
-    written = 0
-    found = {operation.offset: operation for operation in operations(messages, number)}
-    for index, position in enumerate(frames.positions.tolist()):
-        operation = found.get(position)
-        why = None
-        if not good[index] or operation is None:
-            wrong = int(messages["mismatch"][index])
-            why = (
-                "payload size that lies"
-                if wrong & IN_PAYLOAD
-                else "offsets that disagree"
-                if wrong
-                else "damaged records"
-            )
-        else:
-            identity = keys.order(operation.key)
-            why = violation(operation, ledger.find(identity), ledger, identity)
-        if why is not None:
-            size = int(frames.sizes[index])
-            report.dropped.append(f"{name}: byte {position:,}: message of {size:,} bytes: {why}")
-            continue
-        assert operation is not None
-        ledger.apply(operation, identity)
-        start, stop = int(frames.starts[index]), int(frames.stops[index])
-        if out is not None:
-            out.write(messages.data[start:stop].tobytes())  # type: ignore[attr-defined]
-        written += stop - start
-    return written

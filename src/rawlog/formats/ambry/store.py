@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rawlog.errors import DataError, RawlogError
 from rawlog.format import File
-from rawlog.formats.ambry import LOG, keys
+from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.index import IndexFile, read_index
-from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.keys import Identities
 from rawlog.formats.ambry.paths import Segment, is_current_compaction, is_log, segment_of, split, start_of
 from rawlog.formats.ambry.reader import Messages
-from rawlog.formats.ambry.state import Entry, Ledger, Operation
+from rawlog.formats.ambry.state import ALWAYS, Catalog, CatalogBuilder, Fold, fold
 from rawlog.formats.ambry.structures import Compaction, Cursor, read_compaction
 from rawlog.storage import Entry as Listed
 from rawlog.storage import Source, is_remote, listing, local_path
@@ -210,93 +213,46 @@ def read_messages(file: File, *, check: bool = False, errors: str = "stop") -> I
             yield Messages(frames, check=check)
 
 
-def operations(messages: Messages, segment: int) -> Iterator[Operation]:
-    """Messages as the index sees them; those that cannot be read are left out."""
-    keys_at, key_sizes = messages["key_start"].tolist(), messages["key_size"].tolist()
-    data = messages.data
-    rows = zip(
-        (messages["fault"] == 0).tolist(),
-        messages["kind"].tolist(),
-        keys_at,
-        key_sizes,
-        messages.frames.positions.tolist(),
-        messages.frames.sizes.tolist(),
-        messages["life_version"].tolist(),
-        messages.times.tolist(),
-        messages["account_id"].tolist(),
-        messages["container_id"].tolist(),
-        messages.expires.tolist(),
-        messages["content_size"].tolist(),
-        strict=True,
-    )
-    for good, kind, at, key_size, position, size, life, time, account, container, expires, content in rows:
-        if good:
-            key = data[at : at + key_size].tobytes()
-            yield Operation(Kind(kind), key, segment, position, size, life, time, account, container, expires, content)
+def read_catalog(store: Store, *, errors: str = "skip") -> Catalog:
+    """All messages of a store that can be read. What cannot is noted among the problems, unless `errors` is `raise`."""
+    builder = CatalogBuilder()
+    for number, file in enumerate(store.logs):
+        try:
+            for messages in read_messages(file, errors=errors):
+                builder.add(messages, number)
+        except DataError as error:
+            if errors == "raise":
+                raise
+            store.problems.append((file.path, error))
+    return builder.done()
 
 
-def entry_of(index: IndexFile, number: int, segment: int) -> Entry:
-    """One entry of an index file."""
-    entries = index.entries
-    return Entry(
-        entries.keys[number],
-        segment,
-        int(entries.offset[number]),
-        int(entries.size[number]),
-        int(entries.flags[number]),
-        int(entries.expires[number]),
-        int(entries.original_offset[number]),
-        int(entries.operation_time[number]),
-        int(entries.account_id[number]),
-        int(entries.container_id[number]),
-        int(entries.life_version[number]),
-    )
-
-
-def known_entries(store: Store) -> dict[tuple[int, int], Entry]:
-    """The entries of all sound index files by segment and offset."""
+def sound_indexes(store: Store) -> list[tuple[int, IndexFile]]:
+    """The index files of live segments whose checksum is right, with the numbers of their segments."""
     numbers = {segment: number for number, segment in enumerate(store.segments())}
-    found: dict[tuple[int, int], Entry] = {}
-    for index in store.indexes():
-        if index.crc_ok and index.segment in numbers:
-            for number in range(len(index.entries)):
-                entry = entry_of(index, number, numbers[index.segment])
-                if entry.offset + entry.size <= index.end:
-                    found[entry.place] = entry
-    return found
+    return [(numbers[index.segment], index) for index in store.indexes() if index.crc_ok and index.segment in numbers]
 
 
-def build_ledger(store: Store, *, use_index: bool = True) -> Ledger:
+def fold_store(store: Store) -> Fold:
     """What the store knows: its index where that has an entry for a message, the message itself elsewhere.
 
     The index remembers what compaction took from the log: the expiry of a blob of which only the DELETE is left.
     """
-    ledger = Ledger()
-    known = known_entries(store) if use_index else {}
-    for number, file in enumerate(store.logs):
-        try:
-            for messages in read_messages(file, errors="skip"):
-                for operation in operations(messages, number):
-                    identity = keys.order(operation.key)
-                    entry = known.get((number, operation.offset))
-                    if entry is not None and entry.kind is operation.kind and keys.order(entry.key) == identity:
-                        entry.key, entry.content_size = operation.key, operation.content_size
-                        ledger.add(entry, identity)
-                    else:
-                        ledger.apply(operation, identity)
-        except DataError as error:
-            store.problems.append((file.path, error))
-    return ledger
+    return fold(read_catalog(store), sound_indexes(store), ALWAYS)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """What decoding a log segment needs of its store: the blobs that a hard delete may have zeroed; None: not known."""
 
-    deleted: frozenset[bytes] | None
+    deleted: frozenset[tuple[int, int, int]] | None
 
-    def is_hard_deleted(self, key: bytes) -> bool:
-        return self.deleted is None or keys.order(key) in self.deleted
+    def are_hard_deleted(self, identity: Identities) -> NDArray[np.bool_]:
+        """Which of these blobs may have been."""
+        if self.deleted is None:
+            return np.ones(len(identity), np.bool_)
+        rows = zip(identity.group.tolist(), identity.high.tolist(), identity.low.tolist(), strict=True)
+        return np.array([one in self.deleted for one in rows], np.bool_)
 
 
 def context(file: File, group: Sequence[File], options: dict[str, str]) -> Context | None:
@@ -318,15 +274,13 @@ def _context(file: File, group: tuple[File, ...]) -> Context:
 
 
 @lru_cache(maxsize=2)
-def _deleted(group: tuple[File, ...], folder: str) -> frozenset[bytes]:
+def _deleted(group: tuple[File, ...], folder: str) -> frozenset[tuple[int, int, int]]:
     """The blobs that a store holds for deleted; asked for by each of its segments, and found once."""
-    store = next(one for one in stores(group) if one.folder == folder)
-    ledger = build_ledger(store)
-    states = ((identity, ledger.find(identity)) for identity in ledger)
-    return frozenset(identity for identity, found in states if found is not None and found.kind is Kind.DELETE)
+    folded = fold_store(next(one for one in stores(group) if one.folder == folder))
+    gone = folded.catalog.identity.take(folded.first[folded.is_deleted])
+    return frozenset(zip(gone.group.tolist(), gone.high.tolist(), gone.low.tolist(), strict=True))
 
 
 __all__ = [
-    "Context", "Store", "build_ledger", "context", "entry_of", "known_entries", "open_store", "operations",
-    "read_messages", "settle", "stores",
+    "Context", "Store", "context", "fold_store", "open_store", "read_catalog", "read_messages", "settle", "sound_indexes", "stores",
 ]  # fmt: skip

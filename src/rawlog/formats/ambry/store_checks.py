@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.layouts import INDEXES, NONE, Flag, Kind
-from rawlog.formats.ambry.state import Ledger, Operation, expiry_seconds, seconds
-from rawlog.formats.ambry.store import entry_of
-from rawlog.formats.ambry.survey import Survey, surveys
+from rawlog.formats.ambry.index import IndexFile
+from rawlog.formats.ambry.kernels import entries as kernels
+from rawlog.formats.ambry.layouts import INDEXES, KEYS, NONE, Kind
+from rawlog.formats.ambry.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
+from rawlog.formats.ambry.survey import surveys
 
 Files = Sequence[File]
+VIOLATIONS = {
+    kernels.PUT_AGAIN: "a PUT of a blob that the store already knows",
+    kernels.LOWER_LIFE: "a life version lower than before",
+    kernels.DELETED_TWICE: "a DELETE of a deleted blob",
+    kernels.TTL_OF_DELETED: "a TTL update of a deleted blob",
+    kernels.SECOND_TTL: "a second TTL update",
+}
 
 
-def _entry_position(survey: Survey, index: Any, number: int) -> int:
+def _entry_position(index: IndexFile, number: int) -> int:
     return int(index.header.size + number * index.header.entry_size)
 
 
@@ -96,7 +107,8 @@ def index_gap(files: Files) -> Iterator[Mark]:
         ends: dict[int, int] = {}
         for index in survey.indexes:
             number = survey.number(index)
-            expected = ends.get(number, next(iter(survey.places[number]), index.start))
+            places = survey.between(number, 0, survey.store.logs[number].size)
+            expected = ends.get(number, int(places[0]) if places.size else index.start)
             if index.start != expected:
                 yield Mark(
                     "an index file is missing or overlaps", path=index.path, expected=expected, found=index.start
@@ -106,12 +118,12 @@ def index_gap(files: Files) -> Iterator[Mark]:
         for number in range(last):
             size = survey.store.logs[number].size
             behind = survey.between(number, ends.get(number, 0), size)
-            if behind:
+            if behind.size:
                 yield Mark(
                     f"{len(behind):,} messages behind the last index file of their segment",
                     path=survey.store.logs[number].path,
-                    position=min(behind),
-                    size=size - min(behind),
+                    position=int(behind[0]),
+                    size=size - int(behind[0]),
                 )
 
 
@@ -128,11 +140,11 @@ def unindexed(files: Files) -> Iterator[Mark]:
         last = max(ends, default=-1)
         for number in range(max(last, 0), len(survey.store.logs)):
             behind = survey.between(number, ends.get(number, 0), survey.store.logs[number].size)
-            if behind and ends:
+            if behind.size and ends:
                 yield Mark(
                     f"{len(behind):,} messages not in the index yet",
                     path=survey.store.logs[number].path,
-                    position=min(behind),
+                    position=int(behind[0]),
                 )
 
 
@@ -144,16 +156,15 @@ def entry_without_message(files: Files) -> Iterator[Mark]:
     """
     for survey in surveys(files):
         for index in survey.indexes:
-            number = survey.number(index)
-            for at in range(len(index.entries)):
-                offset = int(index.entries.offset[at])
-                if (number, offset) not in survey.messages and offset < index.end:
-                    yield Mark(
-                        "an entry that points to no message",
-                        path=index.path,
-                        position=_entry_position(survey, index, at),
-                        found=offset,
-                    )
+            offsets = index.entries.offset
+            nowhere = (survey.catalog.rows_at(survey.number(index), offsets) < 0) & (offsets < index.end)
+            for at in np.flatnonzero(nowhere).tolist():
+                yield Mark(
+                    "an entry that points to no message",
+                    path=index.path,
+                    position=_entry_position(index, at),
+                    found=int(offsets[at]),
+                )
 
 
 @rule("ambry.index.missing", Severity.ERROR)
@@ -162,15 +173,14 @@ def message_without_entry(files: Files) -> Iterator[Mark]:
     for survey in surveys(files):
         for index in survey.indexes:
             number = survey.number(index)
-            known = set(index.entries.offset.tolist())
-            for place in survey.between(number, index.start, index.end):
-                if place not in known:
-                    yield Mark(
-                        "a message without an index entry",
-                        path=survey.store.logs[number].path,
-                        position=place,
-                        expected=index.path,
-                    )
+            places = survey.between(number, index.start, index.end)
+            for place in places[~np.isin(places, index.entries.offset)].tolist():
+                yield Mark(
+                    "a message without an index entry",
+                    path=survey.store.logs[number].path,
+                    position=place,
+                    expected=index.path,
+                )
 
 
 @rule("ambry.index.mismatch", Severity.ERROR)
@@ -181,47 +191,48 @@ def entry_mismatch(files: Files) -> Iterator[Mark]:
     """
     for survey in surveys(files):
         for index in survey.indexes:
-            number = survey.number(index)
-            for at in range(len(index.entries)):
-                entry = entry_of(index, at, number)
-                message = survey.messages.get(entry.place)
-                if message is None:
-                    continue
-                for what, expected, found in _differences(message, entry, index.header.version):
-                    yield Mark(
-                        f"{what} differs from the message's",
-                        path=index.path,
-                        position=_entry_position(survey, index, at),
-                        size=index.header.entry_size,
-                        expected=expected,
-                        found=found,
-                    )
+            rows = survey.catalog.rows_at(survey.number(index), index.entries.offset)
+            for at, what, expected, found in _mismatches(survey.catalog, index, rows):
+                yield Mark(
+                    f"{what} differs from the message's",
+                    path=index.path,
+                    position=_entry_position(index, at),
+                    size=index.header.entry_size,
+                    expected=expected,
+                    found=found,
+                )
 
 
-def _differences(message: Operation, entry: Any, version: int) -> Iterator[tuple[str, object, object]]:
-    if keys.order(message.key) != keys.order(entry.key):
-        yield "blob id", keys.text_of(message.key), keys.text_of(entry.key)
-        return
-    pairs: list[tuple[str, object, object]] = [
-        ("kind", message.kind.name, entry.kind.name),
-        ("size", message.size, entry.size),
-    ]
-    if version >= 3:
-        pairs.append(("life version", message.life_version, entry.life_version))
-    if version >= 1:
-        pairs.append(("operation time", seconds(message.time), entry.time))
-    if message.kind is Kind.PUT:
-        pairs.append(("expiry", expiry_seconds(message.expires), entry.expires))
-        if version >= 1:
-            pairs += [
-                ("account", message.account_id, entry.account_id),
-                ("container", message.container_id, entry.container_id),
-            ]
-    if message.kind is Kind.TTL_UPDATE:
-        pairs.append(("expiry", NONE, entry.expires))
-    for what, expected, found in pairs:
-        if expected != found:
-            yield what, expected, found
+def _mismatches(
+    catalog: Catalog, index: IndexFile, rows: NDArray[np.int64]
+) -> Iterator[tuple[int, str, object, object]]:
+    """The entries that disagree with the messages at `rows` (-1: none), by number, with what differs."""
+    entries, version = index.entries, index.header.version
+    there = np.flatnonzero(rows >= 0)
+    rows = rows[there]
+    same = entries.identities.take(there).equal(catalog.identity.take(rows))
+    for at, row in zip(there[~same].tolist(), rows[~same].tolist(), strict=True):
+        yield at, "blob id", keys.text_of(catalog.key(row)), keys.text_of(entries.key(at))
+    there, rows = there[same], rows[same]
+    kind = catalog.kind[rows]
+    put = kind == PUT
+    always = np.ones(rows.size, np.bool_)
+    never_expires = np.where(kind == TTL_UPDATE, NONE, catalog.expires[rows])
+    for what, said, told, counts in (
+        ("kind", kind, entries.kind[there], always),
+        ("size", catalog.size[rows], entries.size[there], always),
+        ("life version", catalog.life_version[rows], entries.life_version[there], always & (version >= 3)),
+        ("operation time", catalog.time[rows], entries.operation_time[there], always & (version >= 1)),
+        ("expiry", never_expires, entries.expires[there], put | (kind == TTL_UPDATE)),
+        ("account", catalog.account_id[rows], entries.account_id[there], put & (version >= 1)),
+        ("container", catalog.container_id[rows], entries.container_id[there], put & (version >= 1)),
+    ):
+        for place in np.flatnonzero(counts & (said != told)).tolist():
+            expected, found = int(said[place]), int(told[place])
+            if what == "kind":
+                yield int(there[place]), what, Kind(expected).name, Kind(found).name
+            else:
+                yield int(there[place]), what, expected, found
 
 
 @rule("ambry.index.reset-key", Severity.WARNING)
@@ -232,15 +243,16 @@ def reset_key(files: Files) -> Iterator[Mark]:
     """
     for survey in surveys(files):
         for index in survey.indexes:
-            first = survey.messages.get((survey.number(index), index.start))
             header = index.header
-            if first is None or header.reset_key is None:
+            row = int(survey.catalog.rows_at(survey.number(index), np.array([index.start]))[0])
+            if row < 0 or header.reset_key is None:
                 continue
-            if keys.order(first.key) != keys.order(header.reset_key) or header.reset_kind != first.kind:
+            key, kind = survey.catalog.key(row), Kind(int(survey.catalog.kind[row]))
+            if keys.order(key) != keys.order(header.reset_key) or header.reset_kind != kind:
                 yield Mark(
                     "a reset key that is not the first entry's",
                     path=index.path,
-                    expected=f"{keys.text_of(first.key)} {first.kind.name}",
+                    expected=f"{keys.text_of(key)} {kind.name}",
                     found=f"{keys.text_of(header.reset_key)} {header.reset_kind}",
                 )
 
@@ -257,10 +269,17 @@ def bloom_key(files: Files) -> Iterator[Mark]:
             if found is None:
                 continue
             path, bloom = found
-            missing = [key for key in dict.fromkeys(index.entries.keys) if not bloom.has_key(key)]
-            if missing:
+            entries = index.entries
+            skipped = np.array([KEYS[version].size if version < 6 else KEYS[6].at("uuid") for version in range(1, 8)])
+            before = skipped[entries.data[entries.starts + 1].astype(np.int64) - 1]
+            known = bloom.have(entries.data, entries.starts, entries.sizes)
+            if not known.all():  # some stores go by the uuid alone
+                known |= bloom.have(entries.data, entries.starts + before, entries.sizes - before)
+            if not known.all():
+                missing = dict.fromkeys(entries.key(at) for at in np.flatnonzero(~known).tolist())
+                name = index.path.rpartition("/")[2]
                 yield Mark(
-                    f"{len(missing):,} keys of {index.path.rpartition('/')[2]} are denied, the first {keys.text_of(missing[0])}",
+                    f"{len(missing):,} keys of {name} are denied, the first {keys.text_of(next(iter(missing)))}",
                     path=path,
                 )
 
@@ -270,44 +289,22 @@ def history(files: Files) -> Iterator[Mark]:
     """A message that cannot follow what came before it: a PUT of a blob that was there, a DELETE of a deleted one, a second TTL update,
     a life version lower than before.
 
-    Ambry refuses to start when its recovery meets such a message.
+    Ambry refuses to start when its recovery meets such a message; an undelete of a lower life version it takes, which is a warning.
     """
     for survey in surveys(files):
-        ledger = Ledger()
-        for place in sorted(survey.messages):
-            message = survey.messages[place]
-            identity = keys.order(message.key)
-            before = ledger.find(identity)
-            wrong = _violation(message, before, ledger, identity)
-            if wrong is not None:
-                yield Mark(
-                    wrong,
-                    path=survey.store.logs[message.segment].path,
-                    position=message.offset,
-                    size=message.size,
-                    found=f"{message.kind.name}, life version {message.life_version}",
-                    expected=None
-                    if before is None
-                    else f"after {before.kind.name}, life version {before.life_version}",
-                )
-            ledger.apply(message, identity)
-
-
-def _violation(message: Operation, before: Any, ledger: Ledger, identity: bytes) -> str | None:
-    if before is None:
-        return None
-    if message.kind is Kind.PUT:
-        return "a PUT of a blob that the store already knows"
-    if message.life_version < before.life_version:
-        return "a life version lower than before"
-    if message.kind is Kind.DELETE and before.kind is Kind.DELETE and before.life_version >= message.life_version:
-        return "a DELETE of a deleted blob"
-    if message.kind is Kind.TTL_UPDATE:
-        if before.kind is Kind.DELETE:
-            return "a TTL update of a deleted blob"
-        if before.flags & Flag.TTL_UPDATE:
-            return "a second TTL update"
-    return None
+        wrong = survey.folded.wrong
+        refused = is_refused(survey.catalog, wrong)
+        for row in np.flatnonzero(wrong).tolist():
+            path, position, size = survey.place(row)
+            kind, life = Kind(int(survey.catalog.kind[row])), int(survey.catalog.life_version[row])
+            yield Mark(
+                VIOLATIONS[int(wrong[row])],
+                path=path,
+                position=position,
+                size=size,
+                found=f"{kind.name}, life version {life}",
+                severity=None if refused[row] else Severity.WARNING,
+            )
 
 
 @rule("ambry.store.orphan-update", Severity.INFO)
@@ -317,22 +314,18 @@ def orphan_update(files: Files) -> Iterator[Mark]:
     The index still knows the blob. Without index files Ambry refuses to start on this log, unless a DELETE follows.
     """
     for survey in surveys(files):
-        seen: dict[bytes, Operation | None] = {}
-        for place in sorted(survey.messages):
-            message = survey.messages[place]
-            identity = keys.order(message.key)
-            if identity not in seen and message.kind in (Kind.TTL_UPDATE, Kind.UNDELETE):
-                seen[identity] = message
-            elif message.kind is Kind.DELETE or identity not in seen:
-                seen[identity] = None
-        for orphan in seen.values():
-            if orphan is not None:
-                yield Mark(
-                    f"{orphan.kind.name} of a blob that the log does not have",
-                    path=survey.store.logs[orphan.segment].path,
-                    position=orphan.offset,
-                    size=orphan.size,
-                )
+        folded, kind = survey.folded, survey.catalog.kind
+        deleted = np.zeros(folded.first.size, np.bool_)
+        deleted[folded.blob[kind == DELETE]] = True
+        orphans = folded.first[np.isin(kind[folded.first], (TTL_UPDATE, UNDELETE)) & ~deleted]
+        for row in np.sort(orphans).tolist():
+            path, position, size = survey.place(row)
+            yield Mark(
+                f"{Kind(int(kind[row])).name} of a blob that the log does not have",
+                path=path,
+                position=position,
+                size=size,
+            )
 
 
 def group_rules() -> Sequence[Rule[Any]]:

@@ -9,12 +9,13 @@ from typing import BinaryIO
 import numpy as np
 
 from rawlog.errors import CorruptError, EncodeError
-from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, bloom_of, encode_index, runs
+from rawlog.format import File
+from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, write_index_files
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER
 from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.reader import Messages, scan, trouble
-from rawlog.formats.ambry.state import Entry, Ledger, Operation
-from rawlog.formats.ambry.store import operations
+from rawlog.formats.ambry.state import fold
+from rawlog.formats.ambry.store import Store, read_catalog
 from rawlog.formats.ambry.writer import sealed, segment_header
 
 CAPACITY = 1 << 30
@@ -38,8 +39,6 @@ class StoreWriter:
         self.target, self.capacity = target, capacity
         self.max_entries, self.probability = max_entries, probability
         self.incarnation_id = incarnation_id or str(uuid.uuid4())
-        self.ledger = Ledger()
-        self.entries: list[Entry] = []
         self.segments: list[Segment] = []
         self.end = 0
         self.file: BinaryIO | None = None
@@ -49,29 +48,13 @@ class StoreWriter:
 
         EncodeError if no segment can hold it, CorruptError if it is none.
         """
-        operation = read_operation(message)
+        _check(message)
         self._room(len(message))
         assert self.file is not None
         self.file.write(message)
         at = self.end
         self.end += len(message)
-        number = len(self.segments) - 1
-        placed = Operation(
-            operation.kind, operation.key, number, at, operation.size, operation.life_version, operation.time,
-            operation.account_id, operation.container_id, operation.expires, operation.content_size,
-        )  # fmt: skip
-        self.entries.append(self.ledger.apply(placed))
         return self.segments[-1].name, at
-
-    def copy(self, message: bytes, entry: Entry) -> int:
-        """Add a message whose index entry is known already (compaction); the position it now has."""
-        self._room(len(message))
-        assert self.file is not None
-        self.file.write(message)
-        entry.segment, entry.offset = len(self.segments) - 1, self.end
-        self.end += len(message)
-        self.entries.append(entry)
-        return entry.offset
 
     def _room(self, size: int) -> None:
         if self.capacity is not None and size > self.capacity - SEGMENT_HEADER.size:
@@ -103,13 +86,17 @@ class StoreWriter:
             self.next_segment()
         assert self.file is not None
         self.file.close()
-        made = list(runs(self.entries, max_entries=self.max_entries))
-        for number, run in enumerate(made):
-            segment = self.segments[run.segment]
-            (self.target / segment.index_name(run.start)).write_bytes(encode_index(run))
-            if number < len(made) - 1:
-                bloom = bloom_of(run, max_entries=self.max_entries, probability=self.probability)
-                (self.target / segment.index_name(run.start, "bloom")).write_bytes(bloom.encode())
+        logs = [str(self.target / segment.log_name()) for segment in self.segments]
+        store = Store(str(self.target), [File(path, Path(path).stat().st_size, format="ambry.log") for path in logs])
+        folded = fold(read_catalog(store, errors="raise"))
+        write_index_files(
+            folded.entries,
+            folded.catalog.segment,
+            self.segments,
+            self.target,
+            max_entries=self.max_entries,
+            probability=self.probability,
+        )
         if whole:
             (self.target / "StoreDescriptor").write_bytes(descriptor(self.incarnation_id))
             (self.target / "remoteTokenTracker").write_bytes(sealed(bytes(2)))
@@ -122,12 +109,11 @@ def descriptor(incarnation_id: str) -> bytes:
     return sealed(bytes(2) + len(raw).to_bytes(4, "big") + raw)
 
 
-def read_operation(message: bytes) -> Operation:
-    """One whole message as the index sees it. CorruptError if it is none."""
+def _check(message: bytes) -> None:
+    """CorruptError if this is not one whole message."""
     frames = scan(np.frombuffer(message, np.uint8), 0)
     if len(frames) != 1 or int(frames.stops[0]) != len(message):
-        raise CorruptError("not one whole message", position=0)
+        raise CorruptError("not one whole message")
     messages = Messages(frames)
     if not messages.sound[0]:
         raise trouble(messages, 0)
-    return next(operations(messages, 0))

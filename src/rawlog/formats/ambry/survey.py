@@ -2,63 +2,67 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.errors import RawlogError
 from rawlog.format import File
 from rawlog.formats.ambry.bloom import Bloom, read_bloom
 from rawlog.formats.ambry.index import IndexFile
 from rawlog.formats.ambry.paths import capacity, segment_of, start_of
-from rawlog.formats.ambry.state import Operation
-from rawlog.formats.ambry.store import Store, operations, read_messages, stores
+from rawlog.formats.ambry.state import Catalog, Fold, fold
+from rawlog.formats.ambry.store import Store, read_catalog, stores
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.storage import Source
-
-Place = tuple[int, int]
 
 
 @dataclass
 class Survey:
-    """A store and all that stands in it; places are (number of the segment, position)."""
+    """A store and all that stands in it; segments go by their numbers."""
 
     store: Store
-    messages: dict[Place, Operation] = field(default_factory=dict)
+    catalog: Catalog
     indexes: list[IndexFile] = field(default_factory=list)
     blooms: dict[tuple[int, int], tuple[str, Bloom]] = field(default_factory=dict)
     capacities: list[int | None] = field(default_factory=list)
-    #: Where the messages of each segment begin, in order.
-    places: list[list[int]] = field(default_factory=list)
 
-    def between(self, number: int, start: int, stop: int) -> list[int]:
+    def between(self, number: int, start: int, stop: int) -> NDArray[np.int64]:
         """Where messages of a segment begin, from `start` to before `stop`."""
-        places = self.places[number]
-        return places[bisect_left(places, start) : bisect_left(places, stop)]
+        places = self.catalog.offset[self.catalog.rows_in(number)]
+        return places[slice(*np.searchsorted(places, [start, stop]).tolist())]
 
     def number(self, index: IndexFile) -> int:
-        """The number of the segment that an index file belongs to; -1: none of the live ones."""
-        segments = self.store.segments()
-        return segments.index(index.segment) if index.segment in segments else -1
+        """The number of the segment that an index file belongs to."""
+        return self.numbered[index.path]
+
+    @cached_property
+    def numbered(self) -> dict[str, int]:
+        numbers = {segment: number for number, segment in enumerate(self.store.segments())}
+        return {index.path: numbers[index.segment] for index in self.indexes}
+
+    @cached_property
+    def folded(self) -> Fold:
+        """The messages as a live store would have taken them, one after the other."""
+        return fold(self.catalog)
+
+    def place(self, row: int) -> tuple[str, int, int]:
+        """Path, position and size of a message."""
+        catalog = self.catalog
+        return self.store.logs[int(catalog.segment[row])].path, int(catalog.offset[row]), int(catalog.size[row])
 
 
 def look(store: Store) -> Survey:
     """Read a store whole, once. What cannot be read is left out: the rules over single files tell of it."""
-    found = Survey(store)
-    for number, file in enumerate(store.logs):
-        found.places.append([])
+    segments = store.segments()
+    found = Survey(store, read_catalog(store))
+    for file in store.logs:
         with Source(file.path) as source:
             found.capacities.append(capacity(source.read(0, 64)))
-        try:
-            for messages in read_messages(file, errors="skip"):
-                for operation in operations(messages, number):
-                    found.messages[number, operation.offset] = operation
-                    found.places[number].append(operation.offset)
-        except RawlogError as error:
-            store.problems.append((file.path, error))
-    found.indexes = [index for index in store.indexes() if index.segment in store.segments()]
-    segments = store.segments()
+    found.indexes = [index for index in store.indexes() if index.segment in segments]
     for file in store.bloom_files:
         segment = segment_of(file.path)
         try:
@@ -76,6 +80,6 @@ def _looked(files: tuple[File, ...]) -> tuple[Survey, ...]:
     return tuple(look(store) for store in stores(files) if store.logs)
 
 
-def surveys(files: Sequence[File]) -> tuple[Survey, ...]:
+def surveys(files: Sequence[File]) -> Iterator[Survey]:
     """The stores among files, each read once however many rules ask."""
-    return _looked(tuple(files))
+    return iter(_looked(tuple(files)))

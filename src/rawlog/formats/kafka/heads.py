@@ -49,10 +49,9 @@ class Heads:
         test: NDArray[np.bool_] = self.values[STATE] == OK
         return test
 
-    @property
-    def seen(self) -> int:
-        """The attributes that any of the frames has: what none of them has need not be asked of each."""
-        return int(np.bitwise_or.reduce(self["attributes"]))
+    def any(self, bits: int) -> bool:
+        """Whether any frame may have one of these attributes: what none has need not be asked of each."""
+        return bool(int(np.bitwise_or.reduce(self["attributes"])) & int(bits))
 
     def only(self, mask: NDArray[np.bool_]) -> Heads:
         # Rows stay contiguous, or kernels that take them would be compiled once more.

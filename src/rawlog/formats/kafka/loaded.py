@@ -17,7 +17,7 @@ from rawlog.format import File
 from rawlog.formats.kafka.checkpoints import log_start, parse_epochs
 from rawlog.formats.kafka.derived import Derivation
 from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, OUTLINE, TIME_INDEX_ENTRY
+from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, OUTLINE, TIME_INDEX_ENTRY, ControlType
 from rawlog.formats.kafka.log import sound
 from rawlog.formats.kafka.producers import Aborted, Producer, Producers
 from rawlog.formats.kafka.rebuild import segments_of
@@ -91,7 +91,7 @@ def load(files: Sequence[File]) -> Loaded:
     for segment in segments:
         walker.segment(segment, is_last=segment is segments[-1])
     loaded.start_offset = max(log_start(segments[0], files) or 0, loaded.segments[0].base)
-    loaded.aborted = _with_listed(walker.derivation.producers.aborted, files)
+    loaded.aborted = _with_listed(walker.derivation.producers, files)
     loaded.producer_ids = np.array(sorted(walker.ids), np.int64)
     loaded.epochs = _epochs(files) or walker.derivation.epochs_file()
     loaded.producers = _producers(files, loaded, walker)
@@ -163,17 +163,21 @@ class _Walker:
         self.end = int(last[-1]) + 1
 
 
-def _with_listed(found: Sequence[Aborted], files: Sequence[File]) -> list[Aborted]:
-    """Aborted transactions as the log tells them, with the first offsets that only the index still knows after a compaction."""
-    listed: dict[tuple[int, int], Aborted] = {}
+def _with_listed(state: Producers, files: Sequence[File]) -> list[Aborted]:
+    """Aborted transactions as the log tells them, and what only the index still knows after a compaction: their first offsets, and those
+    of which nothing but the marker is left.
+    """
+    aborted = {(one.producer_id, one.last_offset): one for one in state.aborted}
+    markers = {(one.producer_id, one.offset) for one in state.markers if one.kind == ControlType.ABORT}
     for file in files:
-        if file.format == "kafka.txnindex":
-            listed |= {(one.producer_id, one.last_offset): one for _, one in aborted_in(file)}
-    made = []
-    for one in found:
-        entry = listed.get((one.producer_id, one.last_offset))
-        made.append(entry if entry is not None and entry.first_offset <= one.first_offset else one)
-    return made
+        if file.format != "kafka.txnindex":
+            continue
+        for _, entry in aborted_in(file):
+            key = (entry.producer_id, entry.last_offset)
+            found = aborted.get(key)
+            if key in markers and (found is None or entry.first_offset <= found.first_offset):
+                aborted[key] = entry
+    return sorted(aborted.values(), key=lambda one: one.last_offset)
 
 
 def _epochs(files: Sequence[File]) -> bytes | None:

@@ -150,7 +150,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     if error is not None:
         frames, head = frames.slice(0, good), head.slice(0, good)
     keep = None
-    if want.table.name == RECORDS.name and head.seen & Attributes.CONTROL:
+    if want.table.name == RECORDS.name and head.any(Attributes.CONTROL):
         keep = ~head.has(Attributes.CONTROL)
     if want.context is not None:
         taken = want.context.takes(head)
@@ -173,7 +173,7 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     if not len(frames):
         return
     legacy = head["magic"] != MAGIC_V2
-    limit = COMPRESSED_PIECE if head.seen & CODEC_MASK else PIECE
+    limit = COMPRESSED_PIECE if head.any(CODEC_MASK) else PIECE
     edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(frames)]
     for first, last in pairwise(edges):
         start = first

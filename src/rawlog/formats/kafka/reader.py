@@ -150,11 +150,11 @@ def _payloads(
     data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], head: Heads, limit: int, total: int
 ) -> _Payloads:
     """The bytes of the records, decompressed where they must be."""
-    seen, counts, firsts = head.seen, head["record_count"], starts + BATCH.size
+    counts, firsts = head["record_count"], starts + BATCH.size
     append_times = np.full(starts.size, kernels.NO_APPEND_TIME, np.int64)
-    if seen & Attributes.LOG_APPEND_TIME:
+    if head.any(Attributes.LOG_APPEND_TIME):
         np.copyto(append_times, head["max_timestamp"], where=head.has(Attributes.LOG_APPEND_TIME))
-    if seen & CODEC_MASK:
+    if head.any(CODEC_MASK):
         data, firsts, stops = _decompress(data, firsts, stops, head.codec, counts, limit, total)
     return _Payloads(data, firsts, stops, counts, head["base_offset"], head["base_timestamp"], append_times)
 

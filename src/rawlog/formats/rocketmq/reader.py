@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +14,14 @@ from rawlog.errors import CorruptError, DataError, UnsupportedError
 from rawlog.format import NO_TIME, File, Spans, Want
 from rawlog.formats.rocketmq import text
 from rawlog.formats.rocketmq.kernels import entries as kernels
-from rawlog.formats.rocketmq.kernels import inner
-from rawlog.formats.rocketmq.kernels import text as text_kernels
+from rawlog.formats.rocketmq.kernels import fill, inner
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     CHECK_MAX_TOPIC,
     CODEC_MASK,
     CODEC_SHIFT,
     CODECS,
+    CRC_MASK,
     FILLER_FLAG,
     HALF_TOPIC,
     HEAD,
@@ -171,11 +171,20 @@ class Messages:
         flags = self[kernels.F_SYS_FLAG]
         return np.where(flags & SysFlag.COMPRESSED, ((flags & CODEC_MASK) >> CODEC_SHIFT) + 1, 0)
 
-    def crc_error(self, row: int) -> CorruptError:
+    def _crc(self, row: int) -> tuple[int, int]:
+        """The checksum that the body of one message has, and the one it should have."""
         from rawlog.checksums import crc32
 
         start, size = int(self[kernels.F_BODY][row]), int(self[kernels.F_BODY_SIZE][row])
-        found, stored = crc32(self.data, start, start + size) & 0x7FFF_FFFF, int(self[kernels.F_CRC][row])
+        return crc32(self.data, start, start + size) & CRC_MASK, int(self[kernels.F_CRC][row])
+
+    def has_crc(self, row: int) -> bool:
+        """Whether the body of one message has its checksum."""
+        found, stored = self._crc(row)
+        return found == stored
+
+    def crc_error(self, row: int) -> CorruptError:
+        found, stored = self._crc(row)
         return CorruptError(
             f"body crc {found:08x}, stored {stored & 0xFFFF_FFFF:08x}",
             position=self.frame_position(row),
@@ -244,39 +253,44 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     that lies in front has been yielded.
     """
     names = set(want.table.names)
-    is_records = want.table.name == "records"
-    rows = Messages.take(frames, want.file, with_crc=is_records or "crc_ok" in names)
-    error: DataError | None = None
-    if is_records:
-        rows, error = _for_records(rows, want)
-    needs_body = bool(names & {"body", "value"}) or is_records
+    rows = Messages.take(frames, want.file, with_crc=False)
+    if want.table.name == "records":
+        yield from _decode_records(rows, want, names)
+        return
     while len(rows):
-        found = bodies(rows, want.limit) if needs_body else Bodies(rows.data, rows[0], rows[0], len(rows))
-        part = rows.cut(0, found.fits)
+        found = bodies(rows, want.limit) if "body" in names else Bodies(rows.data, rows[0], rows[0], len(rows))
         if found.fits:
-            yield from _record_batches(part, found, want) if is_records else _message_batch(part, found, want, names)
+            yield _message_batch(rows.cut(0, found.fits), found, want, names)
         if found.error is not None:
             raise found.error
+        rows = rows.cut(found.fits, len(rows))
+
+
+def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
+    error: DataError | None = None
+    packed = bool(rows.odd[kernels.O_PACKED])
+    if packed:  # several rows of one message: its checksum is asked for once, before
+        rows = Messages.take(rows.frames, want.file)
+        wrong = np.flatnonzero(~rows.crc_ok & ~rows.stale)
+        if wrong.size:
+            error, rows = rows.crc_error(int(wrong[0])), rows.cut(0, int(wrong[0]))
+    rows = _for_records(rows, want)
+    while len(rows):
+        found = bodies(rows, want.limit)
+        if found.fits:
+            yield from _record_batches(rows.cut(0, found.fits), found, want, names, packed=packed)
+        if found.error is not None:
+            raise found.error if rows.has_crc(found.fits) else rows.crc_error(found.fits)
         rows = rows.cut(found.fits, len(rows))
     if error is not None:
         raise error
 
 
-def _for_records(rows: Messages, want: Want) -> tuple[Messages, DataError | None]:
-    """The messages that are rows of `records`, and what is wrong behind them."""
-    error: DataError | None = None
+def _for_records(rows: Messages, want: Want) -> Messages:
+    """The messages that are rows of `records`: not stale, not there to fill a hole, and committed if that is asked for."""
     committed = want.options.get("isolation") == "read_committed" or want.context == "read_committed"
-    if not committed and not rows.odd[[kernels.O_BAD_CRC, kernels.O_STALE, kernels.O_FILLER]].any():
-        return rows, None
-    good = rows.crc_ok
-    if not good.all():
-        bad = int(np.argmin(good))
-        # A stale entry is no row anyway.
-        stale = rows.stale
-        wrong = np.flatnonzero(~good & ~stale)
-        if wrong.size:
-            bad = int(wrong[0])
-            error, rows = rows.crc_error(bad), rows.cut(0, bad)
+    if not committed and not rows.odd[kernels.O_STALE] and not rows.odd[kernels.O_FILLER]:
+        return rows
     keep = ~rows.stale & ~rows.fillers
     if committed:
         transaction = rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK
@@ -284,7 +298,7 @@ def _for_records(rows: Messages, want: Want) -> tuple[Messages, DataError | None
         topic = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
         for name in UNTRANSACTED:
             keep &= np.asarray([value != name.encode() for value in topic.to_pylist()], np.bool_)
-    return rows.where(keep), error
+    return rows.where(keep)
 
 
 def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
@@ -295,57 +309,112 @@ def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
     return columns.timestamps(np.where(valid, milliseconds, 0) * 1000, None if valid.all() else valid)
 
 
-def _record_batches(rows: Messages, found: Bodies, want: Want) -> Iterator[pa.RecordBatch]:
-    """Rows of `records`: a message each, inner batches taken apart."""
-    names = set(want.table.names)
+def _record_batches(
+    rows: Messages, found: Bodies, want: Want, names: set[str], *, packed: bool
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `records`: a message each, inner batches taken apart. CorruptError for a wrong checksum, unless `packed` (asked before)."""
     count = len(rows)
-    body, sizes = found.starts[:count], found.sizes[:count]
-    properties, properties_sizes = rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE]
-    offsets, parent = rows[kernels.F_QUEUE_OFFSET], None
+    numbers = _numbers(rows, found, count)
+    parent: NDArray[np.int64] | None = None
+    offsets = rows[kernels.F_QUEUE_OFFSET]
     error: DataError | None = None
-    if rows.odd[kernels.O_PACKED] and (packed := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
-        room = int(sizes[packed].sum()) // inner.SMALLEST + count + 1
-        out = np.empty((inner.INNER_FIELDS, room), np.int64)
-        made, bad, status = inner.unpack_inner(found.data, body, sizes, packed, properties, properties_sizes, out)
-        if status != Status.OK:
-            made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
-            error = CorruptError(
-                "inner batch: a length that does not fit",
-                position=rows.frame_position(int(bad)),
-                layout="inner message",
-            )
-        out = out[:, :made]
-        parent, count = out[inner.I_PARENT], int(made)
-        body, sizes = out[inner.I_BODY], out[inner.I_BODY_SIZE]
-        properties, properties_sizes = out[inner.I_PROPERTIES], out[inner.I_PROPERTIES_SIZE]
+    if packed and (inside := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
+        out, error = _unpack(rows, found, numbers, inside)
+        parent, count = out[inner.I_PARENT], out.shape[1]
+        numbers = [number[parent] for number in numbers]
+        for to, source in (
+            (fill.N_BODY, inner.I_BODY),
+            (fill.N_BODY_SIZE, inner.I_BODY_SIZE),
+            (fill.N_PROPERTIES, inner.I_PROPERTIES),
+            (fill.N_PROPERTIES_SIZE, inner.I_PROPERTIES_SIZE),
+        ):
+            numbers[to] = np.ascontiguousarray(out[source])
         offsets = offsets[parent] + out[inner.I_NUMBER]
 
     def of_parent(field: int) -> NDArray[np.int64]:
         return rows[field] if parent is None else rows[field][parent]
 
-    made_columns: dict[str, pa.Array] = {}
-    if names & {"key", "headers"}:
-        pairs = text.Pairs.take(found.data, properties, properties_sizes, every=True)
-        if "key" in names:
-            made_columns["key"] = pairs.special_bytes(text_kernels.S_KEYS)
-        if "headers" in names:
-            made_columns["headers"] = pairs.headers()
+    wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else fill.W_CRC)
+    filled = text.Filled(rows.data, found.data, numbers, wanted, every=True)
+    if filled.totals[fill.T_BAD]:
+        bad = int(np.argmin(filled.good))
+        error, count = rows.crc_error(bad), bad
+    made: dict[str, pa.Array] = {}
+    if "key" in names:
+        made["key"] = filled.bytes(fill.C_KEYS)
+    if "headers" in names:
+        made["headers"] = filled.headers()
     if "value" in names:
-        made_columns["value"] = columns.spans(found.data, body, sizes)
+        made["value"] = filled.bytes(fill.C_BODY)
     if "topic" in names:
-        made_columns["topic"] = text.texts(rows.data, of_parent(kernels.F_TOPIC), of_parent(kernels.F_TOPIC_SIZE))
+        made["topic"] = filled.text(fill.C_TOPIC)
     if "partition" in names:
-        made_columns["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
+        made["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
     if "offset" in names:
-        made_columns["offset"] = columns.integers(offsets, "bigint")
+        made["offset"] = columns.integers(offsets, "bigint")
     if "timestamp" in names:
-        made_columns["timestamp"] = micros(of_parent(kernels.F_BORN_TIME))
+        made["timestamp"] = micros(of_parent(kernels.F_BORN_TIME))
     if "timestampType" in names:
-        made_columns["timestampType"] = columns.constant(0, "int", count)
+        made["timestampType"] = columns.constant(0, "int", filled.rows)
     if count:
-        yield columns.batch(want.table, made_columns, count)
+        yield columns.batch(want.table, made, filled.rows).slice(0, count)
     if error is not None:
         raise error
+
+
+_RECORD_PARTS = (
+    ("key", fill.W_KEYS),
+    ("headers", fill.W_PAIRS),
+    ("value", fill.W_BODY),
+    ("topic", fill.W_TOPIC),
+)
+
+
+def _numbers(rows: Messages, found: Bodies, count: int) -> list[NDArray[np.int64]]:
+    """Positions and sizes as `text.Filled` takes them."""
+    numbers = [rows[field] for field in _NUMBER_FIELDS]
+    numbers[fill.N_BODY], numbers[fill.N_BODY_SIZE] = found.starts[:count], found.sizes[:count]
+    return numbers
+
+
+_NUMBER_FIELDS = (
+    kernels.F_BODY,
+    kernels.F_BODY_SIZE,
+    kernels.F_BODY,
+    kernels.F_BODY_SIZE,
+    kernels.F_CRC,
+    kernels.F_TOPIC,
+    kernels.F_TOPIC_SIZE,
+    kernels.F_PROPERTIES,
+    kernels.F_PROPERTIES_SIZE,
+    kernels.F_SYS_FLAG,
+    kernels.F_BORN_HOST,
+    kernels.F_STORE_HOST,
+    kernels.F_PHYSICAL,
+)
+
+
+def _unpack(
+    rows: Messages, found: Bodies, numbers: Sequence[NDArray[np.int64]], inside: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], DataError | None]:
+    """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch behind them."""
+    sizes = numbers[fill.N_BODY_SIZE]
+    out = np.empty((inner.INNER_FIELDS, int(sizes[inside].sum()) // inner.SMALLEST + len(rows) + 1), np.int64)
+    made, bad, status = inner.unpack_inner(
+        found.data,
+        numbers[fill.N_BODY],
+        sizes,
+        inside,
+        numbers[fill.N_PROPERTIES],
+        numbers[fill.N_PROPERTIES_SIZE],
+        out,
+    )
+    if status == Status.OK:
+        return out[:, :made], None
+    made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
+    return out[:, :made], CorruptError(
+        "inner batch: a length that does not fit", position=rows.frame_position(int(bad)), layout="inner message"
+    )
 
 
 _TRANSACTION_NAMES = pa.array(TRANSACTIONS)
@@ -357,61 +426,66 @@ def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int) -> pa
     return columns.constant(names[0].as_py(), "string", count) if numbers is None else names.take(pa.array(numbers))
 
 
-def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
+def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> pa.RecordBatch:
     """Rows of `rocketmq.messages`: an entry each."""
     flags, count = rows[kernels.F_SYS_FLAG], len(rows)
     made: dict[str, pa.Array] = {}
-    numbers = {
-        "position": (rows.positions, "bigint"),
-        "physical_offset": (rows[kernels.F_PHYSICAL], "bigint"),
-        "size": (rows[kernels.F_SIZE], "int"),
-        "version": (rows[kernels.F_VERSION], "int"),
-        "body_crc": (rows[kernels.F_CRC], "bigint"),
-        "queue_id": (rows[kernels.F_QUEUE_ID], "int"),
-        "flag": (rows[kernels.F_FLAG], "int"),
-        "queue_offset": (rows[kernels.F_QUEUE_OFFSET], "bigint"),
-        "sys_flag": (flags, "int"),
-        "reconsume_times": (rows[kernels.F_RECONSUME], "int"),
-        "prepared_transaction_offset": (rows[kernels.F_PREPARED], "bigint"),
-    }
-    for name in names & numbers.keys():
-        made[name] = columns.integers(*numbers[name])
+    for name, field, type in _MESSAGE_NUMBERS:
+        if name in names:
+            made[name] = columns.integers(rows[field], type)
+    if "position" in names:
+        made["position"] = columns.integers(rows.positions, "bigint")
     for name, field in (("born_timestamp", kernels.F_BORN_TIME), ("store_timestamp", kernels.F_STORE_TIME)):
         if name in names:
             made[name] = micros(rows[field])
-    if "crc_ok" in names:
-        made["crc_ok"] = columns.booleans(rows.crc_ok)
     if "stale" in names:
         made["stale"] = columns.booleans(rows.stale)
-    if "born_host" in names:
-        made["born_host"] = text.hosts(rows.data, rows[kernels.F_BORN_HOST], flags, SysFlag.BORNHOST_V6)
-    if "store_host" in names:
-        made["store_host"] = text.hosts(rows.data, rows[kernels.F_STORE_HOST], flags, SysFlag.STOREHOST_V6)
-    if "message_id" in names:
-        made["message_id"] = text.message_ids(rows.data, rows[kernels.F_STORE_HOST], flags, rows[kernels.F_PHYSICAL])
     if "codec" in names:
         made["codec"] = _named(_CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count)
     if "transaction" in names:
         states = (flags & TRANSACTION_MASK) >> 2 if rows.odd[kernels.O_TRANSACTION] else None
         made["transaction"] = _named(_TRANSACTION_NAMES, states, count)
-    if "body" in names:
-        made["body"] = columns.spans(found.data, found.starts[:count], found.sizes[:count])
-    if "topic" in names:
-        made["topic"] = text.texts(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
-    if names & {"properties", "keys", "tags", "unique_key"}:
-        pairs = text.Pairs.take(rows.data, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], every=False)
-        if "properties" in names:
-            made["properties"] = pairs.map()
-        for name, special in (
-            ("keys", text_kernels.S_KEYS),
-            ("tags", text_kernels.S_TAGS),
-            ("unique_key", text_kernels.S_UNIQUE),
-        ):
-            if name in names:
-                made[name] = pairs.special_text(special)
     if "path" in names:
         made["path"] = columns.constant(want.file.path, "string", count)
-    yield columns.batch(want.table, made, count)
+    wanted = sum(bit for name, bit, _ in _MESSAGE_PARTS if name in names)
+    wanted |= (
+        fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)
+    )
+    if wanted:
+        filled = text.Filled(rows.data, found.data, _numbers(rows, found, count), wanted, every=False)
+        for name, _, column in _MESSAGE_PARTS:
+            if name in names:
+                made[name] = filled.text(column)
+        if "body" in names:
+            made["body"] = filled.bytes(fill.C_BODY)
+        if "properties" in names:
+            made["properties"] = filled.map()
+        if "crc_ok" in names:
+            made["crc_ok"] = columns.booleans(filled.good)
+    return columns.batch(want.table, made, count)
+
+
+_MESSAGE_NUMBERS = (
+    ("physical_offset", kernels.F_PHYSICAL, "bigint"),
+    ("size", kernels.F_SIZE, "int"),
+    ("version", kernels.F_VERSION, "int"),
+    ("body_crc", kernels.F_CRC, "bigint"),
+    ("queue_id", kernels.F_QUEUE_ID, "int"),
+    ("flag", kernels.F_FLAG, "int"),
+    ("queue_offset", kernels.F_QUEUE_OFFSET, "bigint"),
+    ("sys_flag", kernels.F_SYS_FLAG, "int"),
+    ("reconsume_times", kernels.F_RECONSUME, "int"),
+    ("prepared_transaction_offset", kernels.F_PREPARED, "bigint"),
+)
+_MESSAGE_PARTS = (
+    ("topic", fill.W_TOPIC, fill.C_TOPIC),
+    ("keys", fill.W_KEYS, fill.C_KEYS),
+    ("tags", fill.W_TAGS, fill.C_TAGS),
+    ("unique_key", fill.W_UNIQUE, fill.C_UNIQUE),
+    ("born_host", fill.W_BORN_HOST, fill.C_BORN_HOST),
+    ("store_host", fill.W_STORE_HOST, fill.C_STORE_HOST),
+    ("message_id", fill.W_ID, fill.C_ID),
+)
 
 
 def spans(frames: Frames, file: File) -> Spans:

@@ -66,8 +66,8 @@ def special(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) ->
 class Filled:
     """The columns of any size of a run of messages, filled by one pass over them.
 
-    `numbers` are positions and sizes by place (`kernels.fill.N_…`), `wanted` says which columns (`W_…`). Of properties `every` takes all pieces in
-    stored order; else what RocketMQ shows: of a repeated name the last, no empty values.
+    `numbers` are positions and sizes by place (`kernels.fill.N_…`), `wanted` says which columns (`W_…`). Of properties `every` takes
+    all pieces in stored order; else what RocketMQ shows: of a repeated name the last, no empty values.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Filled:
         rows = self.rows
         self._totals = np.zeros(fill.TOTALS, np.int64)
         self.good = np.empty(rows if wanted & fill.W_CRC else 0, np.bool_)
-        sizes, counts = [0] * fill.COLUMNS, [-1] * (fill.COLUMNS + 1)
+        sizes, counts = [0] * (fill.COLUMNS + 1), [-1] * (fill.COLUMNS + 1)
         for column, bit in _WANTED:
             if wanted & bit:
                 sizes[column], counts[column] = strings, rows
@@ -117,8 +117,7 @@ class Filled:
                 v4, v6 = _ID if column == fill.C_ID else _HOST
                 sizes[column] = rows * v4 + int(np.count_nonzero(numbers[fill.N_SYS_FLAG] & mask)) * (v6 - v4)
         self._texts = [
-            pa.allocate_buffer(size + SLACK) if count >= 0 else None
-            for size, count in zip(sizes, counts, strict=False)
+            pa.allocate_buffer(sizes[column] + SLACK) if counts[column] >= 0 else None for column in range(fill.COLUMNS)
         ]
         self._offsets = [pa.allocate_buffer((count + 1) * 4) if count >= 0 else None for count in counts]
         self._valid = tuple(

@@ -181,6 +181,7 @@ class Ingest(Job[Decoded, Ingested]):
                 try:
                     for batch in read(part, table, suited(self.selection, table), None, trace.see):
                         sheets.add(table, batch)
+                        stage.advance(0, 0, batch.num_rows)
                 except AccessError:
                     # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for again.
                     if trace.windows or os.path.lexists(part.file.path) or is_remote(part.file.path):

@@ -57,7 +57,7 @@ def identify(data: Any, starts: Any, sizes: Any, groups: Any, high: Any, low: An
             first, second, good, number = np.int64(0), np.int64(0), True, 0
             for at in range(TEXT_SIZE):
                 byte = read_u8(data, start + UUID_2 + at)
-                if at == 8 or at == 13 or at == 18 or at == 23:  # noqa: PLR1714 - plain comparisons compile best
+                if at == 8 or at == 13 or at == 18 or at == 23:
                     good = good and byte == DASH
                     continue
                 value = digit(byte)

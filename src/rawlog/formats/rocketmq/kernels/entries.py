@@ -34,6 +34,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
+from rawlog.kernels.gather import prefetch
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
 from rawlog.status import BAD_LENGTH, BAD_MAGIC, FULL, OK, TRUNCATED
 
@@ -84,6 +85,7 @@ FIELDS = 23
 ) = range(FIELDS)
 
 
+AHEAD = 4096
 ODD = 6
 """What `decode_entries` counts, by place."""
 O_BAD_CRC, O_STALE, O_COMPRESSED, O_TRANSACTION, O_PACKED, O_FILLER = range(ODD)
@@ -189,6 +191,10 @@ def scan_entries(data: Any, start: Any, starts: Any, stops: Any) -> Any:
         if status != OK:
             return count, position, status
         starts[count] = position
+        ahead = position + AHEAD
+        while ahead < position + AHEAD + size and ahead < end:
+            prefetch(data, ahead)
+            ahead += 64
         position += size
         stops[count] = position
         count += 1

@@ -12,6 +12,7 @@ from rawlog.formats.rocketmq.kernels.text import (
     TAGS_WORD,
     UNIQUE_WORD,
     WORD,
+    masks_of,
     name_word,
     next_pair,
     put_host,
@@ -158,9 +159,9 @@ def fill_rows(
 ) -> Any:
     """Fill the wanted columns of messages; `totals` must be zeros. -> (count, row, status); FULL: no room for the next pair
 
-    `numbers`, `texts`, `offsets` and `valid` are tuples of arrays by place (`N_…`, `C_…`); what is not wanted may be empty. Texts have room for
-    what their messages hold and SLACK, the bits of `valid` are all ones. Bodies are copied from `bodies`, where decompressed ones stand
-    too; checksums are those of the bodies as stored.
+    `numbers`, `texts`, `offsets` and `valid` are tuples of arrays by place (`N_…`, `C_…`); what is not wanted may be empty. Texts have
+    room for what their messages hold and SLACK, the bits of `valid` are all ones. Bodies are copied from `bodies`, where decompressed
+    ones stand too; checksums are those of the bodies as stored.
 
     Of properties `every` takes all pieces, an absent value as a null; else what RocketMQ's own parser takes, of a repeated name the last.
     """
@@ -179,12 +180,26 @@ def fill_rows(
         flag = np.int64(numbers[N_SYS_FLAG][row])
         if wanted & W_BORN_HOST:
             born_end, born_word, born_at, born_size = put_known_host(
-                texts[C_BORN_HOST], born_end, data, numbers[N_BORN_HOST][row], flag & BORN_V6, born_word, born_at, born_size
+                texts[C_BORN_HOST],
+                born_end,
+                data,
+                numbers[N_BORN_HOST][row],
+                flag & BORN_V6,
+                born_word,
+                born_at,
+                born_size,
             )
             offsets[C_BORN_HOST][row + 1] = born_end
         if wanted & W_STORE_HOST:
             store_end, store_word, store_at, store_size = put_known_host(
-                texts[C_STORE_HOST], store_end, data, numbers[N_STORE_HOST][row], flag & STORE_V6, store_word, store_at, store_size
+                texts[C_STORE_HOST],
+                store_end,
+                data,
+                numbers[N_STORE_HOST][row],
+                flag & STORE_V6,
+                store_word,
+                store_at,
+                store_size,
             )
             offsets[C_STORE_HOST][row + 1] = store_end
         if wanted & W_ID:
@@ -214,8 +229,11 @@ def fill_rows(
         unique_at, unique_size = np.int64(0), np.int64(-1)
         near = bodies.size - end >= SLACK
         first, seen, again = count, np.int64(0), np.int64(0)
+        block = piece
+        ones, twos, high = masks_of(bodies, block, end)
+        beyond |= high
         while piece < end:
-            middle, stop, high = next_pair(bodies, piece, end)
+            middle, stop, block, ones, twos, high = next_pair(bodies, end, block, ones, twos)
             beyond |= high
             size = (middle if middle >= 0 else stop) - piece
             value_size = stop - middle - 1 if middle >= 0 else np.int64(-1)
@@ -251,9 +269,7 @@ def fill_rows(
             piece = stop + 1
         if wanted & W_PAIRS:
             if again != 0 and not every:
-                count = drop_repeated(
-                    first, count, offsets[C_NAME], texts[C_NAME], offsets[C_VALUE], texts[C_VALUE]
-                )
+                count = drop_repeated(first, count, offsets[C_NAME], texts[C_NAME], offsets[C_VALUE], texts[C_VALUE])
                 name_end, value_end = np.int64(offsets[C_NAME][count]), np.int64(offsets[C_VALUE][count])
             offsets[C_ROW][row + 1] = count
         if wanted & W_KEYS:
@@ -268,7 +284,15 @@ def fill_rows(
             no_tags += tags_size < 0
         if wanted & W_UNIQUE:
             unique_end = put_special(
-                texts[C_UNIQUE], offsets[C_UNIQUE], valid[C_UNIQUE], row, unique_end, bodies, unique_at, unique_size, near
+                texts[C_UNIQUE],
+                offsets[C_UNIQUE],
+                valid[C_UNIQUE],
+                row,
+                unique_end,
+                bodies,
+                unique_at,
+                unique_size,
+                near,
             )
             no_unique += unique_size < 0
     totals[C_BODY], totals[C_TOPIC], totals[C_NAME], totals[C_VALUE] = body_end, topic_end, name_end, value_end

@@ -8,9 +8,9 @@ import numpy as np
 
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, NAME_VALUE, PAIR_END
 from rawlog.kernels import JIT, inline, kernel
-from rawlog.kernels.ints import read_i32, read_i64, read_u16, read_u32, write_i64
+from rawlog.kernels.ints import read_i32, read_i64, read_u16, read_u32, wrap_i64, write_i64
 
-BLOCK = 32
+BLOCK = 64
 ADDRESS_V4, ADDRESS_V6 = HOST_V4.at("port"), HOST_V6.at("port")
 HOST_V4_WORDS, HOST_V6_WORDS = HOST_V4.size // 4, HOST_V6.size // 4
 KEYS_WORD = int.from_bytes(b"KEYS", "big")
@@ -34,11 +34,20 @@ def _plain_masks(data: Any, position: Any) -> tuple[int, int, int]:
         ones |= (byte == NAME_VALUE) << index
         twos |= (byte == PAIR_END) << index
         high |= (byte > 127) << index
-    return ones, twos, high
+    return wrap_i64(ones), wrap_i64(twos), wrap_i64(high)
 
 
 def _plain_low_bit(mask: Any) -> int:
     return (int(mask) & -int(mask)).bit_length() - 1
+
+
+def _up_to_low_bit(mask: Any) -> Any:
+    """All bits up to the lowest one that is set, itself included."""
+    return mask ^ (mask - 1)
+
+
+def _plain_up_to_low_bit(mask: Any) -> int:
+    return int(wrap_i64(_up_to_low_bit(int(mask))))
 
 
 def _intrinsics() -> tuple[Any, Any]:
@@ -48,7 +57,7 @@ def _intrinsics() -> tuple[Any, Any]:
 
     @intrinsic
     def load_masks(typing: Any, data: Any, position: Any) -> Any:
-        """A bit for each of 32 bytes that is the one separator, that is the other, and that is beyond ASCII."""
+        """A bit for each of 64 bytes that is the one separator, that is the other, and that is beyond ASCII."""
 
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -59,7 +68,7 @@ def _intrinsics() -> tuple[Any, Any]:
                 builder.icmp_signed(kind, loaded, ir.Constant(vector, [mark] * BLOCK))
                 for kind, mark in (("==", NAME_VALUE), ("==", PAIR_END), ("<", 0))
             ]
-            masks = [builder.zext(builder.bitcast(each, ir.IntType(BLOCK)), ir.IntType(64)) for each in bits]
+            masks = [builder.bitcast(each, ir.IntType(BLOCK)) for each in bits]
             return context.make_tuple(builder, signature.return_type, masks)
 
         three = types.UniTuple(types.int64, 3)  # type: ignore[no-untyped-call]
@@ -76,11 +85,12 @@ def _intrinsics() -> tuple[Any, Any]:
 
 
 load_masks, low_bit = _intrinsics() if JIT else (_plain_masks, _plain_low_bit)
+up_to_low_bit = inline(_up_to_low_bit) if JIT else _plain_up_to_low_bit
 
 
 @kernel
 def last_masks(data: Any, position: Any) -> Any:
-    """The masks of fewer than 32 bytes, up to the end of the data."""
+    """The masks of fewer than 64 bytes, up to the end of the data."""
     ones, twos, high = np.int64(0), np.int64(0), np.int64(0)
     for index in range(data.size - position):
         bit, byte = np.int64(1) << index, data[position + index]
@@ -94,32 +104,38 @@ def last_masks(data: Any, position: Any) -> Any:
 
 
 @inline
-def next_pair(data: Any, piece: Any, end: Any) -> Any:
-    """Where the piece of a property string that begins at `piece` has its two separators. -> (first, second, bits beyond ASCII)
+def masks_of(data: Any, block: Any, end: Any) -> Any:
+    """Which bytes of the next 64, as far as they are of the string, are separators or beyond ASCII: a bit each."""
+    if data.size - block >= BLOCK:
+        ones, twos, high = load_masks(data, block)
+    else:
+        ones, twos, high = last_masks(data, block)
+    left = end - block
+    if left < BLOCK:
+        inside = ~(np.int64(-1) << left)
+        return ones & inside, twos & inside, high & inside
+    return ones, twos, high
 
-    The first is that between name and value, -1 if there is none; the second that behind the value, or the end of the string.
+
+@inline
+def next_pair(data: Any, end: Any, block: Any, ones: Any, twos: Any) -> Any:
+    """Where the next piece of a property string has its two separators. -> (first, second, block, ones, twos, bits beyond ASCII)
+
+    The first is that between name and value, -1 if there is none; the second that behind the value, or the end of the string. What is left
+    of the masks of a block (`masks_of`) goes from call to call, so that no load waits for the piece before.
     """
-    middle, block, beyond = np.int64(-1), piece, np.int64(0)
+    middle, beyond = np.int64(-1), np.int64(0)
     while True:
-        if data.size - block >= BLOCK:
-            ones, twos, high = load_masks(data, block)
-        else:
-            ones, twos, high = last_masks(data, block)
-        left = end - block
-        if left < BLOCK:
-            inside = (np.int64(1) << left) - 1
-            ones &= inside
-            twos &= inside
-            high &= inside
-        beyond |= high
         if middle < 0 and ones != 0:
             middle = block + low_bit(ones)
         if twos != 0:
-            stop = block + low_bit(twos)
-            return (middle if middle < stop else np.int64(-1)), stop, beyond
+            stop, behind = block + low_bit(twos), ~up_to_low_bit(twos)
+            return (middle if middle < stop else np.int64(-1)), stop, block, ones & behind, twos & behind, beyond
         block += BLOCK
         if block >= end:
-            return middle, end, beyond
+            return middle, end, block, ones, twos, beyond
+        ones, twos, high = masks_of(data, block, end)
+        beyond |= high
 
 
 @inline
@@ -157,8 +173,10 @@ def find_special(data: Any, starts: Any, sizes: Any, special: Any) -> None:
         special[S_KEYS_SIZE, row] = -1
         special[S_TAGS_SIZE, row] = -1
         special[S_UNIQUE_SIZE, row] = -1
+        block = piece
+        ones, twos, _ = masks_of(data, block, end)
         while piece < end:
-            middle, stop, _ = next_pair(data, piece, end)
+            middle, stop, block, ones, twos, _ = next_pair(data, end, block, ones, twos)
             if middle > piece and stop - middle > 1:
                 size = middle - piece
                 note_special(name_word(data, piece, size), size, middle + 1, stop - middle - 1, special, row)

@@ -1,0 +1,380 @@
+"""Convert: rows of one system, or of a table, into another form, or a log into the same log without some of its records.
+
+Plan: which rows share an output. Work: one share, below a stage beside the target. Commit: refuse what would be lost, else join the shares.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from rawlog import registry
+from rawlog.account import Account
+from rawlog.errors import AccessError, OptionError
+from rawlog.format import File, Keep
+from rawlog.frames import Frames
+from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet
+from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
+from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.rows import Loss, Part, Rows, plan, read_all
+from rawlog.select import Selection
+from rawlog.storage import remove_tree, replace_directory
+from rawlog.target import LossError, Lost, added
+from rawlog.tree import Tree
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+__all__ = ["Convert", "Converted", "Outlet", "outlet", "source_tree"]
+
+#: Bytes of input a share, where a target is made of several files.
+SHARE = 128 << 20
+MOST_NOTES = 100
+#: Options of a target with which its batches still need not be made anew.
+SIFTED = frozenset({"index_interval_bytes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Something to read: a part of a file under a selection, or a file that is a table."""
+
+    selection: Selection
+    part: Part | None = None
+    sheet: File | None = None
+
+    @property
+    def size(self) -> int:
+        return self.part.size if self.part is not None else self.sheet.size if self.sheet is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One share: what is read for it; or the files of a partition that is copied without some of its records."""
+
+    takes: tuple[Take, ...] = ()
+    files: tuple[File, ...] = ()
+    name: str = ""
+    limit: int | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(take.size for take in self.takes) + sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Written(Done):
+    """What one share came to."""
+
+    share: Share
+    dropped: int = 0
+    notes: tuple[str, ...] = ()
+    account: Account | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Converted(Outcome):
+    """What the whole came to. `accounts` are of partitions that were copied without some records, by name."""
+
+    rows: int
+    lost: dict[str, Lost] = field(default_factory=dict)
+    dropped: int = 0
+    notes: tuple[str, ...] = ()
+    accounts: dict[str, Account] = field(default_factory=dict)
+    damaged: bool = False
+
+
+class Convert(Job[Written, Converted]):
+    """Write the rows of a tree to an outlet. Use as a context manager: leaving it removes what a failed run left.
+
+    `drop` are keys whose records are left out. With `dry_run` rows are read and judged, and nothing is written.
+    """
+
+    def __init__(
+        self, target: Outlet, *, selection: Selection | None = None, drop: Iterable[bytes] = (), dry_run: bool = False
+    ) -> None:
+        self.target, self.drop, self.dry_run = target, frozenset(drop), dry_run
+        self.selection = selection or Selection()
+        self.selection.check(target.table)
+        if self.drop and "key" not in target.table.names:
+            raise OptionError(f"table {target.table.name} has no keys to drop")
+        parent, _, name = target.path.rstrip("/").rpartition("/")
+        self.stage = f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.stage is not None
+        remove_tree(self.stage)
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """Shares as the target wants them. UnknownFormatError if there is nothing to read, AccessError if the target is in the way."""
+        if not self.dry_run:
+            self.target.check()
+        tasks = self._sifting(tree)
+        if tasks is None:
+            takes = list(self._takes(tree))
+            tasks = [Task(tuple(group), limit=self.selection.limit) for group in self._groups(takes)]
+        return [Split(number, task.size, task) for number, task in enumerate(tasks)]
+
+    def _sifting(self, tree: Tree) -> list[Task] | None:
+        """A task a partition, if only records go and all else stays as it is; None if rows are written anew."""
+        target, chosen = self.target, self.selection
+        if not isinstance(target, FormatOutlet) or not set(target.options) <= SIFTED or self.dry_run:
+            return None
+        format = registry.formats()[target.format]
+        anew = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
+        if format.sift is None or anew or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
+            return None
+        groups: dict[str, list[File]] = {}
+        for file in tree:
+            if file.problem is not None or not chosen.takes_file(file):
+                continue
+            if _is_read(file, target) and (file.format != format.name or file.place.group is None):
+                return None
+            if file.place.group is not None and file.system == format.family:
+                groups.setdefault(file.place.group, []).append(file)
+        tasks: dict[str, Task] = {}
+        for folder, files in sorted(groups.items()):
+            name = folder.rstrip("/").rpartition("/")[2]
+            if not any(_is_read(file, target) for file in files):
+                continue
+            if name in tasks:
+                raise OptionError(
+                    f"{name} is there twice: in {folder} and elsewhere; convert one log directory at a time"
+                )
+            tasks[name] = Task(files=tuple(files), name=name)
+        return list(tasks.values()) or None
+
+    def _takes(self, tree: Tree) -> Iterator[Take]:
+        table, selection = self.target.table, self._reading()
+        tables = self._sheets(tree)
+        if not tables:
+            rows = Rows(tree, table, selection)
+            size = SHARE if self.target.divides and not self.target.by_partition and selection.limit is None else None
+            if selection.last is None:
+                parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
+            else:
+                parts = list(rows.part_selections())
+            yield from (Take(one, part) for part, one in parts)
+        if tables and selection.last is not None:
+            raise OptionError("-o -N: the last rows of a partition are told of logs, not of tables")
+        yield from (Take(selection, sheet=file) for file in tables)
+
+    def _sheets(self, tree: Tree) -> list[File]:
+        """The files that are tables, where there is nothing else to read."""
+        return [] if any(_is_read(file, self.target) for file in tree) else sheets(tree)
+
+    def _reading(self) -> Selection:
+        """The selection to read with: what is written for machines has its secrets, what is for people only if asked for."""
+        chosen = self.selection.replace(columns=None)
+        if isinstance(self.target, FormatOutlet) and "showSecrets" in registry_options():
+            return chosen.replace(options={**chosen.options, "showSecrets": "true"})
+        return chosen
+
+    def _groups(self, takes: list[Take]) -> list[list[Take]]:
+        """What shares an output, in the order of the rows."""
+        target = self.target
+        if not target.divides or self.selection.limit is not None or self.dry_run:
+            return [takes]
+        if not target.by_partition:
+            return _packed(takes) or [[]]
+        if isinstance(target, FormatOutlet) and {"topic", "partition"} & target.options.keys():
+            return [takes]
+        groups: dict[object, list[Take]] = {}
+        for number, take in enumerate(takes):
+            place = take.part.file.place if take.part is not None else None
+            key: object = "rest" if take.part is not None else number
+            if place is not None and place.topic is not None and place.partition is not None:
+                key = (place.topic, place.partition)
+            groups.setdefault(key, []).append(take)
+        return list(groups.values()) or [[]]
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Written:
+        """Write one share below the stage."""
+        task: Task = split.task
+        folder = f"{stage.path}/{stage.name}"
+        if task.files:
+            return self._sift(split, task, folder, stage)
+        reading = _Reading(self, task, stage)
+        if self.dry_run:
+            return Written(split.number, self._judged(reading), reading.dropped, tuple(reading.notes))
+        share = self.target.write(reading.batches(), folder, "rows")
+        return Written(split.number, share, reading.dropped, tuple(reading.notes))
+
+    def _judged(self, reading: _Reading) -> Share:
+        """What rows would lose, without writing them."""
+        if not isinstance(self.target, FormatOutlet):
+            return Share("", sum(batch.num_rows for batch in reading.batches()))
+        passage = self.target.passage()
+        try:
+            for _ in passage.over(reading.batches()):
+                pass
+        except LossError:
+            return Share("", passage.rows, None, passage.lost, refused=True)
+        return Share("", passage.rows, None, passage.lost)
+
+    def _sift(self, split: Split, task: Task, folder: str, stage: Stage) -> Written:
+        assert isinstance(self.target, FormatOutlet)
+        sift = registry.formats()[self.target.format].sift
+        assert sift is not None
+        path = f"{folder}/{task.name}"
+        made_directory(path)
+        account = sift(task.files, path, self._keep(), self.target.options)
+        stage.advance(split.size)
+        return Written(split.number, Share(folder, getattr(account, "records", 0), path), account=account)
+
+    def _keep(self) -> Keep:
+        chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.table
+        needed = chosen.replace(columns=("offset",)).needed(table)
+        names = tuple(dict.fromkeys((*needed.names, *(("key",) if self.drop else ()))))
+        drop = self.drop
+
+        def test(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+            mask = chosen.mask(batch, table)
+            return mask & ~_named(batch, drop) if drop else mask
+
+        return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed)
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Written]) -> Converted:
+        """Join the shares. LossError, with nothing written, if a loss was not accepted."""
+        lost = added(one.share.lost for one in done)
+        rows = sum(one.share.rows for one in done)
+        notes = tuple(note for one in done for note in one.notes)
+        if isinstance(self.target, FormatOutlet) and not self.dry_run:
+            refused = [one for name, one in lost.items() if name not in self.target.accepted]
+            if refused:
+                raise LossError(self.target.format, refused, rows, self.target.accepted)
+        accounts = {one.share.told.rpartition("/")[2]: one.account for one in done if one.account is not None}
+        if accounts:
+            _move_in([Path(one.share.told) for one in done], Path(self.target.path), overwrite=self.target.overwrite)
+        elif not self.dry_run:
+            self.target.join([one.share for one in done])
+        damaged = any(isinstance(note, Loss) for note in notes)
+        dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
+        return Converted(rows, lost, dropped, notes, accounts, damaged)
+
+
+class _Reading:
+    """The rows of a task, with what was noted while they were read."""
+
+    def __init__(self, job: Convert, task: Task, stage: Stage) -> None:
+        self.job, self.task, self.stage = job, task, stage
+        self.notes: list[str] = []
+        self.dropped = 0
+
+    def note(self, text: str) -> None:
+        if len(self.notes) < MOST_NOTES or isinstance(text, Loss):
+            self.notes.append(text)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        left, drop = self.task.limit, self.job.drop
+        for batch in self._every():
+            if drop:
+                named = _named(batch, drop)
+                self.dropped += int(named.sum())
+                batch = batch.filter(_array(~named)) if named.any() else batch
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+            if left == 0:
+                return
+
+    def _every(self) -> Iterator[pa.RecordBatch]:
+        table = self.job.target.table
+        if self.task.limit == 0:
+            return
+        for take in self.task.takes:
+            if take.part is not None:
+                yield from read_all([(take.part, take.selection)], table, self.note, _advancing(take.part, self.stage))
+            elif take.sheet is not None:
+                in_order = self.job.target.by_partition
+                yield from read_sheet(take.sheet, table, take.selection, in_order=in_order)
+                self.stage.advance(take.size)
+
+
+def _advancing(part: Part, stage: Stage) -> Callable[[Frames], None]:
+    reached = part.start or 0
+
+    def see(frames: Frames) -> None:
+        nonlocal reached
+        stage.advance(max(0, frames.reached_in_file - reached), len(frames))
+        reached = max(reached, frames.reached_in_file)
+
+    return see
+
+
+def _named(batch: pa.RecordBatch, keys: frozenset[bytes]) -> NDArray[np.bool_]:
+    """Which rows have one of these keys."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found: NDArray[np.bool_] = pc.is_in(batch.column("key"), pa.array(sorted(keys), pa.binary())).to_numpy(
+        zero_copy_only=False
+    )
+    return found
+
+
+def _array(mask: NDArray[np.bool_]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(mask)
+
+
+def _is_read(file: File, target: Outlet) -> bool:
+    """Whether a file would give rows."""
+    return file.format in registry.formats_with(target.table) and file.place.state is None
+
+
+def registry_options() -> set[str]:
+    """The names of options that only some systems have."""
+    return {name for family in registry.families() for name in family.options}
+
+
+def _packed(takes: list[Take]) -> list[list[Take]]:
+    """Runs of what is read, each worth a file."""
+    runs: list[list[Take]] = []
+    size = 0
+    for take in takes:
+        if not runs or size + take.size > SHARE:
+            runs.append([])
+            size = 0
+        runs[-1].append(take)
+        size += take.size
+    return runs
+
+
+def _move_in(folders: list[Path], target: Path, *, overwrite: bool) -> None:
+    """Put directories into one that may be there: all or, if one of them is in the way, none."""
+    try:
+        if not target.exists():
+            whole = folders[0].parent / "whole"
+            whole.mkdir()
+            for folder in folders:
+                folder.rename(whole / folder.name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            whole.rename(target)
+            return
+        for folder in folders:
+            if (target / folder.name).exists() and not overwrite:
+                raise AccessError(f"{target / folder.name}: exists already; choose another name or ask to overwrite it")
+        for folder in folders:
+            replace_directory(folder, target / folder.name)
+    except OSError as error:
+        if isinstance(error, AccessError):
+            raise
+        raise AccessError(f"{target}: {error.strerror or error}") from None

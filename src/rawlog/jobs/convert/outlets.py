@@ -1,0 +1,311 @@
+"""Outlets: where converted rows go, in shares that are written anywhere and joined once, in one place.
+
+A share is written below a directory of its own; nothing appears under the target's name before `join`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rawlog.errors import AccessError, OptionError, unknown
+from rawlog.format import Format
+from rawlog.jobs.sheet import Sheet
+from rawlog.storage import exists, is_remote, listing, local_path, move, replace_directory
+from rawlog.tables import RECORDS, Table
+from rawlog.target import LossError, Lost, Passage, as_records, is_directory, writable, write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARQUET_CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
+TEXT_CODECS = {"none": "", "gzip": ".gz", "zstd": ".zst"}
+FORMS = ("base64", "hex", "escape")
+#: The endings by which a file is told from a directory of files.
+ENDINGS = {"parquet": (".parquet",), "jsonl": (".jsonl", ".ndjson", ".json"), "csv": (".csv",)}
+PLAIN = tuple(ENDINGS)
+OUT = "out"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one share came to: its directory, its rows, what only the outlet understands, and what its rows lose."""
+
+    folder: str
+    rows: int
+    told: Any = None
+    lost: Mapping[str, Lost] = field(default_factory=dict)
+    refused: bool = False
+
+
+class Outlet(ABC):
+    """A target by its name and options, all checked. Picklable."""
+
+    #: Whether several shares may be written at once.
+    divides: bool = False
+    #: Whether the rows of a partition should be in one share.
+    by_partition: bool = False
+
+    def __init__(self, path: str, table: Table, overwrite: bool) -> None:
+        self.path = path if is_remote(path) else os.path.abspath(local_path(path))
+        self.table, self.overwrite = table, overwrite
+
+    @property
+    @abstractmethod
+    def is_directory(self) -> bool:
+        """Whether the target is a directory."""
+
+    @abstractmethod
+    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
+        """Write rows below `folder`, a local directory that is there and empty or a URL, under names that bear `name`."""
+
+    @abstractmethod
+    def join(self, shares: Sequence[Share]) -> None:
+        """Make all shares, in the order of their rows, appear at the target."""
+
+    def check(self) -> None:
+        """AccessError if the target is in the way, before anything is done."""
+        if not self.overwrite and exists(self.path) and not self._is_empty():
+            raise AccessError(f"{self.path}: exists already; choose another name or ask to overwrite it")
+
+    def _is_empty(self) -> bool:
+        return self.is_directory and not is_remote(self.path) and os.path.isdir(self.path) and not os.listdir(self.path)
+
+
+def outlet(
+    to: str,
+    path: str,
+    *,
+    table: Table = RECORDS,
+    options: Mapping[str, str] | None = None,
+    accepted: Iterable[str] = (),
+    overwrite: bool = False,
+) -> Outlet:
+    """The outlet for a target by the name of its format. OptionError for an unknown one, or for options that it does not have."""
+    if to in PLAIN:
+        return FileOutlet(to, path, table, options or {}, overwrite)
+    if to not in _systems() and "." not in to:
+        raise unknown("target", to, (*PLAIN, *_systems()))
+    if table.name != RECORDS.name:
+        raise OptionError(f"table {table.name} goes to {', '.join(PLAIN)}; {to} is made of records")
+    format = writable(to)
+    kind = SharedOutlet if format.shares is not None else FormatOutlet
+    return kind(format, path, options or {}, tuple(accepted), overwrite)
+
+
+def _systems() -> tuple[str, ...]:
+    from rawlog import registry
+
+    return tuple(family.name for family in registry.families() if any(one.is_written for one in family.formats))
+
+
+def made_directory(folder: str) -> None:
+    """A local directory, made; AccessError if it cannot be."""
+    if not is_remote(folder):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise AccessError(f"{folder}: {error.strerror or error}") from None
+
+
+# Plain files -------------------------------------------------------------------------------------------------------
+
+
+class FileOutlet(Outlet):
+    """Parquet, JSON lines or CSV: one file if the target's name says so, else a directory with a file a share."""
+
+    def __init__(self, kind: str, path: str, table: Table, options: Mapping[str, str], overwrite: bool) -> None:
+        super().__init__(path, table, overwrite)
+        self.kind = kind
+        known = ("codec",) if kind == "parquet" else ("codec", "bytes")
+        for name in options:
+            if name not in known:
+                raise unknown(f"option of {kind}", name, known)
+        plain = path.removesuffix("/")
+        packed = next((codec for codec, ending in TEXT_CODECS.items() if ending and plain.endswith(ending)), None)
+        bare = plain.removesuffix(TEXT_CODECS[packed]) if packed and kind != "parquet" else plain
+        self.divides = path.endswith("/") or not bare.endswith(ENDINGS[kind])
+        codecs = PARQUET_CODECS if kind == "parquet" else tuple(TEXT_CODECS)
+        default = "zstd" if kind == "parquet" else (packed if packed and not self.divides else "none")
+        self.codec = options.get("codec", default)
+        if self.codec not in codecs:
+            raise unknown(f"codec of {kind}", self.codec, codecs)
+        self.form = options.get("bytes")
+        if self.form is not None and self.form not in FORMS:
+            raise unknown("form of bytes", self.form, FORMS)
+
+    @property
+    def is_directory(self) -> bool:
+        return self.divides
+
+    @property
+    def ending(self) -> str:
+        return ENDINGS[self.kind][0] + ("" if self.kind == "parquet" else TEXT_CODECS[self.codec])
+
+    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
+        made_directory(folder)
+        path = f"{folder}/{name}{self.ending}"
+        rows = self._write_parquet(batches, path) if self.kind == "parquet" else self._write_lines(batches, path)
+        return Share(folder, rows, path)
+
+    def _write_parquet(self, batches: Iterable[pa.RecordBatch], path: str) -> int:
+        sheet = Sheet(path, self.table, self.codec)
+        try:
+            for batch in batches:
+                sheet.add(batch)
+            sheet.close(empty=True)
+        except BaseException:
+            sheet.discard()
+            raise
+        return sheet.rows
+
+    def _write_lines(self, batches: Iterable[pa.RecordBatch], path: str) -> int:
+        import pyarrow as pa
+
+        from rawlog import render
+        from rawlog.storage import file_system
+
+        lines = (render.json_lines if self.kind == "jsonl" else render.csv_lines)(self.table.schema, self.form)
+        system, inner = file_system(path)
+        rows = 0
+        try:
+            with contextlib.ExitStack() as stack:
+                file: Any = stack.enter_context(system.open_output_stream(inner))
+                if self.codec != "none":
+                    file = stack.enter_context(pa.CompressedOutputStream(file, self.codec))
+                if self.kind == "csv":
+                    file.write(render.csv_header(self.table.schema))
+                for batch in batches:
+                    file.write(lines.render(batch))
+                    rows += batch.num_rows
+        except OSError as error:
+            if isinstance(error, AccessError):
+                raise
+            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+        return rows
+
+    def join(self, shares: Sequence[Share]) -> None:
+        if not self.divides:
+            [share] = shares
+            move(share.told, self.path, overwrite=self.overwrite)
+            return
+        self.check()
+        filled = [share for share in shares if share.rows] or list(shares[:1])
+        names = [f"part-{number:05d}{self.ending}" for number in range(len(filled))]
+        if is_remote(self.path):
+            self._join_remote(filled, names)
+            return
+        if not filled:
+            made_directory(self.path)
+            return
+        whole = Path(filled[0].folder).parent / "whole"
+        whole.mkdir()
+        for share, name in zip(filled, names, strict=True):
+            move(share.told, str(whole / name))
+        try:
+            replace_directory(whole, Path(self.path))
+        except OSError as error:
+            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+
+    def _join_remote(self, filled: Sequence[Share], names: Sequence[str]) -> None:
+        """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
+        from rawlog.storage import file_system
+
+        before = [one.path for one in listing(self.path)] if exists(self.path) else []
+        target = self.path.rstrip("/")
+        for share, name in zip(filled, names, strict=True):
+            move(share.told, f"{target}/{name}", overwrite=True)
+        fresh = {f"{target}/{name}" for name in names}
+        for path in before:
+            if path not in fresh and not path.startswith(f"{target}/."):
+                system, inner = file_system(path)
+                system.delete_file(inner)
+
+
+# Formats -----------------------------------------------------------------------------------------------------------
+
+
+class FormatOutlet(Outlet):
+    """A format that one writer makes: a file, or a directory of several."""
+
+    def __init__(
+        self, format: Format, path: str, options: Mapping[str, str], accepted: tuple[str, ...], overwrite: bool
+    ) -> None:
+        super().__init__(path, RECORDS, overwrite)
+        self.format, self.options, self.accepted = format.name, dict(options), accepted
+        if format.write is not None and format.encode is not None:
+            named = format.match is not None and format.match(path) is not None
+            path = path if named or path.endswith("/") else f"{path}/"
+        self._directory = is_directory(format, path)
+        if self._directory and is_remote(path):
+            raise OptionError(f"{path}: {format.family} is written as a directory of files, which needs a local path")
+        self.passage()
+
+    @property
+    def is_directory(self) -> bool:
+        return self._directory
+
+    def passage(self) -> Passage:
+        """The way of rows into the format; OptionError for options that it does not have."""
+        return Passage(writable(self.format), self.options, self.accepted)
+
+    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
+        made_directory(folder)
+        path = f"{folder}/{name}" + ("/" if self._directory else "")
+        return self._judged(folder, lambda passage: self._made(passage, batches, path))
+
+    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> str:
+        write(passage, _records(batches), path, self.options, overwrite=False)
+        return path
+
+    def _judged(self, folder: str, make: Any) -> Share:
+        """A share of what `make` did; rows that were refused are told of, not raised: other shares may refuse more."""
+        passage = self.passage()
+        try:
+            told = make(passage)
+        except LossError:
+            return Share(folder, passage.rows, None, passage.lost, refused=True)
+        return Share(folder, passage.rows, told, passage.lost)
+
+    def join(self, shares: Sequence[Share]) -> None:
+        [share] = shares
+        if not self._directory:
+            move(share.told, self.path, overwrite=self.overwrite)
+            return
+        self.check()
+        try:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            replace_directory(Path(share.told), Path(self.path))
+        except OSError as error:
+            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+
+
+class SharedOutlet(FormatOutlet):
+    """A format that is written in shares, a partition each."""
+
+    divides = True
+    by_partition = True
+
+    def check(self) -> None:
+        """Nothing here: partitions that are in the way are told one by one, others may be added to."""
+
+    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> Any:
+        shares = writable(self.format).shares
+        assert shares is not None
+        os.makedirs(path)
+        return path, shares.write(passage.over(_records(batches)), path, self.options)
+
+    def join(self, shares: Sequence[Share]) -> None:
+        joined = writable(self.format).shares
+        assert joined is not None
+        joined.join([share.told for share in shares], self.path, self.options, self.overwrite)
+
+
+def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield as_records(batch)

@@ -1,0 +1,240 @@
+"""Sources that are no files of a message system: Parquet, JSON lines and CSV as `convert` writes them, and the files of a lake."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rawlog.errors import AccessError, CorruptError
+from rawlog.format import File
+from rawlog.jobs.convert.outlets import ENDINGS, TEXT_CODECS
+from rawlog.select import Selection
+from rawlog.storage import file_system
+from rawlog.tables import Table
+from rawlog.tree import Tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 1 << 14
+LINES_AT_ONCE = 4 << 20
+#: Files up to this size are put in the order of their rows where the target needs it.
+LARGEST_SORTED = 1 << 30
+ORDER = ("topic", "partition", "offset")
+
+
+def kind_of(path: str) -> str | None:
+    """What a file is by its name: parquet, jsonl or csv; None for anything else."""
+    bare = path
+    for ending in TEXT_CODECS.values():
+        bare = bare.removesuffix(ending) if ending else bare
+    for kind, endings in ENDINGS.items():
+        if (path if kind == "parquet" else bare).endswith(endings):
+            return kind
+    return None
+
+
+def lake_tree(path: str, table: Table) -> Tree:
+    """The data files of a table of a lake. AccessError if it has no such table."""
+    from rawlog.jobs.lake import Lake, lake_name
+
+    lake = Lake(path)
+    name = lake_name(table)
+    if name not in lake.tables():
+        raise AccessError(f"{path}: this lake has no table {name}; it has {', '.join(lake.tables())}")
+    files = [File(file, _size(file)) for file in lake.data_files(name)]
+    return Tree((path,), tuple(sorted(files, key=lambda file: _first(file.path))))
+
+
+def _size(path: str) -> int:
+    system, inner = file_system(path)
+    return int(system.get_file_info(inner).size or 0)
+
+
+def _first(path: str) -> tuple[Any, ...]:
+    """The least topic, partition and offset of a Parquet file, by its footer; such files are in order of them."""
+    import pyarrow.parquet as pq
+
+    system, inner = file_system(path)
+    try:
+        with pq.ParquetFile(system.open_input_file(inner)) as file:
+            names = file.schema_arrow.names
+            found: list[Any] = []
+            for name in ORDER:
+                least = []
+                if name in names:
+                    index = next(i for i in range(len(file.schema)) if file.schema.column(i).path == name)
+                    groups = [file.metadata.row_group(i).column(index) for i in range(file.num_row_groups)]
+                    least = [one.statistics.min for one in groups if one.statistics and one.statistics.has_min_max]
+                found.append((bool(least), min(least) if least else 0))
+            return (*found, path)
+    except (OSError, ValueError):
+        return ((False, 0), (False, 0), (False, 0), path)
+
+
+def sheets(tree: Tree) -> list[File]:
+    """The files of a tree that are tables, by their names."""
+    return [file for file in tree if file.format is None and file.problem is None and kind_of(file.path) is not None]
+
+
+def read_sheet(file: File, table: Table, selection: Selection, *, in_order: bool = False) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of a file. `in_order` asks for those of each partition by their offsets, as far as memory allows.
+
+    CorruptError for a file that is not what its name says, or whose columns are none of the table's.
+    """
+    batches = _checked(file, table)
+    if in_order and file.size <= LARGEST_SORTED:
+        batches = _in_order(batches, table)
+    for batch in batches:
+        chosen = selection.apply(batch, table)
+        if chosen.num_rows:
+            yield chosen
+
+
+def _in_order(batches: Iterator[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    whole = pa.Table.from_batches(list(batches), schema=table.schema)
+    if set(ORDER) <= set(table.names):
+        whole = whole.sort_by([(name, "ascending") for name in ORDER])
+    yield from whole.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _checked(file: File, table: Table) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    kind = kind_of(file.path)
+    read = {"parquet": _parquet, "jsonl": _jsonl, "csv": _csv}[str(kind)]
+    try:
+        for batch in read(file.path, table):
+            arrays = []
+            for one in table.schema:
+                if one.name in batch.schema.names:
+                    arrays.append(batch.column(one.name).cast(one.type))
+                else:
+                    arrays.append(pa.nulls(batch.num_rows, one.type))
+            yield pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+    except (pa.ArrowException, ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, OSError):
+            raise AccessError(f"{file.path}: {error}") from None
+        raise CorruptError(f"no rows of {table.name} as {kind}: {_line(error)}", path=file.path) from None
+    except OSError as error:
+        if isinstance(error, AccessError):
+            raise
+        raise AccessError(f"{file.path}: {error.strerror or error}") from None
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _known(names: list[str], table: Table) -> None:
+    if not set(names) & set(table.names):
+        raise ValueError(f"its columns are {', '.join(names[:8])}")
+
+
+def _parquet(path: str, table: Table) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    system, inner = file_system(path)
+    with pq.ParquetFile(system.open_input_file(inner)) as file:
+        _known(file.schema_arrow.names, table)
+        columns = [name for name in table.names if name in file.schema_arrow.names]
+        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """The bytes of a text file, decompressed by its name."""
+    import pyarrow as pa
+
+    system, inner = file_system(path)
+    codec = next((codec for codec, ending in TEXT_CODECS.items() if ending and path.endswith(ending)), None)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(system.open_input_stream(inner, compression=None))
+        yield file if codec is None else stack.enter_context(pa.CompressedInputStream(file, codec))
+
+
+def _jsonl(path: str, table: Table) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    with _opened(path) as file:
+        rest = b""
+        while True:
+            data = file.read(LINES_AT_ONCE)
+            text = rest + data
+            whole, _, rest = text.rpartition(b"\n") if data else (text, b"", b"")
+            rows = [json.loads(line) for line in whole.split(b"\n") if line.strip()]
+            if rows:
+                _known(list(rows[0]), table)
+                yield pa.RecordBatch.from_arrays(
+                    [_column([row.get(one.name) for row in rows], one.type) for one in table.schema],
+                    schema=table.schema,
+                )
+            if not data:
+                return
+
+
+def _column(values: list[Any], type: pa.DataType) -> pa.Array:
+    """A column of what JSON says of it: bytes are text or base64, a time is text."""
+    import pyarrow as pa
+
+    return pa.array([_value(value, type) for value in values], type)
+
+
+def _value(value: Any, type: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    if value is None:
+        return None
+    if pa.types.is_binary(type):
+        return base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value.encode()
+    if pa.types.is_timestamp(type):
+        from rawlog.select import parse_time
+
+        return parse_time(value)
+    if pa.types.is_list(type):
+        return [_value(one, type.value_type) for one in value]
+    if pa.types.is_struct(type):
+        return {one.name: _value(value.get(one.name), one.type) for one in type}
+    return value
+
+
+def _csv(path: str, table: Table) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    nested = [one.name for one in table.schema if pa.types.is_nested(one.type)]
+    types = {one.name: one.type for one in table.schema if one.name not in nested} | dict.fromkeys(nested, pa.string())
+    with _opened(path) as file:
+        reader = csv.open_csv(
+            file,
+            read_options=csv.ReadOptions(block_size=LINES_AT_ONCE),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                check_utf8=False, column_types=types, null_values=[""], strings_can_be_null=True,
+                quoted_strings_can_be_null=False, true_values=["true"], false_values=["false"],
+            ),
+        )  # fmt: skip
+        _known(reader.schema.names, table)
+        for batch in reader:
+            arrays = {name: batch.column(name) for name in batch.schema.names if name in table.names}
+            for name in set(nested) & set(arrays):
+                kind = table.schema.field(name).type
+                texts = [None if text is None else json.loads(text) for text in arrays[name].to_pylist()]
+                arrays[name] = _column(texts, kind)
+            yield pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def source_tree(paths: list[str], table: Table, format: str | None = None) -> Tree:
+    """What is to be converted: the data files of a lake, or a tree of files. AccessError for a path that is not there."""
+    from rawlog.jobs.lake import is_lake
+    from rawlog.tree import open_tree
+
+    if len(paths) == 1 and is_lake(paths[0]):
+        return lake_tree(os.path.abspath(paths[0]), table)
+    return open_tree(paths, format=format)

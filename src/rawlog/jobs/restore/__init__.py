@@ -1,0 +1,417 @@
+"""Restore: a data directory that a single-node broker starts on, from a broker's directories, a lake, Parquet or any records.
+
+Plan: which topics there will be, under which names, and a split for each partition. Work: one partition directory. Commit: the cluster's
+metadata beside them, the committed offsets, and all of it in place at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from rawlog.account import Account
+from rawlog.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
+from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
+from rawlog.formats.kafka.partition_writer import PartitionWriter, refuse_existing, staged, topic_id_in
+from rawlog.formats.kafka.sink import is_topic
+from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
+from rawlog.formats.kraft import committed
+from rawlog.formats.kraft.blueprint import INTERNAL_CONFIGS, PRODUCER_BLOCK, Blueprint, Topic, is_id, new_id, safe_configs
+from rawlog.formats.kraft.carrying import Carried, Wish
+from rawlog.formats.kraft.fold import level_text
+from rawlog.formats.kraft.names import METADATA_VERSION
+from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.jobs.restore.directories import Content, Directory, Offer, offered
+from rawlog.jobs.restore.tables import offered_files, offered_rows, parquet_files
+from rawlog.storage import is_remote, local_path, new_directory
+from rawlog.tree import Tree, open_tree
+
+__all__ = ["Asked", "Restore", "Restored", "Restoring"]
+
+NEVER = ("__cluster_metadata", "__remote_log_metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be restored, and as what. `until` is in µs and left out itself; `rename` maps old names of topics to new ones."""
+
+    topics: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    until: int | None = None
+    errors: str = "raise"
+    partitions_only: bool = False
+    keep_retention: bool = False
+    offsets: bool = True
+    node: int = 1
+    cluster_id: str | None = None
+    level: int | None = None
+    overwrite: bool = False
+
+    def check(self) -> Asked:
+        """OptionError for what cannot be."""
+        for old, new in self.rename.items():
+            if not is_topic(new) or new in INTERNAL_CONFIGS or new in NEVER:
+                raise OptionError(f"rename {old}={new}: no name for a topic")
+        if len(set(self.rename.values())) < len(self.rename):
+            raise OptionError("rename: two topics under one name")
+        if self.cluster_id is not None and not is_id(self.cluster_id):
+            raise OptionError(f"cluster id {self.cluster_id!r}: 22 characters of URL-safe base64 expected")
+        return self
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether the cluster is restored as it is: then its own topics are carried as they are."""
+        return not self.topics and not self.rename and self.until is None and not self.partitions_only
+
+    def wants(self, topic: str) -> bool:
+        """Whether a topic is among those asked for."""
+        import fnmatch
+
+        return not self.topics or any(fnmatch.fnmatchcase(topic, glob) for glob in self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """One partition to be carried. `kind` is `data`, or for committed offsets `refresh` (carried, and committed anew) or `scratch`."""
+
+    name: str
+    partition: int
+    content: Content
+    wish: Wish
+    kind: str = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Done):
+    """A partition that was carried, and where it is."""
+
+    task: Restoring
+    folder: str
+    account: Carried
+
+
+@dataclass(slots=True)
+class Restored(Account):
+    """What came of it: counts, each partition's own account, and what the source did not have."""
+
+    target: str = ""
+    cluster_id: str | None = None
+    node_id: int | None = None
+    metadata_version: int | None = None
+    topics: int = 0
+    records: int = 0
+    bytes: int = 0
+    records_cut: int = 0
+    transactions_aborted: int = 0
+    offsets_committed: int = 0
+    partitions: dict[str, Carried] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was asked for is there."""
+        return not self.missing and all(one.is_whole for one in self.partitions.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, each partition by its name."""
+        told = {name: one.as_json() for name, one in self.partitions.items()}
+        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "partitions"}
+        return {**own, "partitions": told, "is_whole": self.is_whole}
+
+    def lines(self) -> list[str]:
+        """The notes, what is lost, and the sums."""
+        made = list(self.notes)
+        for name, one in self.partitions.items():
+            made += [f"{name}: {note}" for note in one.notes]
+        made += [f"{name}: not in the source; it will be empty" for name in self.missing]
+        made.append(f"{self.topics:,} topics, {len(self.partitions):,} partitions, {self.records:,} records, {self.bytes:,} bytes")
+        if self.records_cut or self.transactions_aborted:
+            made.append(f"{self.records_cut:,} later records left out, {self.transactions_aborted:,} open transactions aborted")
+        if self.offsets_committed:
+            made.append(f"{self.offsets_committed:,} committed offsets of consumer groups")
+        if self.cluster_id is not None and self.metadata_version is not None:
+            release = level_text(METADATA_VERSION, self.metadata_version)
+            made.append(f"cluster {self.cluster_id}, node.id {self.node_id}, metadata.version {self.metadata_version} ({release})")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Outcome):
+    """The account, as an engine hands it back."""
+
+    account: Restored
+
+
+class Restore(Job[Part, Result]):
+    """Restore to a directory. Use as a context manager: what is on its way is removed at the end."""
+
+    def __init__(self, target: str, asked: Asked, *, files: Sequence[str] = ()) -> None:
+        """`files` are Parquet files to restore from, instead of the tree that is planned. OptionError for what cannot be."""
+        if is_remote(target):
+            raise OptionError(f"{target}: a broker's directory is a local one")
+        self.target = Path(local_path(target)).absolute()
+        self.asked, self.files = asked.check(), tuple(files)
+        self.now = int(time.time() * 1000)
+        self.topics: list[Topic] = []
+        self.account = Restored(target=str(self.target))
+        self._offer: Offer | None = None
+        self._where: tempfile.TemporaryDirectory[str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_offer": None, "_where": None, "account": None}
+
+    def __enter__(self) -> Self:
+        target, asked = self.target, self.asked
+        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+        if taken and not asked.partitions_only and not (asked.overwrite and target.is_dir()):
+            raise AccessError(f"{target}: exists already and is not empty; choose another name, or --force")
+        with _told(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._where = tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        self.stage = self._where.name
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._where is not None:
+            self._where.cleanup()
+
+    # Plan -------------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> list[Split]:
+        """A split for each partition. OptionError if nothing is there that is asked for."""
+        self._refuse_inside(tree.roots)
+        offer = self._offer = self._offered(tree)
+        self.account.notes += offer.notes
+        asked = self.asked
+        present = sorted({topic for topic, _ in offer.partitions} | set(offer.state.topic_ids if offer.state else ()))
+        wanted = [topic for topic in present if self._wants(topic)]
+        unknown = [old for old in asked.rename if old not in wanted]
+        if unknown:
+            raise OptionError(f"rename {', '.join(unknown)}: no such topic among those restored")
+        if not wanted:
+            raise OptionError(f"no topic here is asked for; there are: {', '.join(present[:20]) or 'none'}")
+        self.topics = [self._topic(topic, offer) for topic in wanted]
+        names = [topic.name for topic in self.topics]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise OptionError(f"two topics would be named {', '.join(sorted(twice))}")
+        tasks = [task for topic in self.topics for task in self._tasks(topic, offer)]
+        tasks += self._offset_tasks(offer)
+        return [Split(number, task.content.size, task) for number, task in enumerate(tasks)]
+
+    def _refuse_inside(self, roots: Sequence[str]) -> None:
+        for root in (*roots, *self.files):
+            if is_remote(root):
+                continue
+            source = Path(local_path(root)).absolute()
+            if source == self.target or source in self.target.parents or self.target in source.parents:
+                raise OptionError(f"{self.target}: the target and the source {root} lie inside one another")
+
+    def _offered(self, tree: Tree) -> Offer:
+        asked = self.asked
+        if self.files:
+            return offered_files(self.files)
+        if any(file.format == "kafka.log" and file.place.topic is not None for file in tree):
+            return offered(tree, asked.until, asked.errors, asked.topics)
+        if "records" not in tree.tables:
+            raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be read as records")
+        assert self.stage is not None
+        return offered_rows(tree, f"{self.stage}/rows", asked.errors)
+
+    def _wants(self, topic: str) -> bool:
+        if topic in NEVER:
+            return False
+        if topic in INTERNAL_CONFIGS:
+            return self.asked.is_everything and not self.files
+        return self.asked.wants(topic)
+
+    def _topic(self, source: str, offer: Offer) -> Topic:
+        """A topic as it will be: how many partitions, which settings."""
+        asked, state = self.asked, offer.state
+        name = asked.rename.get(source, source)
+        found = {number for topic, number in offer.partitions if topic == source}
+        epochs: dict[int, int] = {}
+        configs: dict[str, str] = dict(INTERNAL_CONFIGS.get(source, {}))
+        known = state.topics.get(state.topic_ids.get(source, b"")) if state is not None else None
+        if state is not None and known is not None:
+            found |= set(known.partitions)
+            epochs = {number: one["leaderEpoch"] for number, one in known.partitions.items()}
+            configs |= state.configs.get((2, source), {})
+        configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention)
+        self.account.notes += notes
+        own = offer.ids.get(source) or new_id()
+        there = topic_id_in(self.target, name) if asked.partitions_only else None
+        return Topic(name, source, own if there is None else uuid_bytes(there), max(found, default=-1) + 1, configs, epochs)
+
+    def _tasks(self, topic: Topic, offer: Offer) -> Iterator[Restoring]:
+        asked = self.asked
+        carries_state = asked.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
+        interval = topic.configs.get("index.interval.bytes", "")
+        wish = Wish(
+            uuid_text(topic.id),
+            None if asked.until is None else -(-asked.until // 1000),
+            not carries_state,
+            asked.errors,
+            int(interval) if interval.isdecimal() else 4096,
+        )
+        kind = "refresh" if topic.source == CONSUMER_OFFSETS and asked.offsets else "data"
+        for number in range(topic.partitions):
+            content = offer.partitions.get((topic.source, number))
+            if content is None:
+                self.account.missing.append(f"{topic.name}-{number}")
+                continue
+            if asked.partitions_only:
+                refuse_existing(self.target / f"{topic.name}-{number}", asked.overwrite)
+            yield Restoring(topic.name, number, content, wish, kind)
+
+    def _offset_tasks(self, offer: Offer) -> Iterator[Restoring]:
+        """Partitions of committed offsets that are only looked into: what is wanted of them is written anew."""
+        asked = self.asked
+        if not asked.offsets or asked.partitions_only or any(topic.source == CONSUMER_OFFSETS for topic in self.topics):
+            return
+        wish = Wish(uuid_text(new_id()), None if asked.until is None else -(-asked.until // 1000), True, asked.errors)
+        for (topic, number), content in offer.partitions.items():
+            if topic == CONSUMER_OFFSETS:
+                yield Restoring(topic, number, content, wish, "scratch")
+
+    # Work -------------------------------------------------------------------------------------------------------------
+
+    def work(self, split: Split, stage: Stage) -> Part:
+        """One partition directory."""
+        task: Restoring = split.task
+        folder = Path(stage.path) / stage.name / f"{task.name}-{task.partition}"
+        extra: Callable[[PartitionWriter], object] | None = None
+        if task.kind == "refresh" and isinstance(task.content, Directory):
+            found = committed.current([file for file in task.content.files if file.format == "kafka.log" and file.place.state is None])
+            anew = list(committed.committed_anew(found, self.now, lambda topic: topic))
+
+            def extra(writer: PartitionWriter) -> int:
+                return committed.append(writer, anew, self.now)
+
+        with _told(self.target):
+            folder.mkdir(parents=True)
+            account = task.content.carry(folder, task.wish, stage.advance, extra)
+        if task.kind == "refresh" and extra is not None:
+            account.notes = [*account.notes]
+            account.committed = sum(one.topic is not None for one in anew)
+        return Part(split.number, task, str(folder), account)
+
+    # Commit -----------------------------------------------------------------------------------------------------------
+
+    def commit(self, done: Sequence[Part]) -> Result:
+        """Put the partitions together with the metadata of their cluster, and give the whole its name."""
+        account, asked = self.account, self.asked
+        parts = [one for one in done if one.task.kind != "scratch"]
+        for part in parts:
+            account.partitions[f"{part.task.name}-{part.task.partition}"] = part.account
+        account.offsets_committed += sum(part.account.committed for part in parts)
+        with _told(self.target):
+            written = self._offsets([one for one in done if one.task.kind == "scratch"])
+            if asked.partitions_only:
+                with staged(self.target, overwrite=asked.overwrite) as folder:
+                    _move(parts, folder)
+                self._log_starts(self.target, parts, offsets_in(str(self.target), LOG_START))
+            else:
+                with new_directory(self.target, overwrite=asked.overwrite) as folder:
+                    _move(parts, folder)
+                    for path in written:
+                        path.rename(folder / path.name)
+                    self._log_starts(folder, parts, {})
+                    self._cluster(parts).write(str(folder), self.now)
+        kept = [part.account for part in parts]
+        account.topics = len(self.topics)
+        for name in ("records", "bytes", "records_cut", "transactions_aborted"):
+            setattr(account, name, sum(getattr(one, name) for one in kept))
+        return Result(account)
+
+    def _cluster(self, parts: Sequence[Part]) -> Blueprint:
+        assert self._offer is not None
+        old = self._offer.state
+        by_name = {topic.name: topic for topic in self.topics}
+        for part in parts:
+            epochs = by_name[part.task.name].epochs
+            epochs[part.task.partition] = max(epochs.get(part.task.partition, 0), part.account.largest_epoch)
+        largest = max([0 if old is None else (old.next_producer_id or 0) - 1, *(one.account.largest_producer for one in parts)])
+        made = Blueprint(
+            self.asked.node,
+            self.asked.cluster_id or uuid_text(new_id()),
+            self.topics,
+            old,
+            next_producer_id=(largest // PRODUCER_BLOCK + 1) * PRODUCER_BLOCK if largest >= 0 else 0,
+            whole=not self.asked.topics,
+        )
+        if self.asked.level is not None or old is not None:
+            made.level = self.asked.level or max(old.level if old is not None else 0, 4)
+        self.account.cluster_id, self.account.node_id, self.account.metadata_version = made.cluster_id, made.node, made.level
+        return made
+
+    def _offsets(self, scratch: Sequence[Part]) -> list[Path]:
+        """Partitions of `__consumer_offsets` with what is wanted of the old ones; the topic is one of the new cluster's."""
+        if not scratch:
+            return []
+        names = {topic.source: topic.name for topic in self.topics}
+        files = [file for part in scratch for file in open_tree(part.folder) if file.format == "kafka.log"]
+        anew = [one for one in committed.committed_anew(committed.current(files), self.now, names.get) if one.topic is not None]
+        count = max([part.task.partition + 1 for part in scratch])
+        state = self._offer.state if self._offer is not None else None
+        if state is not None and CONSUMER_OFFSETS in state.topic_ids:
+            count = len(state.topics[state.topic_ids[CONSUMER_OFFSETS]].partitions)
+        topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
+        self.topics.append(topic)
+        self.account.offsets_committed += len(anew)
+        made = []
+        for number in range(count):
+            assert self.stage is not None
+            folder = Path(self.stage) / "offsets" / f"{CONSUMER_OFFSETS}-{number}"
+            folder.mkdir(parents=True)
+            writer = PartitionWriter(folder, None, topic_id=uuid_text(topic.id))
+            try:
+                committed.append(writer, (one for one in anew if committed.partition_of(one.group, count) == number), self.now)
+                writer.close()
+            finally:
+                writer.abandon()
+            made.append(folder)
+        return made
+
+    def _log_starts(self, folder: Path, parts: Sequence[Part], there: dict[tuple[str, int], int]) -> None:
+        """The first offsets that consumers get; a line of another log under the same name would delete the new one."""
+        lines = dict(there)
+        for part in parts:
+            key = (part.task.name, part.task.partition)
+            lines.pop(key, None)
+            if part.account.log_start is not None:
+                lines[key] = part.account.log_start
+        if lines != there or lines:
+            text = "".join(f"{topic} {number} {offset}\n" for (topic, number), offset in sorted(lines.items()))
+            temporary = folder / f".{LOG_START}.tmp"
+            temporary.write_text(f"0\n{len(lines)}\n{text}")
+            temporary.replace(folder / LOG_START)
+
+
+def _move(parts: Sequence[Part], folder: Path) -> None:
+    for part in parts:
+        Path(part.folder).rename(folder / f"{part.task.name}-{part.task.partition}")
+
+
+@contextlib.contextmanager
+def _told(target: Path) -> Iterator[None]:
+    """What the system says of the target, as an error of ours."""
+    try:
+        yield
+    except AccessError:
+        raise
+    except OSError as error:
+        raise AccessError(f"{target}: {error.strerror or error}") from None
+
+
+def source_files(paths: Sequence[str]) -> tuple[list[str], Offer | None]:
+    """The Parquet files that paths stand for, if they are a lake or hold Parquet; empty for anything else."""
+    raise NotImplementedError

@@ -1,0 +1,124 @@
+"""What a broker's log directories offer to a restore: partitions batch for batch, and the cluster they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from rawlog.errors import OptionError, RawlogError
+from rawlog.format import File
+from rawlog.formats.kafka.partition_writer import PartitionWriter
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.texts import topic_id
+from rawlog.formats.kraft.carrying import Carried, Carrier, Wish
+from rawlog.formats.kraft.paths import takes
+from rawlog.formats.kraft.replica import At, Replica, clusters
+from rawlog.formats.kraft.state import State
+from rawlog.storage import Source
+from rawlog.tree import Tree
+
+LARGEST_TEXT = 1 << 20
+Extra = Callable[[PartitionWriter], object]
+
+
+class Content(Protocol):
+    """Where the rows of one partition come from, to be carried anywhere."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that are read."""
+
+    def carry(self, folder: Path, wish: Wish, advance: Callable[[int], None], extra: Extra | None) -> Carried:
+        """Write the partition into a directory that is there and empty."""
+
+
+@dataclass(slots=True)
+class Offer:
+    """All that a source has: its partitions, the ids of its topics, the state of its cluster, and what is to be said of it."""
+
+    partitions: dict[tuple[str, int], Content]
+    ids: dict[str, bytes] = field(default_factory=dict)
+    state: State | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A partition directory."""
+
+    files: tuple[File, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files if file.format == "kafka.log")
+
+    def carry(self, folder: Path, wish: Wish, advance: Callable[[int], None], extra: Extra | None) -> Carried:
+        """Batch for batch."""
+        return Carrier(folder, wish, advance).run(self.files, extra)
+
+
+def offered(tree: Tree, until: int | None, errors: str, named: Sequence[str]) -> Offer:
+    """The partitions of a tree and the state of its cluster, as of a time (µs, left out). `named` topics are wanted by all means.
+
+    OptionError for a partition that is there twice, or for several clusters.
+    """
+    offer = Offer({})
+    on_disk: dict[tuple[str, int], bytes | None] = {}
+    for group in tree.groups:
+        place = group[0].place
+        segments = [one for one in group if one.format == "kafka.log" and one.place.state is None]
+        if not segments or place.topic is None or place.partition is None or place.topic == METADATA_TOPIC:
+            continue
+        key = (place.topic, place.partition)
+        if key in offer.partitions:
+            raise OptionError(
+                f"{place.topic}-{place.partition} is there more than once; name the directory to take it from"
+            )
+        offer.partitions[key] = Directory(tuple(group))
+        on_disk[key] = _id_of(group)
+    offer.state = _state(tree, until, errors, offer)
+    for (topic, number), found in on_disk.items():
+        known = offer.state.topic_ids.get(topic) if offer.state is not None else None
+        stray = offer.state is not None and (known is None or (found is not None and found != known))
+        if stray and topic not in named:
+            why = "the cluster does not know the topic" if known is None else "it is of a topic that was deleted"
+            offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} takes it all the same")
+            del offer.partitions[topic, number]
+        elif known is not None or found is not None:
+            offer.ids.setdefault(topic, known or found or b"")
+    return offer
+
+
+def _id_of(group: Sequence[File]) -> bytes | None:
+    for file in group:
+        if file.format == "kafka.partition" and file.problem is None:
+            try:
+                with Source(file.path) as source:
+                    return topic_id(source.read(0, LARGEST_TEXT))
+            except (RawlogError, ValueError):
+                return None
+    return None
+
+
+def _state(tree: Tree, until: int | None, errors: str, offer: Offer) -> State | None:
+    """What the cluster knew, then, if its metadata log is among the files."""
+    found: list[Replica] = clusters([file for file in tree if takes("kraft.topics", file)])
+    if not found:
+        offer.notes.append(
+            "there is no metadata log: topics have as many partitions as are found, and default settings"
+        )
+        return None
+    if len(found) > 1:
+        names = ", ".join(str(one.cluster_id or one.folder) for one in found)
+        raise OptionError(f"metadata of several clusters is here ({names}); name the directories of one")
+    if until is None:
+        return found[0].fold(errors=errors)
+    try:
+        return found[0].fold(At(time=until - 1), errors)
+    except OptionError:
+        offer.notes.append(
+            "the metadata log does not reach back to that time: topics and settings are those of its end"
+        )
+        return found[0].fold(errors=errors)
