@@ -262,6 +262,8 @@ class Family:
     #: What writes a new directory from a store or partition, by its verb (`rebuild`, `repair`, `compact`):
     #: (the family's files of a tree, target, options) -> Account. The files given are never touched.
     works: Mapping[str, Callable[[Sequence[File], str, Mapping[str, str]], Account]] = field(default_factory=dict)
+    #: The names of the options that each of these works understands. `dry_run` among them: it can tell what it would do.
+    work_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system

@@ -46,6 +46,18 @@ def local_path(path: str) -> str:
     return path.removeprefix("file:") if path.startswith("file:/") else path
 
 
+def split_query(path: str) -> tuple[str, str]:
+    """A path without what a URL asks of its file system, and that with its question mark."""
+    base, mark, query = path.partition("?") if is_remote(path) else (path, "", "")
+    return base, mark + query
+
+
+def below(path: str, name: str) -> str:
+    """The path of a name in a directory."""
+    base, query = split_query(path)
+    return f"{base.rstrip('/')}/{name}{query}"
+
+
 @lru_cache(maxsize=64)
 def _file_system(scheme_and_host: str, query: str) -> fs.FileSystem:
     from pyarrow import fs

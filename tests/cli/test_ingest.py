@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,4 +124,30 @@ def test_the_same_on_spark(run: Run, spark: SparkSession, tmp_path: Path, logs: 
     ran = run("ingest", logs, "--to", tmp_path / "lake", "--json")
     assert ran.code == 0, ran.err
     assert ran.rows[0]["tables"]["rawlog.records"] == 50
+    assert held(tmp_path / "lake") == expected(logs)
+
+
+def test_following_takes_what_arrives_and_ends_cleanly(tmp_path: Path, logs: Path) -> None:
+    """A real process, told to stop by a signal: everything that had arrived is in, and the last line says how much."""
+    whole = (logs / "a.log").read_bytes()
+    (logs / "a.log").write_bytes(whole[: len(whole) // 2])
+    command = [sys.executable, "-m", "rawlog", "ingest", str(logs), "--to", str(tmp_path / "lake"), "--engine", "local"]
+    running = subprocess.Popen(
+        [*command, "--follow", "--every", "0.2", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert running.stdout is not None
+    first = json.loads(running.stdout.readline())
+    assert 0 < first["tables"]["rawlog.records"] < 50
+    with (logs / "a.log").open("ab") as file:
+        file.write(whole[len(whole) // 2 :])
+    second = json.loads(running.stdout.readline())
+    assert first["tables"]["rawlog.records"] + second["tables"]["rawlog.records"] == 50
+    running.send_signal(signal.SIGTERM)
+    rest, errors = running.communicate(timeout=60)
+    assert running.returncode == 0, errors.decode()
+    (last,) = map(json.loads, rest.splitlines())
+    assert (last["runs"], last["tables"]["rawlog.records"]) == (2, 50)
     assert held(tmp_path / "lake") == expected(logs)

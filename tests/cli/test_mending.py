@@ -14,7 +14,7 @@ import rawlog
 from rawlog.cli import cli
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
-STORES = {"ambry": ("rebuild", "repair", "compact"), "rocketmq": ("rebuild", "repair"), "kafka": ("rebuild", "repair")}
+STORES = {"ambry": ("rebuild", "repair", "compact"), "rocketmq": ("rebuild", "repair"), "kafka": ("rebuild", "repair", "compact")}
 CASES = [(system, verb) for system, verbs in STORES.items() for verb in verbs]
 
 

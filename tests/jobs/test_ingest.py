@@ -11,6 +11,7 @@ from pathlib import Path
 
 import duckdb
 import polars
+import pyarrow as pa
 import pytest
 
 import rawlog
@@ -334,3 +335,36 @@ def test_the_lake_opens_in_pyiceberg_polars_and_duckdb(lake: Path, logs: Path) -
     assert duckdb.sql(f"SELECT count(*), sum(octet_length(value)) FROM read_parquet({files})").fetchall() == [
         (80, sum(len(row["value"]) for row in rawlog.read(logs).to_pylist()))
     ]
+
+
+# Partitions -----------------------------------------------------------------------------------------------------------
+
+
+def test_data_files_are_cut_by_topic_and_day(lake: Path, tmp_path: Path) -> None:
+    source = tmp_path / "kafka"
+    for topic in ("orders", "a-topic-whose-name-is-long-enough-to-be-cut-by-statistics"):
+        for partition in (0, 1):
+            rows = [{"value": b"%d" % n, "timestamp": 1_700_000_000_000_000 + n * 7_200_000_000} for n in range(60)]
+            schema = pa.schema([("value", pa.binary()), ("timestamp", pa.timestamp("us", "UTC"))])
+            table = pa.Table.from_pylist(rows, schema=schema)
+            rawlog.write(source, table, format="kafka", topic=topic, partition=partition)
+    ingest(lake, source, partition_by=["topic", "day"])
+    assert held(lake) == expected(source)
+    table = Lake(str(lake)).load("rawlog.records")
+    assert [str(field.transform) for field in table.spec().fields] == ["identity", "day"]
+    tasks = list(table.scan().plan_files())
+    assert {task.file.partition[0] for task in tasks} == {
+        "orders",
+        "a-topic-whose-name-is-long-enough-to-be-cut-by-statistics",
+    }
+    early = "topic = 'orders' and timestamp < '2023-11-15T00:00:00+00:00'"
+    one = list(table.scan(row_filter=early).plan_files())
+    assert len(one) < len(tasks) / 4, "readers pass over the other partitions"
+    rows = [{"value": b"late", "timestamp": 1_700_000_000_000_000}]
+    rawlog.write(source, pa.Table.from_pylist(rows, schema=schema), format="kafka", topic="late", partition=0)
+    ingest(lake, source)
+    assert held(lake) == expected(source), "a lake keeps its partitions without being told again"
+    with pytest.raises(OptionError, match="is there already, partitioned by topic, timestamp_day"):
+        ingest(lake, source, partition_by=["topic"])
+    with pytest.raises(OptionError, match="did you mean topic"):
+        ingest(lake, source, partition_by=["topics"])

@@ -121,7 +121,7 @@ def test_a_locked_catalog_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatc
     assert orphans(lake) == set()
 
 
-@pytest.mark.parametrize("fits", [4000, 9000, 24000])
+@pytest.mark.parametrize("fits", [3000, 4000])
 def test_a_full_disk_leaves_a_lake_that_can_be_read(tmp_path: Path, fits: int) -> None:
     """The disk is full in the middle of a commit: no file may grow beyond so many bytes, fewer than Iceberg's metadata take."""
     lake, logs = tmp_path / "lake", tmp_path / "logs"

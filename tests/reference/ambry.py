@@ -388,3 +388,46 @@ def rows_by_table(data: bytes) -> dict[str, list[dict[str, Any]]]:
             break
         records.append(record_row(message))
     return {"records": records, "ambry.messages": messages}
+
+
+def _signed64(value: int) -> int:
+    value %= 1 << 64
+    return value - (1 << 64) if value >> 63 else value
+
+
+def bucket(value: int, capacity: int) -> int:
+    """The bit that a hash stands for in a bloom filter."""
+    return abs(_signed64(value)) % capacity
+
+
+def murmur3(data: bytes) -> tuple[int, int]:
+    """MurmurHash3 x64 128, seed 0, with the tail bytes taken as signed numbers."""
+    full, c1, c2 = 1 << 64, 0x87C37B91114253D5, 0x4CF5AD432745937F
+
+    def rotate(value: int, by: int) -> int:
+        return (value << by | value >> (64 - by)) % full
+
+    def mix(value: int) -> int:
+        value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD % full
+        value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 % full
+        return value ^ value >> 33
+
+    h1 = h2 = 0
+    whole = len(data) // 16 * 16
+    for at in range(0, whole, 16):
+        k1, k2 = (int.from_bytes(data[at + half : at + half + 8], "little") for half in (0, 8))
+        h1 ^= rotate(k1 * c1 % full, 31) * c2 % full
+        h1 = ((rotate(h1, 27) + h2) * 5 + 0x52DCE729) % full
+        h2 ^= rotate(k2 * c2 % full, 33) * c1 % full
+        h2 = ((rotate(h2, 31) + h1) * 5 + 0x38495AB5) % full
+    tail = [0, 0]
+    for number, byte in enumerate(data[whole:]):
+        tail[number // 8] ^= ((byte - 256 if byte > 127 else byte) << 8 * (number % 8)) % full
+    h2 ^= rotate(tail[1] * c2 % full, 33) * c1 % full
+    h1 ^= rotate(tail[0] * c1 % full, 31) * c2 % full
+    h1, h2 = h1 ^ len(data), h2 ^ len(data)
+    h1 = (h1 + h2) % full
+    h2 = (h2 + h1) % full
+    h1, h2 = mix(h1), mix(h2)
+    h1 = (h1 + h2) % full
+    return h1, (h2 + h1) % full

@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "verify": ("check and mend", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
     "diff": ("check and mend", "rawlog.cli.commands.diff", "What two places do not agree on."),
     "convert": ("move", "rawlog.cli.commands.convert", "Rows to another system or to Parquet, JSON lines, CSV."),
+    "restore": ("move", "rawlog.cli.commands.restore", "A data directory that a real broker starts on."),
     "extract": ("move", "rawlog.cli.commands.extract", "Write blobs as files, with a manifest."),
     "erase": ("move", "rawlog.cli.commands.erase", "A copy without chosen records or blobs."),
     "repair": ("check and mend", "rawlog.cli.commands.repair", "A mended copy; says what was kept, cut and rebuilt."),

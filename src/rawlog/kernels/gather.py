@@ -80,7 +80,7 @@ def _intrinsics() -> tuple[Any, Any, Any]:
             function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
                 builder.module,
                 ir.FunctionType(ir.VoidType(), [pointer, number, number, number]),
-                "llvm.prefetch.p0" if True else "llvm.prefetch.p0i8",
+                "llvm.prefetch.p0",
             )
             place = builder.gep(array.data, [arguments[1]])
             builder.call(function, [place, number(0), number(3), number(1)])

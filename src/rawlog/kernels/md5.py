@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.ints import read_u8, read_u32_le, wrap_i64, write_i8
+from rawlog.kernels.gather import SLACK, copy
+from rawlog.kernels.ints import read_u32_le, wrap_i64, write_i8, write_i32_le
 
 BLOCK = 64
-SCRATCH = 2 * BLOCK
-"""Bytes that `digest` needs to pad the end of a message in."""
+SCRATCH = BLOCK + SLACK
+"""Bytes that `digest` needs for a block of the message."""
 LOW = 0xFFFFFFFF
 _LENGTH = 8
 _END = 0x80
@@ -53,20 +54,19 @@ def digest(data: Any, start: Any, size: Any, scratch: Any) -> Any:
     """The digest of a span that lies inside the data, as two numbers of 64 bits whose bytes, low first, are the digest's sixteen."""
     a, b, c, d = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476
     position, left = np.int64(start), np.int64(size)
-    while left >= BLOCK:
-        a, b, c, d = _mix(data, position, a, b, c, d)
+    bits = left << 3
+    while True:
+        taken = max(min(left, np.int64(BLOCK)), np.int64(0))
+        copy(scratch, 0, data, position, taken)
+        for index in range(taken, BLOCK):
+            write_i8(scratch, index, 0)
+        if 0 <= left < BLOCK:
+            write_i8(scratch, left, _END)
+        if left < BLOCK - _LENGTH:
+            write_i32_le(scratch, BLOCK - _LENGTH, bits & LOW)
+            write_i32_le(scratch, BLOCK - _LENGTH // 2, bits >> 32)
+        a, b, c, d = _mix(scratch, 0, a, b, c, d)
+        if left < BLOCK - _LENGTH:
+            return wrap_i64(a | (b << 32)), wrap_i64(c | (d << 32))
         position += BLOCK
-        left -= BLOCK
-    padded = np.int64(BLOCK if left < BLOCK - _LENGTH else 2 * BLOCK)
-    for index in range(left):
-        write_i8(scratch, index, read_u8(data, position + index))
-    write_i8(scratch, left, _END)
-    for index in range(left + 1, padded):
-        write_i8(scratch, index, 0)
-    bits = np.int64(size) << 3
-    for index in range(_LENGTH):
-        write_i8(scratch, padded - _LENGTH + index, (bits >> (8 * index)) & 0xFF)
-    a, b, c, d = _mix(scratch, 0, a, b, c, d)
-    if padded > BLOCK:
-        a, b, c, d = _mix(scratch, BLOCK, a, b, c, d)
-    return wrap_i64(a | (b << 32)), wrap_i64(c | (d << 32))
+        left = left - BLOCK if left >= BLOCK else np.int64(-1)

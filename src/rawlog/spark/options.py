@@ -137,10 +137,11 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
         paths = [given["path"]] if given.get("path") else []
     if not paths or not all(isinstance(path, str) and path for path in paths):
         raise OptionError("no path: load(path) or the option path says what to read")
-    return tuple(_absolute(path) for path in paths)
+    return tuple(absolute(path) for path in paths)
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
+    """A path that means the same to every process; Hadoop's names of S3 are S3."""
     path = re.sub(r"^s3[an]://", "s3://", path)
     return path if is_remote(path) else os.path.abspath(local_path(path))
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rawlog.errors import AccessError, OptionError
+from rawlog.spark import archive
 from rawlog.spark.java import cache_directory, facade, find_java
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str,
         "spark.sql.warehouse.dir": (_scratch() / "warehouse").as_uri(),
     }
     if is_local(target):
+        settings["spark.driver.extraJavaOptions"] += f" {archive.java_options(find_java())}"
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from rawlog import registry, rows
@@ -62,6 +68,15 @@ class RawlogSource(DataSource):
         from rawlog.spark.stream import StreamReader
 
         return StreamReader(*splits.spark_schema(options.parse(self.options), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For `df.write`: rows of `records` into the files of a system, named by the option `to`; see `rawlog.spark.sink`.
+
+        OptionError for an option that is not one, EncodeError for columns that are none of `records`.
+        """
+        from rawlog.spark import sink
+
+        return sink.writer(self.options, schema, overwrite)
 
 
 class BatchReader(DataSourceReader):

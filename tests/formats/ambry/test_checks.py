@@ -12,10 +12,11 @@ import pytest
 import rawlog
 from rawlog.errors import CorruptError
 from rawlog.findings import Finding
-from rawlog.formats.ambry.replicas import compare_stores
-from rawlog.formats.ambry.writer import segment_header
-from rawlog.inspection import all_rules
-from tests.formats.ambry.stores import copy_store, expected, small_messages
+from rawlog.formats.ambry.writer import Properties, put_message, segment_header
+from rawlog.inspection import all_rules, inspect_replicas
+from rawlog.replicas import replicas_of, rules_for
+from rawlog.tree import open_tree
+from tests.formats.ambry.stores import CLOCK, STEP, copy_store, expected, small_key, small_messages
 
 
 def crc(data: bytes) -> bytes:
@@ -288,15 +289,32 @@ def test_every_rule_is_documented_and_stable() -> None:
     assert all(rule.about for rule in all_rules())
 
 
+def against(one: Path, other: Path) -> list[Finding]:
+    [pair] = replicas_of(open_tree(one), open_tree(other))
+    return inspect_replicas(pair, rules_for(pair)).items
+
+
 def test_replicas_are_compared_blob_by_blob(store: Path, tmp_path: Path) -> None:
     other = copy_store("store-small", tmp_path / "other")
-    assert not compare_stores(str(store), str(other)).errors
+    assert not against(store, other)
     # Another order of the same operations is the same replica.
     messages = small_messages()
     (tmp_path / "third").mkdir()
     (tmp_path / "third" / "log_current").write_bytes(b"".join([messages[7], *messages[:7], *messages[8:]]))
-    assert not compare_stores(str(store), str(tmp_path / "third")).errors
+    assert not against(store, tmp_path / "third")
     (tmp_path / "fourth").mkdir()
     (tmp_path / "fourth" / "log_current").write_bytes(b"".join(messages[:-2]))
-    codes = sorted(finding.code for finding in compare_stores(str(store), str(tmp_path / "fourth")))
+    codes = sorted(finding.code for finding in against(store, tmp_path / "fourth"))
     assert codes == ["ambry.replica.missing", "ambry.replica.state"]
+
+
+def test_other_content_on_a_replica(store: Path, tmp_path: Path) -> None:
+    messages = small_messages()
+    told = Properties(
+        blob_size=20, creation_time=CLOCK + 13 * STEP, content_type="image/png", account_id=101, container_id=7
+    )
+    messages[13] = put_message(small_key(8), told, bytes(20))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "log_current").write_bytes(b"".join(messages))
+    [finding] = against(store, tmp_path / "other")
+    assert (finding.code, finding.position, finding.path) == ("ambry.replica.content", 1312, str(store / "2_0_log"))

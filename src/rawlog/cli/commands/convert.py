@@ -118,7 +118,7 @@ def run(source: tuple[str, ...], made: Outlet, drop: list[bytes], given: dict[st
     else:
         _show(outcome, made, dry_run=given["dry_run"])
     output.flush()
-    return FOUND if outcome.damaged else DONE
+    return FOUND if outcome.damaged or (given["dry_run"] and outcome.refused) else DONE
 
 
 def _losses(lost: Any) -> dict[str, Any]:

@@ -11,7 +11,15 @@ from rawlog.cli import mending
     epilog="Exit codes: 0 done, nothing lost; 1 something had to be dropped; 2 wrong usage; 3 cannot be read or written."
 )
 @mending.arguments
-@click.option("--policy", metavar="NAME", help="How to mend; salvage, the default, keeps all that is sound.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    help="salvage (default) keeps all that is sound, broker (RocketMQ: cut) what the real system would, strict refuses.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell what would be kept, cut and rebuilt.")
+@click.option(
+    "--quarantine", metavar="DIR", help="Kafka: keep what is cut here, and the records in it that can still be read."
+)
 @click.option(
     "--move", is_flag=True, help="RocketMQ: close holes, so that later messages change their physical offsets."
 )
@@ -23,12 +31,15 @@ def command(
     target: str,
     own: tuple[str, ...],
     policy: str | None,
+    dry_run: bool,
+    quarantine: str | None,
     move: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Copy SRC to DST with all that is sound in it, so that the real system opens it; every loss is told with its place.
 
     SRC is never touched, DST must not be there yet. What is derived from the data is made anew.
     """
-    chosen = mending.told(own, policy=policy, move="true" if move else None)
-    mending.run(ctx, "repair", source, target, chosen, as_json=as_json)
+    chosen = mending.told(own, policy=policy, quarantine=quarantine, move="true" if move else None)
+    mending.run(ctx, "repair", source, target, chosen, as_json=as_json, force=force, dry_run=dry_run)

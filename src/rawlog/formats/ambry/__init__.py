@@ -117,6 +117,11 @@ FAMILY = Family(
     works={
         verb: Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store") for verb in ("rebuild", "repair", "compact")
     },
+    work_options={
+        "rebuild": ("max_entries", "probability"),
+        "repair": ("max_entries", "probability", "capacity", "dry_run"),
+        "compact": ("filter", "segments", "now", "retention_hours", "reference_time", "purge_tombstones", "max_entries"),
+    },
     title="LinkedIn Ambry",
     formats=(
         LOG,

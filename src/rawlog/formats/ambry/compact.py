@@ -88,11 +88,12 @@ def survivors(folded: Fold, plan: Plan) -> NDArray[np.bool_]:
     kind, blob = folded.entries.kind, folded.blob
     inside = np.isin(folded.catalog.segment, sorted(plan.numbers))
     judge = _keeps_with_undelete if plan.filter == FILTERS[0] else _keeps_without_undelete
-    kept = ~inside | judge(folded, kind, plan)
+    kept: NDArray[np.bool_] = ~inside | judge(folded, kind, plan)
     # A TTL update of a blob of which nothing else is left says nothing any more.
     others = np.zeros(folded.first.size, np.bool_)
     others[blob[kept & (kind != TTL_UPDATE)]] = True
-    return kept & (~inside | (kind != TTL_UPDATE) | others[blob])
+    kept &= ~inside | (kind != TTL_UPDATE) | others[blob]
+    return kept
 
 
 def _is_old(time: NDArray[np.int32], plan: Plan) -> NDArray[np.bool_]:
@@ -122,7 +123,7 @@ def _keeps_with_undelete(folded: Fold, kind: NDArray[np.int64], plan: Plan) -> N
     old = deleted & _is_old(folded.time[latest], plan)
     gone = folded.is_expired(plan.now)
     same_life = folded.life_version == folded.life_version[latest][blob]
-    kept = np.select(
+    kept: NDArray[np.bool_] = np.select(
         [found[blob] < 0, kind == PUT, kind == TTL_UPDATE, kind == DELETE],
         [
             kind != TTL_UPDATE,
@@ -131,8 +132,8 @@ def _keeps_with_undelete(folded: Fold, kind: NDArray[np.int64], plan: Plan) -> N
             deleted[blob] & same_life & ~_is_purged(folded, plan),
         ],
         undeleted[blob] & same_life & ~gone[blob],
-    )
-    return kept.astype(np.bool_)
+    ).astype(np.bool_)
+    return kept
 
 
 def _keeps_without_undelete(folded: Fold, kind: NDArray[np.int64], plan: Plan) -> NDArray[np.bool_]:

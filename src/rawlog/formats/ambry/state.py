@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import columns
-from rawlog.formats.ambry.index import LATEST_SECOND, Entries, IndexFile
+from rawlog.formats.ambry.index import LATEST_SECOND, Entries, IndexFile, Integers
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.keys import Identities, identities
 from rawlog.formats.ambry.layouts import NONE, Flag, Kind
@@ -68,7 +68,7 @@ class Catalog:
         """The rows of the messages of one segment."""
         return slice(*np.searchsorted(self.segment, [segment, segment + 1]).tolist())
 
-    def rows_at(self, segment: int, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows_at(self, segment: int, offsets: Integers) -> NDArray[np.int64]:
         """The rows of the messages that begin at these offsets of a segment; -1 where none does."""
         rows = self.rows_in(segment)
         here = self.offset[rows]

@@ -140,6 +140,8 @@ def _text(kind: str, title: str, name: str) -> Format:
     )
 
 
+_LIMITS = ("segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes")
+
 FAMILY = Family(
     name="kafka",
     title="Apache Kafka",
@@ -153,7 +155,24 @@ FAMILY = Family(
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
     settle=Deferred("rawlog.formats.kafka.startup", "settle"),
-    works={verb: Deferred("rawlog.formats.kafka.works", verb) for verb in ("rebuild", "repair")},
+    works={verb: Deferred("rawlog.formats.kafka.works", verb) for verb in ("rebuild", "repair", "compact")},
+    work_options={
+        "rebuild": _LIMITS,
+        "repair": (*_LIMITS, "policy", "quarantine", "dry_run"),
+        "compact": (
+            "delete_retention_ms",
+            "min_compaction_lag_ms",
+            "segment_bytes",
+            "segment_index_bytes",
+            "index_interval_bytes",
+            "producer_id_expiration_ms",
+            "memory",
+            "now",
+            "first_dirty",
+            "roll",
+            "topic",
+        ),
+    },
     group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),
     replica_rules=Deferred("rawlog.formats.kafka.replicas", "rules"),
     rules=Deferred("rawlog.formats.kafka.checks_directory", "rules"),

@@ -52,6 +52,7 @@ FAMILY = Family(
     units=Deferred(f"{_KRAFT}.replica", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
     works={"repair": Deferred(f"{_KRAFT}.mending", "repair")},
+    work_options={"repair": ("policy",)},
     group_rules=Deferred(f"{_KRAFT}.checks_directory", "rules"),
     compare=Deferred(f"{_KRAFT}.comparison", "compare"),
     compared="kraft.topics",

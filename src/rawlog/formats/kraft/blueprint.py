@@ -53,6 +53,8 @@ DROPPED = {
     "message.format.version": "newer brokers do not know it",
 }
 
+HARMLESS = {"min.insync.replicas": "1", "remote.storage.enable": "false"}
+
 
 @dataclass(slots=True)
 class Topic:
@@ -171,7 +173,7 @@ def safe_configs(topic: str, configs: Mapping[str, str], *, keep_retention: bool
     """
     made, notes = dict(configs), []
     for name, why in DROPPED.items():
-        if name in made:
+        if name in made and made[name] != HARMLESS.get(name):
             notes.append(f"topic {topic}: {name}={made.pop(name)} is not taken over: {why}")
     deletes = "delete" in made.get("cleanup.policy", "delete")
     if not keep_retention and deletes:

@@ -59,6 +59,8 @@ class Carried(Account):
     batches_rewritten: int = 0
     records_cut: int = 0
     transactions_aborted: int = 0
+    #: Offsets of consumer groups that were committed anew.
+    committed: int = 0
     bytes_lost: int = 0
     largest_epoch: int = 0
     largest_producer: int = NONE
@@ -83,7 +85,7 @@ class Carrier:
     emptied: list[tuple[int, Frames, Heads]] = field(default_factory=list)
     base: int = NONE
 
-    def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], None] | None = None) -> Carried:
+    def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], object] | None = None) -> Carried:
         """Carry a partition's files into the folder, which is there and empty; `extra` may append more at the end.
 
         DataError at damage unless the wish says `stop` (nothing behind it) or `skip` (all sound batches behind it).

@@ -99,7 +99,7 @@ def partition_of(group: str, count: int) -> int:
 
 def append(writer: PartitionWriter, found: Iterable[Current], now: int) -> int:
     """Write records behind what a partition holds; how many."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, one in enumerate(found):
         key, value = encode_keyed(one.record)
         offset = writer.end_offset + number

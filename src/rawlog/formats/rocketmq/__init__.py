@@ -217,11 +217,16 @@ def _listed(kind: str, title: str, files: str, match: object) -> Format:
     return Format(name=f"rocketmq.{kind}", title=title, files=files, match=match)  # type: ignore[arg-type]
 
 
+_SIZES = (
+    "commitlog", "commitlog_size", "queue_size", "batch_queue_size", "ext_size", "index_slots", "index_entries",
+)  # fmt: skip
+
 FAMILY = Family(
     name="rocketmq",
     title="Apache RocketMQ",
     restore=_in("properties", "restore"),
     works={verb: Deferred(f"rawlog.formats.rocketmq.{verb}", f"{verb}_store") for verb in ("rebuild", "repair")},
+    work_options={"rebuild": _SIZES, "repair": ("policy", "move", *_SIZES)},
     formats=(
         COMMIT_LOG,
         CONSUME_QUEUE,

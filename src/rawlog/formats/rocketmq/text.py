@@ -58,6 +58,7 @@ def texts(
 
 def special(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where the well-known properties of messages stand (`kernels.S_KEYS` …), a size of -1 for one that is not there."""
+    assert not starts.size or data.size >= kernels.BLOCK, "less than a message"
     found = np.empty((kernels.SPECIAL, starts.size), np.int64)
     kernels.find_special(data, starts, sizes, found)
     return found
@@ -73,7 +74,8 @@ class Filled:
     def __init__(
         self, data: Bytes, bodies: Bytes, numbers: Sequence[NDArray[np.int64]], wanted: int, *, every: bool
     ) -> None:
-        self.rows, self._high = numbers[0].size, True
+        self.rows = numbers[0].size
+        assert not self.rows or data.size >= kernels.BLOCK, "less than a message"
         strings = int(numbers[fill.N_PROPERTIES_SIZE].sum()) if wanted & fill.W_PROPERTIES else 0
         # Room for properties of a usual size first: memory that is never touched costs too. Then for as many as there can be.
         for pairs in (strings // USUAL + self.rows, strings + self.rows + 1):

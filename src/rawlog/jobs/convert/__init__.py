@@ -22,7 +22,7 @@ from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.rows import Loss, Part, Rows, plan, read_all
 from rawlog.select import Selection
-from rawlog.storage import remove_tree, replace_directory
+from rawlog.storage import below, remove_tree, replace_directory, split_query
 from rawlog.target import LossError, Lost, added
 from rawlog.tree import Tree
 
@@ -79,7 +79,10 @@ class Written(Done):
 
 @dataclass(frozen=True, slots=True)
 class Converted(Outcome):
-    """What the whole came to. `accounts` are of partitions that were copied without some records, by name."""
+    """What the whole came to. `accounts` are of partitions that were copied without some records, by name.
+
+    `refused` are losses that were not accepted: only of a dry run, since others end with LossError.
+    """
 
     rows: int
     lost: dict[str, Lost] = field(default_factory=dict)
@@ -87,6 +90,7 @@ class Converted(Outcome):
     notes: tuple[str, ...] = ()
     accounts: dict[str, Account] = field(default_factory=dict)
     damaged: bool = False
+    refused: tuple[Lost, ...] = ()
 
 
 class Convert(Job[Written, Converted]):
@@ -103,8 +107,7 @@ class Convert(Job[Written, Converted]):
         self.selection.check(target.table)
         if self.drop and "key" not in target.table.names:
             raise OptionError(f"table {target.table.name} has no keys to drop")
-        parent, _, name = target.path.rstrip("/").rpartition("/")
-        self.stage = f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
+        self.stage = beside(target.path)
 
     def __enter__(self) -> Self:
         return self
@@ -203,7 +206,7 @@ class Convert(Job[Written, Converted]):
     def work(self, split: Split, stage: Stage) -> Written:
         """Write one share below the stage."""
         task: Task = split.task
-        folder = f"{stage.path}/{stage.name}"
+        folder = below(stage.path, stage.name)
         if task.files:
             return self._sift(split, task, folder, stage)
         reading = _Reading(self, task, stage)
@@ -253,9 +256,10 @@ class Convert(Job[Written, Converted]):
         lost = added(one.share.lost for one in done)
         rows = sum(one.share.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
-        if isinstance(self.target, FormatOutlet) and not self.dry_run:
-            refused = [one for name, one in lost.items() if name not in self.target.accepted]
-            if refused:
+        refused: tuple[Lost, ...] = ()
+        if isinstance(self.target, FormatOutlet):
+            refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
+            if refused and not self.dry_run:
                 raise LossError(self.target.format, refused, rows, self.target.accepted)
         accounts = {one.share.told.rpartition("/")[2]: one.account for one in done if one.account is not None}
         if accounts:
@@ -264,7 +268,14 @@ class Convert(Job[Written, Converted]):
             self.target.join([one.share for one in done])
         damaged = any(isinstance(note, Loss) for note in notes)
         dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
-        return Converted(rows, lost, dropped, notes, accounts, damaged)
+        return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
+
+
+def beside(path: str) -> str:
+    """The name of a new directory beside a target, in which its shares are written."""
+    base, query = split_query(path)
+    parent, _, name = base.rstrip("/").rpartition("/")
+    return f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp{query}"
 
 
 class _Reading:

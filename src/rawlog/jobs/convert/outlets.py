@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rawlog.errors import AccessError, OptionError, unknown
 from rawlog.format import Format
 from rawlog.jobs.sheet import Sheet
-from rawlog.storage import exists, is_remote, listing, local_path, move, replace_directory
+from rawlog.storage import below, exists, is_remote, listing, local_path, move, replace_directory, split_query
 from rawlog.tables import RECORDS, Table
 from rawlog.target import LossError, Lost, Passage, as_records, is_directory, writable, write
 
@@ -126,10 +126,11 @@ class FileOutlet(Outlet):
         for name in options:
             if name not in known:
                 raise unknown(f"option of {kind}", name, known)
-        plain = path.removesuffix("/")
+        named, _ = split_query(path)
+        plain = named.removesuffix("/")
         packed = next((codec for codec, ending in TEXT_CODECS.items() if ending and plain.endswith(ending)), None)
         bare = plain.removesuffix(TEXT_CODECS[packed]) if packed and kind != "parquet" else plain
-        self.divides = path.endswith("/") or not bare.endswith(ENDINGS[kind])
+        self.divides = named.endswith("/") or not bare.endswith(ENDINGS[kind])
         codecs = PARQUET_CODECS if kind == "parquet" else tuple(TEXT_CODECS)
         default = "zstd" if kind == "parquet" else (packed if packed and not self.divides else "none")
         self.codec = options.get("codec", default)
@@ -149,7 +150,7 @@ class FileOutlet(Outlet):
 
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
         made_directory(folder)
-        path = f"{folder}/{name}{self.ending}"
+        path = below(folder, f"{name}{self.ending}")
         rows = self._write_parquet(batches, path) if self.kind == "parquet" else self._write_lines(batches, path)
         return Share(folder, rows, path)
 
@@ -175,7 +176,7 @@ class FileOutlet(Outlet):
         rows = 0
         try:
             with contextlib.ExitStack() as stack:
-                file: Any = stack.enter_context(system.open_output_stream(inner))
+                file: Any = stack.enter_context(system.open_output_stream(inner, compression=None))
                 if self.codec != "none":
                     file = stack.enter_context(pa.CompressedOutputStream(file, self.codec))
                 if self.kind == "csv":
@@ -217,14 +218,12 @@ class FileOutlet(Outlet):
         from rawlog.storage import file_system
 
         before = [one.path for one in listing(self.path)] if exists(self.path) else []
-        target = self.path.rstrip("/")
-        for share, name in zip(filled, names, strict=True):
-            move(share.told, f"{target}/{name}", overwrite=True)
-        fresh = {f"{target}/{name}" for name in names}
-        for path in before:
-            if path not in fresh and not path.startswith(f"{target}/."):
-                system, inner = file_system(path)
-                system.delete_file(inner)
+        fresh = [below(self.path, name) for name in names]
+        for share, path in zip(filled, fresh, strict=True):
+            move(share.told, path, overwrite=True)
+        for path in set(before) - set(fresh):
+            system, inner = file_system(path)
+            system.delete_file(inner)
 
 
 # Formats -----------------------------------------------------------------------------------------------------------
@@ -256,7 +255,7 @@ class FormatOutlet(Outlet):
 
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
         made_directory(folder)
-        path = f"{folder}/{name}" + ("/" if self._directory else "")
+        path = below(folder, name) + ("/" if self._directory else "")
         return self._judged(folder, lambda passage: self._made(passage, batches, path))
 
     def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> str:

@@ -1,4 +1,4 @@
-"""Sources that are no files of a message system: Parquet, JSON lines and CSV as `convert` writes them, and the files of a lake."""
+"""Sources that are no files of a message system: Parquet and JSON lines as `convert` writes them, and the data files of a lake."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rawlog.errors import AccessError, CorruptError
+from rawlog.errors import AccessError, CorruptError, OptionError
 from rawlog.format import File
 from rawlog.jobs.convert.outlets import ENDINGS, TEXT_CODECS
 from rawlog.select import Selection
-from rawlog.storage import file_system
+from rawlog.storage import file_system, split_query
 from rawlog.tables import Table
 from rawlog.tree import Tree
 
@@ -29,6 +29,7 @@ ORDER = ("topic", "partition", "offset")
 
 def kind_of(path: str) -> str | None:
     """What a file is by its name: parquet, jsonl or csv; None for anything else."""
+    path, _ = split_query(path)
     bare = path
     for ending in TEXT_CODECS.values():
         bare = bare.removesuffix(ending) if ending else bare
@@ -108,7 +109,11 @@ def _checked(file: File, table: Table) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     kind = kind_of(file.path)
-    read = {"parquet": _parquet, "jsonl": _jsonl, "csv": _csv}[str(kind)]
+    if kind == "csv":
+        raise OptionError(
+            f"{file.path}: CSV does not tell bytes from text; convert to jsonl or parquet what is to be read again"
+        )
+    read = _parquet if kind == "parquet" else _jsonl
     try:
         for batch in read(file.path, table):
             arrays = []
@@ -153,7 +158,8 @@ def _opened(path: str) -> Iterator[Any]:
     import pyarrow as pa
 
     system, inner = file_system(path)
-    codec = next((codec for codec, ending in TEXT_CODECS.items() if ending and path.endswith(ending)), None)
+    named, _ = split_query(path)
+    codec = next((codec for codec, ending in TEXT_CODECS.items() if ending and named.endswith(ending)), None)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(system.open_input_stream(inner, compression=None))
         yield file if codec is None else stack.enter_context(pa.CompressedInputStream(file, codec))
@@ -202,32 +208,6 @@ def _value(value: Any, type: pa.DataType) -> Any:
     if pa.types.is_struct(type):
         return {one.name: _value(value.get(one.name), one.type) for one in type}
     return value
-
-
-def _csv(path: str, table: Table) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    nested = [one.name for one in table.schema if pa.types.is_nested(one.type)]
-    types = {one.name: one.type for one in table.schema if one.name not in nested} | dict.fromkeys(nested, pa.string())
-    with _opened(path) as file:
-        reader = csv.open_csv(
-            file,
-            read_options=csv.ReadOptions(block_size=LINES_AT_ONCE),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(
-                check_utf8=False, column_types=types, null_values=[""], strings_can_be_null=True,
-                quoted_strings_can_be_null=False, true_values=["true"], false_values=["false"],
-            ),
-        )  # fmt: skip
-        _known(reader.schema.names, table)
-        for batch in reader:
-            arrays = {name: batch.column(name) for name in batch.schema.names if name in table.names}
-            for name in set(nested) & set(arrays):
-                kind = table.schema.field(name).type
-                texts = [None if text is None else json.loads(text) for text in arrays[name].to_pylist()]
-                arrays[name] = _column(texts, kind)
-            yield pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
 def source_tree(paths: list[str], table: Table, format: str | None = None) -> Tree:

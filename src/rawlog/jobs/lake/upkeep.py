@@ -111,7 +111,8 @@ def _expirable(table: Any, grace: float) -> list[int]:
 def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> list[tuple[str, int]]:
     """Remove the files below a table that none of its snapshots names: what dead runs, lost commits and expiry left. Path and size."""
     table = _loaded(lake, name)
-    busy = not is_remote(lake.path) and any(True for _ in living(lake.path))
+    own = None if lake.writer is None else lake.writer.name
+    busy = not is_remote(lake.path) and any(name != own for name in living(lake.path))
     until = time.time() - (max(grace, YOUNG) if busy else grace)
     # Listed first: what is committed from now on is not among them.
     there = [entry for entry in listing(_folder(lake, name)) if entry.modified is None or entry.modified < until]

@@ -7,12 +7,10 @@ metadata beside them, the committed offsets, and all of it in place at once.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,16 +19,25 @@ from rawlog.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
 from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
 from rawlog.formats.kafka.partition_writer import PartitionWriter, refuse_existing, staged, topic_id_in
-from rawlog.formats.kafka.sink import is_topic
 from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
+from rawlog.formats.kafka.sink import is_topic
 from rawlog.formats.kraft import committed
-from rawlog.formats.kraft.blueprint import INTERNAL_CONFIGS, PRODUCER_BLOCK, Blueprint, Topic, is_id, new_id, safe_configs
+from rawlog.formats.kraft.blueprint import (
+    INTERNAL_CONFIGS,
+    PRODUCER_BLOCK,
+    Blueprint,
+    Topic,
+    is_id,
+    new_id,
+    safe_configs,
+)
 from rawlog.formats.kraft.carrying import Carried, Wish
 from rawlog.formats.kraft.fold import level_text
 from rawlog.formats.kraft.names import METADATA_VERSION
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.jobs.restore.directories import Content, Directory, Offer, offered
-from rawlog.jobs.restore.tables import offered_files, offered_rows, parquet_files
+from rawlog.jobs.lake import is_lake
+from rawlog.jobs.restore.directories import Content, Directory, Known, Offer, offered
+from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
 from rawlog.storage import is_remote, local_path, new_directory
 from rawlog.tree import Tree, open_tree
 
@@ -132,14 +139,20 @@ class Restored(Account):
         for name, one in self.partitions.items():
             made += [f"{name}: {note}" for note in one.notes]
         made += [f"{name}: not in the source; it will be empty" for name in self.missing]
-        made.append(f"{self.topics:,} topics, {len(self.partitions):,} partitions, {self.records:,} records, {self.bytes:,} bytes")
+        made.append(
+            f"{self.topics:,} topics, {len(self.partitions):,} partitions, {self.records:,} records, {self.bytes:,} bytes"
+        )
         if self.records_cut or self.transactions_aborted:
-            made.append(f"{self.records_cut:,} later records left out, {self.transactions_aborted:,} open transactions aborted")
+            made.append(
+                f"{self.records_cut:,} later records left out, {self.transactions_aborted:,} open transactions aborted"
+            )
         if self.offsets_committed:
             made.append(f"{self.offsets_committed:,} committed offsets of consumer groups")
         if self.cluster_id is not None and self.metadata_version is not None:
             release = level_text(METADATA_VERSION, self.metadata_version)
-            made.append(f"cluster {self.cluster_id}, node.id {self.node_id}, metadata.version {self.metadata_version} ({release})")
+            made.append(
+                f"cluster {self.cluster_id}, node.id {self.node_id}, metadata.version {self.metadata_version} ({release})"
+            )
         return made
 
 
@@ -153,16 +166,17 @@ class Result(Outcome):
 class Restore(Job[Part, Result]):
     """Restore to a directory. Use as a context manager: what is on its way is removed at the end."""
 
-    def __init__(self, target: str, asked: Asked, *, files: Sequence[str] = ()) -> None:
-        """`files` are Parquet files to restore from, instead of the tree that is planned. OptionError for what cannot be."""
+    def __init__(self, target: str, asked: Asked) -> None:
+        """OptionError for what cannot be."""
         if is_remote(target):
             raise OptionError(f"{target}: a broker's directory is a local one")
         self.target = Path(local_path(target)).absolute()
-        self.asked, self.files = asked.check(), tuple(files)
+        self.asked = asked.check()
         self.now = int(time.time() * 1000)
         self.topics: list[Topic] = []
         self.account = Restored(target=str(self.target))
         self._offer: Offer | None = None
+        self._carries_batches = False
         self._where: tempfile.TemporaryDirectory[str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -189,9 +203,10 @@ class Restore(Job[Part, Result]):
         """A split for each partition. OptionError if nothing is there that is asked for."""
         self._refuse_inside(tree.roots)
         offer = self._offer = self._offered(tree)
+        self._carries_batches = any(isinstance(one, Directory) for one in offer.partitions.values())
         self.account.notes += offer.notes
         asked = self.asked
-        present = sorted({topic for topic, _ in offer.partitions} | set(offer.state.topic_ids if offer.state else ()))
+        present = sorted({topic for topic, _ in offer.partitions} | set(offer.known))
         wanted = [topic for topic in present if self._wants(topic)]
         unknown = [old for old in asked.rename if old not in wanted]
         if unknown:
@@ -208,7 +223,7 @@ class Restore(Job[Part, Result]):
         return [Split(number, task.content.size, task) for number, task in enumerate(tasks)]
 
     def _refuse_inside(self, roots: Sequence[str]) -> None:
-        for root in (*roots, *self.files):
+        for root in roots:
             if is_remote(root):
                 continue
             source = Path(local_path(root)).absolute()
@@ -217,39 +232,47 @@ class Restore(Job[Part, Result]):
 
     def _offered(self, tree: Tree) -> Offer:
         asked = self.asked
-        if self.files:
-            return offered_files(self.files)
+        lakes = [root for root in tree.roots if is_lake(root)]
+        if lakes:
+            if len(tree.roots) > 1:
+                raise OptionError(f"{lakes[0]} is a lake: name it alone")
+            return offered_lake(lakes[0])
         if any(file.format == "kafka.log" and file.place.topic is not None for file in tree):
             return offered(tree, asked.until, asked.errors, asked.topics)
+        files = parquet_files(tree.roots)
+        if files:
+            return offered_files(files)
         if "records" not in tree.tables:
             raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be read as records")
         assert self.stage is not None
-        return offered_rows(tree, f"{self.stage}/rows", asked.errors)
+        return offered_rows(tree, f"{self.stage}/rows", asked.topics, asked.errors)
 
     def _wants(self, topic: str) -> bool:
         if topic in NEVER:
             return False
         if topic in INTERNAL_CONFIGS:
-            return self.asked.is_everything and not self.files
+            return self.asked.is_everything and self._carries_batches
         return self.asked.wants(topic)
 
     def _topic(self, source: str, offer: Offer) -> Topic:
         """A topic as it will be: how many partitions, which settings."""
-        asked, state = self.asked, offer.state
+        asked = self.asked
         name = asked.rename.get(source, source)
-        found = {number for topic, number in offer.partitions if topic == source}
-        epochs: dict[int, int] = {}
-        configs: dict[str, str] = dict(INTERNAL_CONFIGS.get(source, {}))
-        known = state.topics.get(state.topic_ids.get(source, b"")) if state is not None else None
-        if state is not None and known is not None:
-            found |= set(known.partitions)
-            epochs = {number: one["leaderEpoch"] for number, one in known.partitions.items()}
-            configs |= state.configs.get((2, source), {})
+        known = offer.known.get(source, Known({}, {}))
+        found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
+        configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
         configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention)
         self.account.notes += notes
         own = offer.ids.get(source) or new_id()
         there = topic_id_in(self.target, name) if asked.partitions_only else None
-        return Topic(name, source, own if there is None else uuid_bytes(there), max(found, default=-1) + 1, configs, epochs)
+        return Topic(
+            name,
+            source,
+            own if there is None else uuid_bytes(there),
+            max(found, default=-1) + 1,
+            configs,
+            dict(known.epochs),
+        )
 
     def _tasks(self, topic: Topic, offer: Offer) -> Iterator[Restoring]:
         asked = self.asked
@@ -289,19 +312,17 @@ class Restore(Job[Part, Result]):
         task: Restoring = split.task
         folder = Path(stage.path) / stage.name / f"{task.name}-{task.partition}"
         extra: Callable[[PartitionWriter], object] | None = None
+        anew: list[committed.Current] = []
         if task.kind == "refresh" and isinstance(task.content, Directory):
-            found = committed.current([file for file in task.content.files if file.format == "kafka.log" and file.place.state is None])
+            found = committed.current(
+                [file for file in task.content.files if file.format == "kafka.log" and file.place.state is None]
+            )
             anew = list(committed.committed_anew(found, self.now, lambda topic: topic))
-
-            def extra(writer: PartitionWriter) -> int:
-                return committed.append(writer, anew, self.now)
-
+            extra = lambda writer: committed.append(writer, anew, self.now)  # noqa: E731
         with _told(self.target):
             folder.mkdir(parents=True)
             account = task.content.carry(folder, task.wish, stage.advance, extra)
-        if task.kind == "refresh" and extra is not None:
-            account.notes = [*account.notes]
-            account.committed = sum(one.topic is not None for one in anew)
+        account.committed = sum(one.topic is not None for one in anew)
         return Part(split.number, task, str(folder), account)
 
     # Commit -----------------------------------------------------------------------------------------------------------
@@ -339,7 +360,9 @@ class Restore(Job[Part, Result]):
         for part in parts:
             epochs = by_name[part.task.name].epochs
             epochs[part.task.partition] = max(epochs.get(part.task.partition, 0), part.account.largest_epoch)
-        largest = max([0 if old is None else (old.next_producer_id or 0) - 1, *(one.account.largest_producer for one in parts)])
+        largest = max(
+            [0 if old is None else (old.next_producer_id or 0) - 1, *(one.account.largest_producer for one in parts)]
+        )
         made = Blueprint(
             self.asked.node,
             self.asked.cluster_id or uuid_text(new_id()),
@@ -350,7 +373,11 @@ class Restore(Job[Part, Result]):
         )
         if self.asked.level is not None or old is not None:
             made.level = self.asked.level or max(old.level if old is not None else 0, 4)
-        self.account.cluster_id, self.account.node_id, self.account.metadata_version = made.cluster_id, made.node, made.level
+        self.account.cluster_id, self.account.node_id, self.account.metadata_version = (
+            made.cluster_id,
+            made.node,
+            made.level,
+        )
         return made
 
     def _offsets(self, scratch: Sequence[Part]) -> list[Path]:
@@ -359,11 +386,14 @@ class Restore(Job[Part, Result]):
             return []
         names = {topic.source: topic.name for topic in self.topics}
         files = [file for part in scratch for file in open_tree(part.folder) if file.format == "kafka.log"]
-        anew = [one for one in committed.committed_anew(committed.current(files), self.now, names.get) if one.topic is not None]
+        anew = [
+            one
+            for one in committed.committed_anew(committed.current(files), self.now, names.get)
+            if one.topic is not None
+        ]
         count = max([part.task.partition + 1 for part in scratch])
-        state = self._offer.state if self._offer is not None else None
-        if state is not None and CONSUMER_OFFSETS in state.topic_ids:
-            count = len(state.topics[state.topic_ids[CONSUMER_OFFSETS]].partitions)
+        known = self._offer.known.get(CONSUMER_OFFSETS) if self._offer is not None else None
+        count = max(count, len(known.epochs) if known is not None else 0)
         topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
         self.topics.append(topic)
         self.account.offsets_committed += len(anew)
@@ -374,7 +404,9 @@ class Restore(Job[Part, Result]):
             folder.mkdir(parents=True)
             writer = PartitionWriter(folder, None, topic_id=uuid_text(topic.id))
             try:
-                committed.append(writer, (one for one in anew if committed.partition_of(one.group, count) == number), self.now)
+                committed.append(
+                    writer, (one for one in anew if committed.partition_of(one.group, count) == number), self.now
+                )
                 writer.close()
             finally:
                 writer.abandon()
@@ -410,8 +442,3 @@ def _told(target: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise AccessError(f"{target}: {error.strerror or error}") from None
-
-
-def source_files(paths: Sequence[str]) -> tuple[list[str], Offer | None]:
-    """The Parquet files that paths stand for, if they are a lake or hold Parquet; empty for anything else."""
-    raise NotImplementedError

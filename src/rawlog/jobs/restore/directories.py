@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from rawlog.format import File
 from rawlog.formats.kafka.partition_writer import PartitionWriter
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.formats.kafka.texts import topic_id
+from rawlog.formats.kraft.blueprint import TOPIC
 from rawlog.formats.kraft.carrying import Carried, Carrier, Wish
 from rawlog.formats.kraft.paths import takes
 from rawlog.formats.kraft.replica import At, Replica, clusters
@@ -34,12 +35,21 @@ class Content(Protocol):
         """Write the partition into a directory that is there and empty."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a cluster knows of a topic: the leader epochs of its partitions, and its settings."""
+
+    epochs: Mapping[int, int]
+    configs: Mapping[str, str]
+
+
 @dataclass(slots=True)
 class Offer:
-    """All that a source has: its partitions, the ids of its topics, the state of its cluster, and what is to be said of it."""
+    """All that a source has: its partitions, the ids of its topics, what its cluster knows of them, and what is to be said of it."""
 
     partitions: dict[tuple[str, int], Content]
     ids: dict[str, bytes] = field(default_factory=dict)
+    known: dict[str, Known] = field(default_factory=dict)
     state: State | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -86,8 +96,13 @@ def offered(tree: Tree, until: int | None, errors: str, named: Sequence[str]) ->
             why = "the cluster does not know the topic" if known is None else "it is of a topic that was deleted"
             offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} takes it all the same")
             del offer.partitions[topic, number]
-        elif known is not None or found is not None:
-            offer.ids.setdefault(topic, known or found or b"")
+        elif found is not None:
+            offer.ids.setdefault(topic, found)
+    if offer.state is not None:
+        offer.ids |= offer.state.topic_ids
+        for name, own in offer.state.topic_ids.items():
+            epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
+            offer.known[name] = Known(epochs, offer.state.configs.get((TOPIC, name), {}))
     return offer
 
 

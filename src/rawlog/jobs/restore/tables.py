@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.errors import AccessError, EncodeError, OptionError
+from rawlog.formats.kafka import sink
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.layouts import NONE, ControlType
-from rawlog.formats.kafka import sink
+from rawlog.formats.kafka.showing import uuid_bytes
 from rawlog.formats.kafka.writer import Batching
 from rawlog.formats.kraft.carrying import Carried, Wish
-from rawlog.jobs.restore.directories import Extra, Offer, offered
+from rawlog.jobs.lake import Lake, lake_name
+from rawlog.jobs.restore.directories import Extra, Known, Offer, offered
 from rawlog.rows import Rows
 from rawlog.select import Selection
 from rawlog.storage import file_system, listing
@@ -118,9 +120,7 @@ class Fragments:
 
 def carry_rows(topic: str, partition: int, batches: Iterator[pa.RecordBatch], folder: Path, wish: Wish) -> Carried:
     """Write rows of one partition; the folder is replaced by one of the same content."""
-    choice = sink.Choice(
-        Batching(leader_epoch=0), Limits(index_interval_bytes=wish.index_interval), topic, partition
-    )
+    choice = sink.Choice(Batching(leader_epoch=0), Limits(index_interval_bytes=wish.index_interval), topic, partition)
     folder.rmdir()
     stage = folder.with_name(f".{folder.name}")
     stage.mkdir()
@@ -223,8 +223,36 @@ def _ends(rows: pa.Table) -> Iterator[tuple[int, int, bool, int]]:
             )
 
 
-def offered_rows(tree: Tree, scratch: str, errors: str) -> Offer:
+def offered_lake(path: str) -> Offer:
+    """The Kafka partitions in a lake that `ingest` made, with what it holds of their topics. AccessError if it has no records."""
+    lake = Lake(path)
+    files = lake.data_files(lake_name("kafka.records")) or lake.data_files(lake_name(RECORDS))
+    if not files:
+        raise AccessError(f"{path}: the lake has no records")
+    offer = offered_files(files)
+    strange = sorted({topic for topic, _ in offer.partitions if not sink.is_topic(topic)})
+    if strange:
+        offer.notes.append(
+            f"{len(strange):,} topics whose names Kafka does not take are left out: {', '.join(strange[:5])}"
+        )
+        offer.partitions = {key: one for key, one in offer.partitions.items() if key[0] not in strange}
+    topics = lake.data_files("kraft.topics")
+    rows = (
+        open_parquet(topics).to_table(columns=["topic", "topic_id", "partitions", "configs", "cluster_id"]).to_pylist()
+        if topics
+        else []
+    )
+    if len({row["cluster_id"] for row in rows}) > 1:
+        offer.notes.append("the lake has the metadata of several clusters: settings of topics are not taken over")
+        rows = []
+    for row in rows:
+        offer.known[row["topic"]] = Known(dict.fromkeys(range(row["partitions"]), 0), dict(row["configs"] or ()))
+        offer.ids[row["topic"]] = uuid_bytes(row["topic_id"])
+    return offer
+
+
+def offered_rows(tree: Tree, scratch: str, topics: tuple[str, ...], errors: str) -> Offer:
     """The partitions among the rows of a tree of any system, written out as directories first. EncodeError for rows that name none."""
-    rows = Rows(tree, RECORDS, Selection(errors=errors))
+    rows = Rows(tree, RECORDS, Selection(topics=topics, errors=errors))
     sink.write(rows.batches(), scratch, {})
     return offered(open_tree(scratch), None, errors, ())

@@ -86,6 +86,8 @@ FIELDS = 23
 
 
 AHEAD = 4096
+"""How far in front of a scan lines are asked for: what reads the entries afterwards finds them near."""
+MOST_AHEAD, LINE = 2048, 64
 ODD = 6
 """What `decode_entries` counts, by place."""
 O_BAD_CRC, O_STALE, O_COMPRESSED, O_TRANSACTION, O_PACKED, O_FILLER = range(ODD)
@@ -191,10 +193,8 @@ def scan_entries(data: Any, start: Any, starts: Any, stops: Any) -> Any:
         if status != OK:
             return count, position, status
         starts[count] = position
-        ahead = position + AHEAD
-        while ahead < position + AHEAD + size and ahead < end:
-            prefetch(data, ahead)
-            ahead += 64
+        for line in range(position + AHEAD, min(position + AHEAD + min(size, MOST_AHEAD), end), LINE):
+            prefetch(data, line)
         position += size
         stops[count] = position
         count += 1

@@ -19,7 +19,7 @@ from rawlog.formats.rocketmq.kernels.text import (
     put_id,
 )
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.gather import SLACK, copy, copy32
+from rawlog.kernels.gather import SLACK, copy, copy32, copy_exact
 from rawlog.kernels.ints import read_i64, wrap_i64
 from rawlog.status import FULL, OK
 
@@ -58,12 +58,14 @@ SPREAD = 0x1E3779B97F4A7C15
 
 
 @inline
-def put(out: Any, to: Any, data: Any, start: Any, size: Any, wide: Any) -> None:
-    """Copy a piece of a string; `wide`: a step of 32 bytes from any byte of the string stays in the data."""
-    if wide and size <= SLACK:
+def put(out: Any, to: Any, data: Any, start: Any, size: Any) -> None:
+    """Copy a piece of a string, in one or two steps if it is short and 32 bytes more of the data follow."""
+    if size <= 2 * SLACK and data.size - start - size >= SLACK:
         copy32(out, to, data, start)
+        if size > SLACK:
+            copy32(out, to + SLACK, data, start + SLACK)
     else:
-        copy(out, to, data, start, size)
+        copy_exact(out, to, data, start, size)
 
 
 @inline
@@ -131,12 +133,10 @@ def put_known_host(
 
 
 @inline
-def put_special(
-    out: Any, offsets: Any, valid: Any, row: Any, end: Any, data: Any, start: Any, size: Any, wide: Any
-) -> Any:
+def put_special(out: Any, offsets: Any, valid: Any, row: Any, end: Any, data: Any, start: Any, size: Any) -> Any:
     """One of the well-known properties into its column, null if a message has none; the end of the column."""
     if size >= 0:
-        put(out, end, data, start, size, wide)
+        put(out, end, data, start, size)
         end += size
     else:
         clear_bit(valid, row)
@@ -218,7 +218,7 @@ def fill_rows(
             offsets[C_BODY][row + 1] = body_end
         if wanted & W_TOPIC:
             size = np.int64(numbers[N_TOPIC_SIZE][row])
-            copy(texts[C_TOPIC], topic_end, data, np.int64(numbers[N_TOPIC][row]), size)
+            put(texts[C_TOPIC], topic_end, data, np.int64(numbers[N_TOPIC][row]), size)
             topic_end += size
             offsets[C_TOPIC][row + 1] = topic_end
         if not wanted & W_PROPERTIES:
@@ -227,7 +227,6 @@ def fill_rows(
         end = piece + np.int64(numbers[N_PROPERTIES_SIZE][row])
         keys_at, keys_size, tags_at, tags_size = np.int64(0), np.int64(-1), np.int64(0), np.int64(-1)
         unique_at, unique_size = np.int64(0), np.int64(-1)
-        near = bodies.size - end >= SLACK
         first, seen, again = count, np.int64(0), np.int64(0)
         block = piece
         ones, twos, high = masks_of(bodies, block, end)
@@ -255,10 +254,10 @@ def fill_rows(
             if wanted & W_PAIRS:
                 if count == room:
                     return count, row, FULL
-                put(texts[C_NAME], name_end, bodies, piece, size, near)
+                put(texts[C_NAME], name_end, bodies, piece, size)
                 name_end += size
                 if value_size >= 0:
-                    put(texts[C_VALUE], value_end, bodies, middle + 1, value_size, near)
+                    put(texts[C_VALUE], value_end, bodies, middle + 1, value_size)
                     value_end += value_size
                 else:
                     clear_bit(valid[C_VALUE], count)
@@ -274,12 +273,12 @@ def fill_rows(
             offsets[C_ROW][row + 1] = count
         if wanted & W_KEYS:
             keys_end = put_special(
-                texts[C_KEYS], offsets[C_KEYS], valid[C_KEYS], row, keys_end, bodies, keys_at, keys_size, near
+                texts[C_KEYS], offsets[C_KEYS], valid[C_KEYS], row, keys_end, bodies, keys_at, keys_size
             )
             no_keys += keys_size < 0
         if wanted & W_TAGS:
             tags_end = put_special(
-                texts[C_TAGS], offsets[C_TAGS], valid[C_TAGS], row, tags_end, bodies, tags_at, tags_size, near
+                texts[C_TAGS], offsets[C_TAGS], valid[C_TAGS], row, tags_end, bodies, tags_at, tags_size
             )
             no_tags += tags_size < 0
         if wanted & W_UNIQUE:
@@ -292,7 +291,6 @@ def fill_rows(
                 bodies,
                 unique_at,
                 unique_size,
-                near,
             )
             no_unique += unique_size < 0
     totals[C_BODY], totals[C_TOPIC], totals[C_NAME], totals[C_VALUE] = body_end, topic_end, name_end, value_end

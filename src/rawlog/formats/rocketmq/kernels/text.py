@@ -88,32 +88,18 @@ load_masks, low_bit = _intrinsics() if JIT else (_plain_masks, _plain_low_bit)
 up_to_low_bit = inline(_up_to_low_bit) if JIT else _plain_up_to_low_bit
 
 
-@kernel
-def last_masks(data: Any, position: Any) -> Any:
-    """The masks of fewer than 64 bytes, up to the end of the data."""
-    ones, twos, high = np.int64(0), np.int64(0), np.int64(0)
-    for index in range(data.size - position):
-        bit, byte = np.int64(1) << index, data[position + index]
-        if byte == NAME_VALUE:
-            ones |= bit
-        elif byte == PAIR_END:
-            twos |= bit
-        elif byte > 127:
-            high |= bit
-    return ones, twos, high
-
-
 @inline
 def masks_of(data: Any, block: Any, end: Any) -> Any:
-    """Which bytes of the next 64, as far as they are of the string, are separators or beyond ASCII: a bit each."""
-    if data.size - block >= BLOCK:
-        ones, twos, high = load_masks(data, block)
-    else:
-        ones, twos, high = last_masks(data, block)
+    """Which bytes of the next 64, as far as they are of the string, are separators or beyond ASCII: a bit each.
+
+    The data, of 64 bytes at least, may end before: then the last 64 are looked at, and those in front of `block` shifted out.
+    """
+    place = min(block, np.int64(data.size) - BLOCK)
+    ones, twos, high = load_masks(data, place)
     left = end - block
     if left < BLOCK:
-        inside = ~(np.int64(-1) << left)
-        return ones & inside, twos & inside, high & inside
+        shift, inside = block - place, ~(np.int64(-1) << left)
+        return (ones >> shift) & inside, (twos >> shift) & inside, (high >> shift) & inside
     return ones, twos, high
 
 
@@ -209,7 +195,7 @@ def put_group(out: Any, at: Any, value: Any) -> Any:
     return at
 
 
-@inline
+@kernel
 def put_host(out: Any, at: Any, data: Any, position: Any, wide: Any) -> Any:
     """Write address and port as Java does; the position behind it."""
     if wide:

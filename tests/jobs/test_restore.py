@@ -1,0 +1,356 @@
+"""Restored directories: what is carried, under which names, as of which moment; and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+import rawlog
+from rawlog.cli import cli
+from rawlog.engines import local
+from rawlog.errors import AccessError, DataError, OptionError
+from rawlog.formats.kraft.committed import partition_of
+from rawlog.jobs.ingest import Ingest
+from rawlog.jobs.restore import Asked, Restore, Restored
+from rawlog.jobs.restore import directories as source_of_batches
+from rawlog.tree import Tree, open_tree
+
+SAMPLES = Path(__file__).parent.parent.parent / "samples"
+KAFKA = SAMPLES / "kafka"
+SORT = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+
+
+def restored(source: Path, target: Path, **asked: Any) -> Restored:
+    tree = Tree((str(source),), ()) if (source / "catalog.db").is_file() else open_tree(source)
+    with Restore(str(target), Asked(**asked)) as job:
+        return local.run(job, tree).account
+
+
+def digest(folder: Path) -> str:
+    state = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return state.hexdigest()
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.log"))}
+
+
+def records(path: Path, **selection: Any) -> Any:
+    rows = rawlog.read(path, **selection)
+    return rows.filter(pc.invert(pc.starts_with(rows["topic"], "__"))).sort_by(SORT)
+
+
+def clean(path: Path) -> None:
+    found = [one for one in rawlog.verify(path) if str(one.severity) != "info"]
+    assert not found, [(one.code, one.path, one.message) for one in found]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("restore") / "data"
+    before = digest(KAFKA)
+    assert restored(KAFKA, target).is_whole
+    assert digest(KAFKA) == before
+    return target
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("restore") / "lake"
+    with Ingest(str(path)) as job:
+        job.complete(lambda: local.run(job, open_tree(KAFKA)))
+    return path
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    copy = tmp_path / "damaged"
+    shutil.copytree(KAFKA, copy)
+    path = copy / "segments-by-size-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[3000] ^= 1
+    path.write_bytes(data)
+    return copy
+
+
+def test_every_batch_is_carried_as_it_is(whole: Path) -> None:
+    clean(whole)
+    mine, theirs = logs(whole), logs(KAFKA)
+    assert set(theirs) - set(mine) == {
+        name for name in theirs if name.startswith("__cluster_metadata") or "-delete/" in name
+    }
+    for name, data in mine.items():
+        if name.startswith("__consumer_offsets"):
+            assert data.startswith(theirs[name]), name
+        else:
+            assert data == theirs[name], name
+    assert records(whole).equals(records(KAFKA))
+    assert not (whole / "__cluster_metadata-0").exists()
+
+
+def test_topics_and_settings_come_from_the_metadata_log(whole: Path) -> None:
+    for table in ("topics", "users", "acls", "quotas"):
+        mine, theirs = (
+            rawlog.read(path, table=f"kraft.{table}").drop(["cluster_id"]).to_pylist() for path in (whole, KAFKA)
+        )
+        if table == "topics":
+            for row in (*mine, *theirs):
+                row["configs"] = {name: value for name, value in row["configs"] if not name.startswith("retention.")}
+                del row["offline"]
+        assert mine == theirs, table
+    configs = rawlog.read(whole, table="kraft.configs", where="name = 'retention.ms'").to_pylist()
+    assert {row["value"] for row in configs} == {"-1"}
+    assert "segments-by-size" in {row["resource_name"] for row in configs}
+    assert "compacted" not in {row["resource_name"] for row in configs}
+    kept = rawlog.read(whole, table="kafka.batches", columns=["producer_id"])["producer_id"]
+    state = CliRunner().invoke(cli, ["cluster", str(whole), "--json"]).output.splitlines()[0]
+    assert json.loads(state)["next_producer_id"] > pc.max(kept).as_py()
+
+
+def test_offsets_are_committed_anew_at_the_time_of_the_restore(whole: Path) -> None:
+    columns = ["group", "topic", "partition", "committed_offset", "metadata"]
+
+    def current(path: Path) -> Any:
+        rows = rawlog.read(path, table="kafka.offsets", where="is_current AND NOT deleted")
+        return rows.sort_by([("group", "ascending"), ("topic", "ascending"), ("partition", "ascending")])
+
+    mine, theirs = current(whole), current(KAFKA)
+    assert theirs.num_rows > 2
+    assert mine.select(columns).equals(theirs.select(columns))
+    assert pc.min(mine["commit_timestamp"]).as_py() > pc.max(theirs["commit_timestamp"]).as_py()
+
+
+def test_chosen_topics_under_other_names_keep_their_groups(tmp_path: Path) -> None:
+    found = rawlog.read(KAFKA, table="kafka.offsets", where="is_current AND NOT deleted").to_pylist()
+    topic = found[0]["topic"]
+    account = restored(KAFKA, tmp_path / "data", topics=(topic,), rename={topic: "other.name"})
+    clean(tmp_path / "data")
+    rows = rawlog.read(KAFKA, topic=topic).drop(["topic"]).sort_by(SORT[1:])
+    assert rawlog.read(tmp_path / "data", topic="other.name").drop(["topic"]).sort_by(SORT[1:]).equals(rows)
+    mine = rawlog.read(tmp_path / "data", table="kafka.offsets").to_pylist()
+    wanted = {(row["group"], row["partition"], row["committed_offset"]) for row in found if row["topic"] == topic}
+    assert {(row["group"], row["partition"], row["committed_offset"]) for row in mine} == wanted
+    assert {row["topic"] for row in mine} == {"other.name"}
+    assert account.offsets_committed == len(wanted)
+    count = len(list((tmp_path / "data").glob("__consumer_offsets-*")))
+    batches = rawlog.read(tmp_path / "data", table="kafka.records", topic="__consumer_offsets").to_pylist()
+    for row in mine:
+        at = [one["partition"] for one in batches if row["group"].encode() in one["key"]]
+        assert set(at) == {partition_of(row["group"], count)}
+
+
+def test_the_coordinator_of_a_group_is_that_of_the_broker() -> None:
+    """As a real broker put them: each record of its offsets stands in the partition that its group's name leads to."""
+    rows = rawlog.read(KAFKA, table="kafka.offsets", columns=["group", "path"]).to_pylist()
+    assert rows
+    for row in rows:
+        assert partition_of(row["group"], 3) == int(Path(row["path"]).parent.name.rpartition("-")[2])
+    assert partition_of("polygenelubricants", 50) == 0  # its hash is the smallest of all, which has no absolute value
+
+
+def test_a_moment_has_what_was_written_before_it(tmp_path: Path) -> None:
+    rows = rawlog.read(KAFKA, table="kafka.records", topic="transactions", where="is_control")
+    moment = sorted(rows["timestamp"].cast("int64").to_pylist())[rows.num_rows // 2]
+    account = restored(KAFKA, tmp_path / "data", until=moment)
+    clean(tmp_path / "data")
+    assert account.transactions_aborted
+    mine = records(tmp_path / "data").drop(["timestampType"])
+    assert mine.equals(records(KAFKA, until=moment // 1000).drop(["timestampType"]))
+    committed = records(tmp_path / "data", isolation="read_committed", topic="transactions")
+    assert 0 < committed.num_rows < records(KAFKA, isolation="read_committed", topic="transactions").num_rows
+    assert rawlog.read(tmp_path / "data", table="kafka.records", topic="transaction*", where="aborted").num_rows
+
+
+def test_a_lake_gives_the_committed_records_back(lake: Path, tmp_path: Path) -> None:
+    account = restored(lake, tmp_path / "data")
+    clean(tmp_path / "data")
+    assert account.is_whole, account.lines()
+    drop = ["timestampType"]
+    floor = records(KAFKA, isolation="read_committed")
+    mine = records(tmp_path / "data")
+    both = [rows.filter(pc.not_equal(rows["topic"], "transaction-open")).drop(drop) for rows in (mine, floor)]
+    assert both[0].equals(both[1])
+    topics = {row["topic"]: row for row in rawlog.read(tmp_path / "data", table="kraft.topics").to_pylist()}
+    old = {row["topic"]: row for row in rawlog.read(KAFKA, table="kraft.topics").to_pylist()}
+    assert topics["meta-grown"]["topic_id"] == old["meta-grown"]["topic_id"]
+    assert topics["meta-grown"]["partitions"] == old["meta-grown"]["partitions"]
+    assert dict(topics["compacted"]["configs"])["cleanup.policy"] == "compact"
+    assert rawlog.read(tmp_path / "data", table="kafka.offsets").num_rows == account.offsets_committed > 0
+
+
+def test_parquet_files_in_any_order_are_restored_in_order(tmp_path: Path) -> None:
+    rows = rawlog.read(KAFKA, topic=["codec-*", "segments-*"])
+    (tmp_path / "files").mkdir()
+    for number in range(3):
+        part = rows.filter(pc.equal(pc.bit_wise_and(rows["offset"], 3), number))
+        pq.write_table(part, tmp_path / "files" / f"{3 - number}.parquet")
+    rest = rows.filter(pc.equal(pc.bit_wise_and(rows["offset"], 3), 3)).sort_by([("offset", "descending")])
+    pq.write_table(rest, tmp_path / "files" / "0.parquet")
+    account = restored(tmp_path / "files", tmp_path / "data")
+    clean(tmp_path / "data")
+    assert records(tmp_path / "data").equals(rows.sort_by(SORT))
+    assert account.metadata_version == 21
+    bare = rows.drop(["topic"])
+    pq.write_table(bare, tmp_path / "bare.parquet")
+    with pytest.raises(OptionError, match="no column topic"):
+        restored(tmp_path / "bare.parquet", tmp_path / "other")
+
+
+def test_rows_of_another_system_are_restored(tmp_path: Path) -> None:
+    account = restored(SAMPLES / "rocketmq", tmp_path / "data", topics=("[!%R]*",))
+    clean(tmp_path / "data")
+    assert account.records == rawlog.read(tmp_path / "data").num_rows > 0
+
+
+def test_damage_is_refused_or_left_out_by_name(damaged: Path, tmp_path: Path) -> None:
+    before = digest(damaged)
+    with pytest.raises(DataError, match="checksum"):
+        restored(damaged, tmp_path / "data")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged"]
+    account = restored(damaged, tmp_path / "data", errors="skip")
+    assert not account.is_whole
+    clean(tmp_path / "data")
+    lost = account.partitions["segments-by-size-0"]
+    assert lost.bytes_lost
+    assert any("no sound batches" in note for note in lost.notes)
+    assert records(tmp_path / "data").equals(records(damaged, errors="skip"))
+    stopped = restored(damaged, tmp_path / "stopped", errors="stop")
+    assert stopped.partitions["segments-by-size-0"].records < lost.records
+    clean(tmp_path / "stopped")
+    assert digest(damaged) == before
+
+
+def test_what_the_source_does_not_have_is_told(tmp_path: Path) -> None:
+    shutil.copytree(KAFKA, tmp_path / "source")
+    shutil.rmtree(tmp_path / "source" / "codec-none-1")
+    shutil.copytree(tmp_path / "source" / "codec-none-0", tmp_path / "source" / "unheard-of-0")
+    account = restored(tmp_path / "source", tmp_path / "data")
+    assert account.missing == ["codec-none-1"]
+    assert not account.is_whole
+    assert any("unheard-of-0 is left out" in note for note in account.notes)
+    topics = {
+        row["topic"]: row["partitions"] for row in rawlog.read(tmp_path / "data", table="kraft.topics").to_pylist()
+    }
+    assert topics["codec-none"] == 2
+    assert "unheard-of" not in topics
+    named = restored(tmp_path / "source", tmp_path / "named", topics=("unheard-of",))
+    assert set(named.partitions) == {"unheard-of-0"}
+
+
+def test_only_partitions_go_into_a_directory_that_is_there(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "data")
+    asked = {"topics": ("trimmed",), "rename": {"trimmed": "codec-mixed"}, "partitions_only": True}
+    with pytest.raises(AccessError, match="exists already"):
+        restored(KAFKA, tmp_path / "data", **asked)
+    kept = (tmp_path / "data" / "codec-mixed-0" / "partition.metadata").read_bytes()
+    restored(KAFKA, tmp_path / "data", overwrite=True, **asked)
+    assert (tmp_path / "data" / "codec-mixed-0" / "partition.metadata").read_bytes() == kept
+    starts = (tmp_path / "data" / "log-start-offset-checkpoint").read_text().splitlines()[2:]
+    assert starts == ["codec-mixed 0 57", "trimmed 0 57"]
+    clean(tmp_path / "data")
+    alone = restored(KAFKA, tmp_path / "alone", topics=("codec-gzip",), partitions_only=True)
+    assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == ["codec-gzip-0", "codec-gzip-1"]
+    assert alone.cluster_id is None
+
+
+def test_a_target_that_cannot_be_is_refused_and_nothing_is_left(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("mine")
+    with pytest.raises(AccessError, match="exists already"):
+        restored(KAFKA, tmp_path / "there")
+    assert (tmp_path / "there" / "file").read_text() == "mine"
+    restored(KAFKA, tmp_path / "there", topics=("codec-none",), overwrite=True)
+    assert not (tmp_path / "there" / "file").exists()
+    for inside in (KAFKA / "new", KAFKA, KAFKA.parent):
+        with pytest.raises((OptionError, AccessError), match="inside one another|exists already"):
+            restored(KAFKA, inside)
+    assert not (KAFKA / "new").exists()
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(AccessError, match="No space left"):
+        restored(KAFKA, tmp_path / "full")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o555)
+    with pytest.raises(AccessError, match="denied"):
+        restored(KAFKA, tmp_path / "locked" / "data")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--rename", "codec-none"], 2, "OLD=NEW"),
+        (["--rename", "nothing=x"], 2, "no such topic"),
+        (["--rename", "codec-none=codec-gzip"], 2, "two topics"),
+        (["--rename", "codec-none=a b"], 2, "no name for a topic"),
+        (["--topic", "nothing-*"], 2, "no topic here is asked for"),
+        (["--metadata-version", "9.9"], 2, "a release such as"),
+        (["--cluster-id", "x"], 2, "22 characters"),
+        (["--until", "soon"], 2, "soon"),
+    ],
+)
+def test_wrong_options_are_told(options: list[str], code: int, said: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["restore", str(KAFKA), str(tmp_path / "data"), *options])
+    assert done.exit_code == code, done.output + done.stderr
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_verb_tells_what_it_did(damaged: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["restore", str(KAFKA), str(tmp_path / "data"), "--topic", "codec-*", "--json"])
+    assert done.exit_code == 0, done.output + done.stderr
+    told = json.loads(done.output)
+    assert told["topics"] == 7  # with the one for offsets
+    assert told["partitions"]["codec-none-0"]["records"] == 85
+    assert told["metadata_version"] == 30
+    lost = CliRunner().invoke(
+        cli, ["restore", str(damaged), str(tmp_path / "skipped"), "--errors", "skip", "--metadata-version", "3.9"]
+    )
+    assert lost.exit_code == 1
+    assert "something is lost" in lost.output
+    assert "metadata.version 21 (3.9-IV0)" in lost.output
+    refused = CliRunner().invoke(cli, ["restore", str(damaged), str(tmp_path / "refused")])
+    assert refused.exit_code == 1
+    assert "checksum" in refused.stderr
+    nothing = CliRunner().invoke(cli, ["restore", str(tmp_path / "gone"), str(tmp_path / "x")])
+    assert nothing.exit_code == 3
+
+
+def test_spark_restores_the_same(spark: Any, whole: Path, tmp_path: Path) -> None:
+    from rawlog.engines import spark as on_spark
+
+    with Restore(str(tmp_path / "data"), Asked()) as job:
+        account = on_spark.run(job, open_tree(KAFKA), spark).account
+    assert account.is_whole
+    mine, theirs = logs(tmp_path / "data"), logs(whole)
+    assert {name for name in mine if mine[name] != theirs[name]} <= {
+        name for name in mine if name.startswith("__consumer_offsets")
+    }
+    assert set(mine) == set(theirs)
+
+
+def test_a_partition_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(KAFKA / "codec-none-0", tmp_path / name / "codec-none-0")
+    with pytest.raises(OptionError, match="more than once"):
+        source_of_batches.offered(open_tree(tmp_path), None, "raise", ())
