@@ -50,12 +50,12 @@ def compare_mixed(
         np.concatenate((getattr(one, name), getattr(other, name))) for name in ("group", "offset", "again")
     )
     side = np.repeat([0, 1], [one.group.size, other.group.size])
+    if not side.size:
+        return
     order = np.lexsort((side, again, offset, group))
     group, offset, again, side = group[order], offset[order], again[order], side[order]
     paired = np.zeros(order.size, np.bool_)  # the first of a pair; its twin is the next
-    if order.size:
-        same = (np.diff(group) == 0) & (np.diff(offset) == 0) & (np.diff(again) == 0)
-        paired[:-1] = same
+    paired[:-1] = (np.diff(group) == 0) & (np.diff(offset) == 0) & (np.diff(again) == 0)
     twin = np.concatenate(([False], paired[:-1]))
     codes = np.where(paired, SAME, np.where(side == 0, ONLY_A, ONLY_B))
     masks = np.zeros(order.size, np.int64)

@@ -50,6 +50,8 @@ class Frames:
     def slice(self, start: int, stop: int) -> Frames:
         """The frames numbered `start` to `stop` of these, over the same bytes."""
         stop = min(stop, len(self))
+        if start == 0 and stop == len(self):
+            return self
         reached = int(self.stops[stop - 1]) if stop > start else self.reached
         return replace(
             self,

@@ -10,9 +10,6 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import OptionError
-from rawlog.spark import query
-from rawlog.tables import RECORDS
 from tests.jobs.recordings import damage, ingest, record
 
 if TYPE_CHECKING:
@@ -40,13 +37,21 @@ def ask(run: Run, spark: SparkSession) -> Run:
     return lambda *given: run("query", *given)
 
 
-def test_files_and_lakes_give_the_same_answer(ask: Run, logs: Path, lake: Path) -> None:
-    sql = "SELECT count(*) AS n, max(offset) AS last, sum(length(value)) AS bytes FROM records WHERE key IS NOT NULL"
-    answers = [ask(sql, path, "--json") for path in (logs, lake)]
+@pytest.fixture(params=["spark", "duckdb"])
+def ask_any(run: Run, request: pytest.FixtureRequest) -> Run:
+    """Ask each of the engines in turn."""
+    if request.param == "spark":
+        request.getfixturevalue("spark")
+    return lambda *given: run("query", *given, "--engine", request.param)
+
+
+def test_files_and_lakes_give_the_same_answer(ask_any: Run, logs: Path, lake: Path) -> None:
+    sql = "SELECT count(*) AS n, max(r.offset) AS last, max(octet_length(value)) AS bytes FROM records r WHERE key IS NOT NULL"
+    answers = [ask_any(sql, path, "--json") for path in (logs, lake)]
     assert [answer.code for answer in answers] == [0, 0], answers[0].err
     assert answers[0].rows == answers[1].rows
     plain = [row for row in rawlog.read(logs).to_pylist() if row["key"] is not None]
-    assert answers[0].rows == [{"n": len(plain), "last": 49, "bytes": sum(len(row["value"]) for row in plain)}]
+    assert answers[0].rows == [{"n": len(plain), "last": 49, "bytes": max(len(row["value"]) for row in plain)}]
 
 
 def test_every_form_of_output(ask: Run, logs: Path) -> None:
@@ -70,9 +75,9 @@ def test_system_tables_by_short_and_by_whole_name(ask: Run, logs: Path, lake: Pa
     assert ask("SELECT * FROM findings", lake).code == 0
 
 
-def test_several_paths_by_name(ask: Run, logs: Path, lake: Path) -> None:
-    sql = "SELECT count(*) AS n FROM old JOIN new.records USING (offset) JOIN new.entries AS e ON e.number = offset"
-    ran = ask(sql, f"old={logs}", f"new={lake}", "--json")
+def test_several_paths_by_name(ask_any: Run, logs: Path, lake: Path) -> None:
+    sql = "SELECT count(*) AS n FROM old JOIN new.records AS r ON old.offset = r.offset JOIN new.entries AS e ON e.number = r.offset"
+    ran = ask_any(sql, f"old={logs}", f"new={lake}", "--json")
     assert ran.rows == [{"n": 50}], ran.err
 
 
@@ -85,7 +90,9 @@ def test_a_question_without_a_table_and_one_from_standard_input(ask: Run, logs: 
     ("sql", "words"),
     [
         ("SELECT count(*) FROM record", "unknown table 'record'; did you mean records"),
-        ("SELECT ofset FROM records", "Did you mean one of the following? [`offset`"),
+        ("SELECT ofset FROM records", "unknown column 'ofset'; did you mean offset? (line 1, column 8)"),
+        ("SELECT r.ofset FROM records r", "unknown column 'ofset'; did you mean offset?"),
+        ("SELECT kafka_partitions(key, 3) FROM records", "unknown function 'kafka_partitions'; did you mean kafka_partition"),
         ("SELEC 1", "Syntax error at or near 'SELEC' (line 1, column 1)"),
         ("SELECT offset / 0 FROM records", "Division by zero"),
         ("SELECT fnord(1)", "fnord"),
@@ -101,10 +108,29 @@ def test_a_wrong_question_is_exit_code_2_in_a_line(ask: Run, logs: Path, sql: st
     assert ran.text == ""
 
 
-def test_damage_is_exit_code_1_with_its_place(ask: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT count(*) FROM record", "unknown table 'record'; did you mean records"),
+        ("SELECT ofset FROM records", "unknown column 'ofset'; did you mean offset"),
+        ("SELECT r.ofset FROM records r", "unknown column 'ofset'; did you mean offset"),
+        ("SELECT kafka_partitions(key, 3) FROM records", "did you mean kafka_partition"),
+        ("SELEC 1", 'syntax error at or near "SELEC"'),
+        ("SELECT CAST('a' AS INTEGER)", "Could not convert string 'a' to INT32"),
+    ],
+)
+def test_duckdb_complains_in_a_line_too(run: Run, logs: Path, sql: str, words: str) -> None:
+    ran = run("query", sql, logs, "--engine", "duckdb")
+    assert (ran.code, ran.text) == (2, "")
+    assert words in ran.err
+    assert ran.err.count("\n") <= 2
+
+
+def test_damage_is_exit_code_1_with_its_place(ask_any: Run, tmp_path: Path) -> None:
+    ask = ask_any
     path = record(tmp_path / "a.log", 50)
     damage(path, 9)
-    ran = ask("SELECT sum(offset) AS n FROM records", path)
+    ran = ask("SELECT sum(r.offset) AS n FROM records r", path)
     assert ran.code == 1
     assert f"replay.recording: {path}: byte " in ran.err
     assert "Traceback" not in ran.err
@@ -122,57 +148,61 @@ def test_paths_that_cannot_be_asked(ask: Run, tmp_path: Path, lake: Path) -> Non
     assert (ran.code, "give it a name of its own" in ran.err) == (2, True)
     assert ask("SELECT 1", f"a={lake}", f"a={lake}").code == 2
     assert ask("SELECT 1", lake, "--conf", "fnord").code == 2
+    assert ask("SELECT 1", lake, "--engine", "duckdb", "--master", "local[2]").code == 2
 
 
-# Without Spark --------------------------------------------------------------------------------------------------------
-
-VIEW = query.View((), RECORDS, lambda spark, columns: None)  # type: ignore[arg-type,return-value]
-KNOWN = dict.fromkeys([("records",), ("kafka", "batches"), ("batches",), ("a",), ("a", "records")], VIEW)
+# How an answer comes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sql", "rewritten", "needed"),
-    [
-        ("SELECT 1 FROM kafka.batches", "SELECT 1 FROM kafka_batches", {"kafka_batches"}),
-        ("SELECT 1 FROM `Kafka` . `batches` b", "SELECT 1 FROM kafka_batches b", {"kafka_batches"}),
-        ("SELECT a.records FROM a", "SELECT a.records FROM a", {"a"}),
-        ("SELECT a.records.offset FROM a.records", "SELECT a_records.offset FROM a_records", {"a_records"}),
-        ("SELECT 1 FROM a, a.records", "SELECT 1 FROM a, a_records", {"a", "a_records"}),
-        ("SELECT 'FROM a.records' -- a.records", "SELECT 'FROM a.records' -- a.records", set()),
-        ("SELECT 1 FROM (SELECT 2 FROM batches)", "SELECT 1 FROM (SELECT 2 FROM batches)", {"batches"}),
-        ("SELECT 1 FROM elsewhere.records", "SELECT 1 FROM elsewhere.records", set()),
-    ],
-)
-def test_dotted_names_become_names_of_views(sql: str, rewritten: str, needed: set[str]) -> None:
-    text, views = query.rewrite(sql, KNOWN)
-    assert text == rewritten
-    assert set(views) == needed
+def test_an_answer_is_streamed_in_order_and_its_damage_is_told_behind_the_sound_rows(spark: SparkSession) -> None:
+    """The driver never holds more than a partition or two: rows of the first are there before the last are computed."""
+    from rawlog.spark.query import SparkEngine
+
+    engine = SparkEngine(lambda: spark, [], embedded=True)
+    sql = "SELECT id, if(id < 150000, id, raise_error('too far')) AS x FROM range(0, 200000, 1, 8)"
+    with engine:
+        answer = engine.ask(sql)
+        assert answer.schema.names == ["id", "x"]
+        seen = []
+        with pytest.raises(rawlog.RawlogError, match="too far") as caught:
+            for batch in answer.batches():
+                seen += batch.column("id").to_pylist()
+        assert "\n" not in str(caught.value)
+        assert seen == list(range(len(seen)))
+        assert len(seen) >= 100_000
+        ordered = engine.ask("SELECT id FROM range(0, 50000, 1, 4) ORDER BY id DESC")
+        assert [row for batch in ordered.batches() for row in batch.column(0).to_pylist()] == list(range(49999, -1, -1))
 
 
-@pytest.mark.parametrize(
-    ("sql", "columns"),
-    [
-        ("SELECT count(*) FROM records", ["partition"]),
-        ("SELECT topic, sum(length(`value`)) FROM records GROUP BY topic", ["value", "topic"]),
-        ("SELECT Offset FROM records WHERE KEY = 'value'", ["key", "offset"]),
-        ("WITH r AS (SELECT offset FROM records) SELECT count( * ) FROM r", ["offset"]),
-        ("SELECT * FROM records", None),
-        ("SELECT r.* FROM records r", None),
-        ("SELECT offset * 2 FROM records", None),
-        ("SELECT offset FROM records NATURAL JOIN records", None),
-        ("FROM records", None),
-        ("SELECT offset FROM (TABLE records)", None),
-        ("DESCRIBE records", None),
-    ],
-)
-def test_only_columns_that_a_query_names_are_read(sql: str, columns: list[str] | None) -> None:
-    words = query._words(sql)
-    assert (None if words is None else query._needed_columns(RECORDS, words)) == columns
+def test_small_tables_are_staged_and_large_ones_read_through_the_source(
+    spark: SparkSession, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rawlog.spark import staging
+    from rawlog.spark.query import SparkEngine
+    from rawlog.sql.views import Source, views
 
+    folder = tmp_path / "logs"
+    record(folder / "a.log", 20)
+    sql = "SELECT offset, key, headers FROM records ORDER BY offset"
 
-def test_names_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "day=1").mkdir()
-    assert query.sources(["x", "day=1", "A=y"]) == [query.Source(None, ("x", "day=1")), query.Source("a", ("y",))]
-    with pytest.raises(OptionError, match="twice"):
-        query.sources(["a=x", "A=y"])
+    def rows(engine: SparkEngine) -> list[Any]:
+        return [row for batch in engine.ask(sql).batches() for row in batch.to_pylist()]
+
+    def plan(engine: SparkEngine) -> str:
+        return str(spark.sql(engine.read(sql)[0])._jdf.queryExecution().toString())
+
+    with SparkEngine(lambda: spark, views(Source(None, (str(folder),))), embedded=True) as engine:
+        engine.prepare(sql)
+        staged = rows(engine)
+        assert ".parquet" in plan(engine)
+        record(folder / "a.log", 30)  # it grew: the next question sees it
+        engine.refresh()
+        assert len(rows(engine)) == 30
+        held = engine._stage.folder if engine._stage else None
+    assert held is not None
+    assert not held.exists()
+    record(folder / "a.log", 20)
+    monkeypatch.setattr(staging, "SMALL", 0)
+    with SparkEngine(lambda: spark, views(Source(None, (str(folder),))), embedded=True) as engine:
+        assert rows(engine) == staged
+        assert ".parquet" not in plan(engine)

@@ -26,7 +26,6 @@ TESTS = Path(__file__).parent.parent
 #: Families and formats that are read and do not show yet what every format must. Nothing may be added here.
 NOT_YET = {
     "kafka.index", "kafka.timeindex", "kafka.txnindex", "kafka.snapshot", "kafka.epochs", "kafka.checkpoint",
-    "rocketmq",
 }  # fmt: skip
 
 

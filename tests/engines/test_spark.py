@@ -11,6 +11,7 @@ from rawlog.engines import local
 from rawlog.errors import AccessError, OptionError
 from rawlog.jobs import Progress, Split, Stage
 from rawlog.jobs import verify as verifying
+from rawlog.jobs.diff import Diff
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.ingest import plan as planning
 from rawlog.jobs.verify import Verify
@@ -50,6 +51,19 @@ def test_findings_are_the_same_on_both_engines(
         path.write_bytes(path.read_bytes()[: 300 + 7 * number])
     tree = open_tree(str(tmp_path))
     assert engine.run(Verify(), tree, spark) == local.run(Verify(), tree)
+
+
+def test_differences_are_the_same_on_both_engines(spark: SparkSession, tmp_path: Path) -> None:
+    from rawlog.engines import spark as engine
+
+    for side, more in (("a", 0), ("b", 3)):
+        (tmp_path / side).mkdir()
+        for number in range(4):
+            record(tmp_path / side / f"{number}.log", 40 + more * number)
+    one, other = (open_tree(str(tmp_path / side)) for side in "ab")
+    here = local.run(Diff(other), one)
+    assert engine.run(Diff(other), one, spark) == here
+    assert here.tally.only_in_b == 18
 
 
 def test_a_lake_made_on_spark_is_that_made_here(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,13 @@ def test_what_is_selected_is_compared(tmp_path: Path) -> None:
     assert diff(one, other, from_offset=51).alike == 49
     assert diff(one, other, last=10).alike == 10
     assert diff(one, other, columns=("key", "timestamp")).alike == 100
-    assert diff(one, other, where="offset % 2 = 1").alike == 50
+    assert diff(one, other, where="offset > 89").alike == 10
 
 
 def test_long_values_are_shown_by_size_and_checksum(tmp_path: Path) -> None:
     one, other = partition(tmp_path / "a", [row(0, b"a" * 5000)]), partition(tmp_path / "b", [row(0, b"b" * 5001)])
     [item] = diff(one, other).items
-    assert item.a == {"value": {"size": 5000, "crc32": "5a4d8a4a"}} or item.a["value"]["size"] == 5000  # type: ignore[index]
+    assert item.a == {"value": {"size": 5000, "crc32": f"{zlib.crc32(b'a' * 5000):08x}"}}
     assert item.b["value"]["size"] == 5001  # type: ignore[index]
 
 

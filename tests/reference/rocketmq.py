@@ -207,3 +207,44 @@ def units(data: bytes) -> list[tuple[int, int, int]]:
             break
         found.append((address, size, tag))
     return found
+
+
+def batch_units(data: bytes) -> list[tuple[int, int, int, int, int, int]]:
+    """Address, size, tag hash, store time, first offset and messages of each unit of a batch queue, to the first that points to nothing."""
+    found = []
+    for position in range(0, len(data) - 45, 46):
+        unit = struct.unpack_from(">qiqqqh", data, position)
+        address, size, _, _, base, count = unit
+        if address < 0 or size <= 0 or base < 0 or count <= 0:
+            break
+        found.append(unit)
+    return found
+
+
+def ext_units(data: bytes) -> list[tuple[int, int, int]]:
+    """Size, tag hash and store time of each unit of an ext file, to its end mark, its zeros or a unit that is cut."""
+    found, position = [], 0
+    while len(data) - position >= 20:
+        size, tag, stored = struct.unpack_from(">hqq", data, position)
+        if size < 20 or len(data) - position < size:
+            break
+        found.append((size, tag, stored))
+        position += size
+    return found
+
+
+def timer_units(data: bytes) -> list[tuple[int, int, int, int, int, int, int]]:
+    """Previous position, magic, write time, delay, address, size and topic hash of each unit of a timer log, to the first that is none."""
+    found = []
+    for position in range(0, len(data) - 51, 52):
+        size, *unit = struct.unpack_from(">iqiqiqii", data, position)
+        if size != 52 or unit[1] & 0xFFFFFFFF == BLANK:
+            break
+        found.append(tuple(unit))
+    return found
+
+
+def wheel_slots(data: bytes) -> list[tuple[int, int, int, int, int, int]]:
+    """Position, time in steps, first and last position, count and magic of each slot that was ever used."""
+    slots = [(position, *struct.unpack_from(">qqqii", data, position)) for position in range(0, len(data) - 31, 32)]
+    return [slot for slot in slots if any(slot[1:])]

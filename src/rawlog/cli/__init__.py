@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "rebuild": ("check and mend", "rawlog.cli.commands.rebuild", "A copy with its derived files made anew."),
     "compact": ("move", "rawlog.cli.commands.compact", "A compacted copy, as the real system would make it."),
     "query": ("ask", "rawlog.cli.commands.query", "Ask in SQL; the tables of the paths are views."),
+    "sql": ("ask", "rawlog.cli.commands.sql", "A prompt for SQL that keeps its session."),
     "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
     "lake": ("ask", "rawlog.cli.commands.lake", "What a lake holds, and its upkeep."),
     "cluster": ("ask", "rawlog.cli.commands.cluster", "The cluster as the KRaft log tells it."),

@@ -72,8 +72,8 @@ def open_engine(given: dict[str, Any], paths: Sequence[str], first: str | None =
         return looking.result()
 
 
-def show(given: dict[str, Any], answer: Answer) -> int:
-    """Print an answer as the options ask for; the number of rows."""
+def show(given: dict[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
+    """Print an answer as the options ask for, until it ends or is `stopped`; the number of rows."""
     printer = output.printer(given, answer.table)
     schema, count = answer.schema, 0
     if printer.columns is not None:
@@ -83,6 +83,8 @@ def show(given: dict[str, Any], answer: Answer) -> int:
     with printer:
         printer.begin(schema)
         for batch in answer.batches():
+            if stopped():
+                break
             count += batch.num_rows
             printer.write(batch if printer.columns is None else batch.select(list(printer.columns)))
     return count

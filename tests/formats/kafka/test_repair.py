@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import rawlog
 from rawlog.errors import DataError, OptionError
 from rawlog.formats.kafka.rebuild import rebuild_partition
 from rawlog.formats.kafka.repair import repair_partition
+from rawlog.tables import RECORDS
 from tests.golden_data import KafkaCase, kafka_cases
 from tests.reference import kafka
 
@@ -181,8 +183,55 @@ def test_what_was_cut_is_put_aside(tmp_path: Path) -> None:
     copy = make_copy(tmp_path, 3)
     report = mended(copy, tmp_path / "out" / "a-0", quarantine=tmp_path / "aside")
     cut = [one for one in report.ranges if one.action == "cut"]
-    sizes = sorted(path.stat().st_size for path in (tmp_path / "aside").iterdir()) if cut else []
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "aside").glob("*.cut"))
     assert sizes == sorted(one.stop - one.start for one in cut)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_records_of_a_batch_whose_checksum_fails_are_put_aside(codec: int, tmp_path: Path) -> None:
+    """Those that can be read are in a file of their own, never in the mended log; one that cannot be is passed over."""
+    records = [kafka.encode_record(delta, 0, b"k%d" % delta, b"value", [("h", b"x")]) for delta in range(9)]
+    whole = [
+        kafka.encode_batch(
+            b"".join(records),
+            record_count=9,
+            base_offset=9 * number,
+            base_timestamp=1000,
+            max_timestamp=1000,
+            codec=codec,
+        )
+        for number in range(3)
+    ]
+    broken = bytearray(whole[1])
+    if codec:
+        broken[17] ^= 1  # the checksum alone
+    else:
+        place = 61 + sum(len(record) for record in records[:4])
+        broken[place + 4] = 0x7E  # the key's length of record 4: it says more than the record holds
+        broken[61 + 12] ^= 1  # somewhere in record 0, which still can be read
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(whole[0] + bytes(broken) + whole[2])
+    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / "t-0", quarantine=tmp_path / "aside")
+    assert rawlog.read(tmp_path / "out" / "t-0")["offset"].to_pylist() == [*range(9), *range(18, 27)]
+    (path,) = (tmp_path / "aside").glob("*.parquet")
+    found = pq.read_table(path)
+    expected = [number for number in range(9, 18) if codec or number != 13]
+    assert found["offset"].to_pylist() == expected
+    assert report.records_aside == len(expected)
+    assert found.schema.equals(RECORDS.schema)
+    assert found["topic"].to_pylist()[0] == "t"
+
+
+def test_a_dry_run_tells_the_same_and_writes_nothing(tmp_path: Path) -> None:
+    for number in range(5):
+        copy = make_copy(tmp_path, number)
+        told = mended(copy, tmp_path / "none" / "t-0", dry_run=True, quarantine=tmp_path / "aside")
+        assert not (tmp_path / "none").exists()
+        assert not (tmp_path / "aside").exists()
+        done = mended(copy, tmp_path / f"out-{number}" / "t-0")
+        assert replace(told, target="") == replace(done, target="")
+        assert set(done.rebuilt) < {path.name for path in (tmp_path / f"out-{number}" / "t-0").iterdir()}
 
 
 def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:

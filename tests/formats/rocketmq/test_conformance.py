@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
-from rawlog.testing import FormatTests
+import rawlog
+from rawlog.testing import FormatTests, plain
 from tests.formats.rocketmq.stores import expected, store
 from tests.golden_data import GOLDEN
 from tests.reference import rocketmq as reference
@@ -44,6 +47,33 @@ def blank(size: int) -> bytes:
 
 def below(pattern: str, *names: str) -> list[Path]:
     return sorted(path for name in names for path in (ROOT / name / "store").glob(pattern) if path.is_file())
+
+
+def trimmed(pattern: str, unit: int = 1) -> Path:
+    """A file of the store `broker-5.3.3` without the zeros behind its last unit, which its tests put in themselves."""
+    source = store("broker-5.3.3") / pattern
+    data = source.read_bytes()
+    used = len(data.rstrip(b"\0"))
+    target = Path(_TRIMMED.name, pattern)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data[: -(-used // unit) * unit])
+    return target
+
+
+_TRIMMED = tempfile.TemporaryDirectory(prefix="rocketmq-trimmed-")
+WHOLE = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+def micros(milliseconds: int) -> int | None:
+    """As a timestamp column holds it: what is beyond it is null."""
+    return milliseconds * 1000 if abs(milliseconds) <= ((1 << 63) - 1) // 1000 else None
+
+
+def shown_pairs(message: reference.Message) -> list[tuple[str, str]]:
+    """What RocketMQ's parser takes, each where the last of its name stands."""
+    pairs = [(name, value) for name, value in message.pieces if name and value]
+    kept = [pair for number, pair in enumerate(pairs) if all(pair[0] != name for name, _ in pairs[number + 1 :])]
+    return [tuple(part.decode("utf-8", "backslashreplace") for part in pair) for pair in kept]  # type: ignore[misc]
 
 
 def records_of(message: reference.Message) -> list[dict[str, Any]]:
@@ -232,6 +262,187 @@ class TestCheckpoint(FormatTests):
 
     def owns(self, path: Path) -> bool | None:
         return path.name == "checkpoint" and "rocketmq" in path.parts
+
+
+class TestCompactionLog(TestCommitLog):
+    format = "rocketmq.compactionlog"
+    golden = (trimmed("compaction/compactionLog/gold_compact/0/" + "0" * 20),)
+    small = (log(message(), message(body=b"", properties=b"KEYS\x01gone")) + blank(30), log(message(version=2)))
+    name = "compaction/compactionLog/orders/3/00000000000000000000"
+
+    def expected(self, path: Path) -> dict[str, list[dict[str, Any]]]:
+        told = expected("broker-5.3.3", "compaction")
+        names = {name: name for name in ("queue_offset", "physical_offset", "topic", "keys", "tags", "born_host")}
+        names |= {"size": "store_size", "message_id": "msg_id", "unique_key": "uniq_key"}
+        return {"rocketmq.compacted": [{ours: each[theirs] for ours, theirs in names.items()} for each in told]}
+
+    def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]] | None:
+        rows: list[dict[str, Any]] = []
+        try:
+            for each in reference.messages(data):
+                if each.sys_flag & 1:
+                    return None
+                rows.append(
+                    {
+                        "position": each.position,
+                        "queue_offset": each.queue_offset,
+                        "body": each.body,
+                        "crc_ok": each.crc_ok,
+                        "stale": each.physical_offset != each.position,
+                        "properties": shown_pairs(each),
+                    }
+                )
+        except (reference.Bad, ValueError):
+            pass
+        return {"rocketmq.compacted": rows}
+
+    def records(self) -> None:
+        """It is not written."""
+
+    def protected(self, data: bytes) -> Iterable[int]:
+        """None that reading would refuse: the table shows which messages have a wrong checksum."""
+        return ()
+
+    def test_checksums_are_counted_on(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, self.name)
+            path.parent.mkdir(parents=True)
+            for data in self.small:
+                for position in super().protected(data):
+                    flipped = bytearray(data)
+                    flipped[position] ^= 1
+                    opened = self.put(path, bytes(flipped))
+                    assert False in opened.table("rocketmq.compacted").to_arrow().column("crc_ok").to_pylist()
+                    assert rawlog.verify(path).errors
+
+    def owns(self, path: Path) -> bool | None:
+        return "compactionLog" in path.parts and path.name.isdigit()
+
+
+class TestBatchQueue(FormatTests):
+    format = "rocketmq.batchconsumequeue"
+    golden = tuple(trimmed(f"batchconsumequeue/gold_bcq/{queue}/" + "0" * 20, 46) for queue in (0, 1))
+    small = (struct.pack(">qiqqqhii", 100, 171, 2598919, 5000, 0, 3, -1, 0) * 2,)
+    everything = GOLDEN
+    name = "batchconsumequeue/orders/3/00000000000000000000"
+
+    def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]]:
+        names = ("physical_offset", "size", "tag_hash", "store_timestamp", "queue_offset", "batch_size")
+        rows = [dict(zip(names, unit, strict=True)) | {"kind": "batch"} for unit in reference.batch_units(data)]
+        return {"rocketmq.queues": [row | {"store_timestamp": micros(row["store_timestamp"])} for row in rows]}
+
+    def samples(self) -> st.SearchStrategy[bytes]:
+        long, number = st.integers(0, 1 << 62), st.integers(1, (1 << 31) - 1)
+        unit = st.tuples(long, number, WHOLE, WHOLE, long, st.integers(1, 32767), st.just(-1), st.just(0))
+        return st.lists(unit, max_size=20).map(
+            lambda units: b"".join(struct.pack(">qiqqqhii", *each) for each in units)
+        )
+
+    def owns(self, path: Path) -> bool | None:
+        return "batchconsumequeue" in path.parts
+
+
+class TestExtQueue(FormatTests):
+    format = "rocketmq.consumequeueext"
+    golden = tuple(below("consumequeue_ext/T2/0/" + "0" * 20, "5.3.4S-cqext"))
+    small = (
+        struct.pack(">hqqh", 20, 2598919, 5000, 0)
+        + struct.pack(">hqqh", 23, -5, 6000, 3)
+        + b"\x01\x02\x03"
+        + b"\xff\xff\0\0",
+        struct.pack(">hqqh", 20, 1, -5, 0),
+    )
+    everything = GOLDEN
+    name = "consumequeue_ext/orders/3/00000000000000000000"
+
+    def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]]:
+        rows = [
+            {"size": size, "tag_hash": tag, "store_timestamp": micros(stored), "kind": "ext"}
+            for size, tag, stored in reference.ext_units(data)
+        ]
+        return {"rocketmq.queues": rows}
+
+    def samples(self) -> st.SearchStrategy[bytes]:
+        unit = st.tuples(WHOLE, WHOLE, st.binary(max_size=9)).map(
+            lambda each: struct.pack(">hqqh", 20 + len(each[2]), *each[:2], len(each[2])) + each[2]
+        )
+        end = st.sampled_from([b"", b"\xff\xff", bytes(30)])
+        return st.tuples(st.lists(unit, max_size=20), end).map(lambda drawn: b"".join(drawn[0]) + drawn[1])
+
+    def owns(self, path: Path) -> bool | None:
+        return "consumequeue_ext" in path.parts
+
+
+class TestTimerLog(FormatTests):
+    format = "rocketmq.timerlog"
+    golden = (trimmed("timerlog/" + "0" * 20, 52),)
+    small = (
+        struct.pack(">iqiqiqiiq", 52, -1, 1, 5000, 3000, 100, 171, 77, 0) * 2
+        + struct.pack(">iqI", 16, 0, reference.BLANK),
+        # A blank one of the size of a unit.
+        struct.pack(">iqiqiqiiq", 52, -1, 1, 5000, 3000, 100, 171, 77, 0)
+        + struct.pack(">iqI", 52, 0, reference.BLANK)
+        + bytes(36),
+    )
+    everything = GOLDEN
+    name = "timerlog/00000000000000000000"
+
+    def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]]:
+        rows = [
+            {
+                "timer_position": number * 52, "previous_position": previous, "magic": magic, "write_timestamp": micros(written),
+                "due_timestamp": micros(written + delay), "physical_offset": address, "size": size, "topic_hash": topic,
+            }
+            for number, (previous, magic, written, delay, address, size, topic) in enumerate(reference.timer_units(data))
+        ]  # fmt: skip
+        return {"rocketmq.timers": rows}
+
+    def samples(self) -> st.SearchStrategy[bytes]:
+        time, number = st.integers(0, 1 << 45), st.integers(-(1 << 31), (1 << 31) - 1)
+        unit = st.tuples(st.just(52), WHOLE, st.integers(1, 7), time, number, WHOLE, number, number, st.just(0))
+        return st.lists(unit, max_size=20).map(
+            lambda units: b"".join(struct.pack(">iqiqiqiiq", *each) for each in units)
+        )
+
+    def owns(self, path: Path) -> bool | None:
+        return path.parent.name == "timerlog"
+
+
+class TestTimerWheel(FormatTests):
+    format = "rocketmq.timerwheel"
+    golden = ()
+    small = (struct.pack(">qqqii", 1_700_000_000, 0, 52, 2, 0) * 2,)
+    everything = GOLDEN
+    name = "timerwheel"
+
+    def test_golden_files_hold_what_is_expected(self) -> None:
+        """The golden one is packed, and nearly all of its million slots are empty."""
+        for name in ("broker-5.3.3", "broker-5.3.3-crashed"):
+            data = gzip.decompress((store(name) / "timerwheel.gz").read_bytes())
+            [table] = self.reference(data).values()
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "timerwheel")
+                path.write_bytes(data)
+                rows = plain(self.open(path).table("rocketmq.wheel").to_arrow())
+            assert [{name: row[name] for name in table[0]} for row in rows] == table
+
+    def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]]:
+        rows = [
+            {
+                "position": position, "due_timestamp": micros(time * 1000), "first_position": first, "last_position": last,
+                "count": count, "magic": magic,
+            }
+            for position, time, first, last, count, magic in reference.wheel_slots(data)
+        ]  # fmt: skip
+        return {"rocketmq.wheel": rows}
+
+    def samples(self) -> st.SearchStrategy[bytes]:
+        number = st.integers(-(1 << 31), (1 << 31) - 1)
+        slot = st.tuples(st.integers(0, 1 << 40), WHOLE, WHOLE, number, number)
+        return st.lists(slot, max_size=20).map(lambda slots: b"".join(struct.pack(">qqqii", *each) for each in slots))
+
+    def owns(self, path: Path) -> bool | None:
+        return path.name == "timerwheel"
 
 
 assert store("4.9.8").exists()

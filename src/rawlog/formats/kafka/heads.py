@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,14 @@ from rawlog.status import OK
 _ROW = {name: row for row, name in enumerate(NAMES)}
 
 
+class Summary(NamedTuple):
+    """What can be said of all frames of a window at once, so that it need not be asked of each; true of any part of them too."""
+
+    all_sound: bool
+    attributes: int
+    mixed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Heads:
     """A value a frame for each name in `kernels.heads.NAMES`.
@@ -25,6 +34,7 @@ class Heads:
     """
 
     values: NDArray[np.int64]
+    summary: Summary | None = None
 
     def __getitem__(self, name: str) -> NDArray[np.int64]:
         row: NDArray[np.int64] = self.values[_ROW[name]]
@@ -49,16 +59,26 @@ class Heads:
         test: NDArray[np.bool_] = self.values[STATE] == OK
         return test
 
+    @property
+    def all_sound(self) -> bool:
+        return (self.summary is not None and self.summary.all_sound) or bool(self.sound.all())
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there may be frames of magic 2 among older ones."""
+        return self.summary is None or self.summary.mixed
+
     def any(self, bits: int) -> bool:
         """Whether any frame may have one of these attributes: what none has need not be asked of each."""
-        return bool(int(np.bitwise_or.reduce(self["attributes"])) & int(bits))
+        seen = int(np.bitwise_or.reduce(self["attributes"])) if self.summary is None else self.summary.attributes
+        return bool(seen & int(bits))
 
     def only(self, mask: NDArray[np.bool_]) -> Heads:
         # Rows stay contiguous, or kernels that take them would be compiled once more.
-        return Heads(np.ascontiguousarray(self.values[:, mask]))
+        return Heads(np.ascontiguousarray(self.values[:, mask]), self.summary)
 
     def slice(self, start: int, stop: int) -> Heads:
-        return Heads(self.values[:, start:stop])
+        return Heads(self.values[:, start:stop], self.summary)
 
 
 def heads(frames: Frames, *, check_crc: bool = True) -> Heads:
@@ -69,5 +89,5 @@ def heads(frames: Frames, *, check_crc: bool = True) -> Heads:
 def take(data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], *, check_crc: bool = True) -> Heads:
     """The headers of the frames at these positions, each at least an outline long."""
     values = np.empty((len(NAMES), starts.size), np.int64)
-    take_heads(byte_view(data), starts, stops, check_crc, values)
-    return Heads(values)
+    unsound, attributes, newer, older = take_heads(byte_view(data), starts, stops, check_crc, values)
+    return Heads(values, Summary(unsound == 0, attributes, newer and older))

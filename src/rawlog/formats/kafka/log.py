@@ -81,10 +81,9 @@ def fault(frames: Frames) -> DataError:
 
 def sound(frames: Frames, head: Heads) -> tuple[int, DataError | None]:
     """How many frames come before the first that is not what it says, and what is wrong with that one."""
-    good = head.sound
-    if good.all():
+    if head.all_sound:
         return len(frames), None
-    bad = int(np.argmin(good))
+    bad = int(np.argmin(head.sound))
     return bad, _unsound(frames, head, bad)
 
 
@@ -172,8 +171,11 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     """Runs of frames to decode at a time: of one kind, and small, so that caches hold them and memory stays bounded."""
     if not len(frames):
         return
-    legacy = head["magic"] != MAGIC_V2
     limit = COMPRESSED_PIECE if head.any(CODEC_MASK) else PIECE
+    if not head.mixed and frames.stops[-1] - frames.starts[0] <= limit:
+        yield 0, len(frames)
+        return
+    legacy = head["magic"] != MAGIC_V2
     edges = [0, *(np.flatnonzero(legacy[1:] != legacy[:-1]) + 1).tolist(), len(frames)]
     for first, last in pairwise(edges):
         start = first

@@ -114,14 +114,14 @@ class PartitionWriter:
             self._end_segment()
             self._write(segment_name(base, "snapshot"), self.derivation.snapshot(base))
         self._index = SegmentIndex(base, self._limits)
-        self._file = (self.folder / segment_name(base, "log")).open("xb")
+        self._file = self._open(segment_name(base, "log"))
         self.segments += 1
         self.end_offset = max(self.end_offset, base)
 
     def _end_segment(self) -> None:
         assert self._file is not None
         assert self._index is not None
-        _synced(self._file)
+        self._shut(self._file)
         base = self._index.base
         self._write(segment_name(base, "index"), self._index.index())
         self._write(segment_name(base, "timeindex"), self._index.timeindex())
@@ -141,7 +141,7 @@ class PartitionWriter:
             self._write(EPOCHS, self.derivation.epochs_file())
         if self.topic_id is not None:
             self._write(METADATA, f"version: 0\ntopic_id: {self.topic_id}".encode())
-        sync_directory(self.folder)
+        self._sync()
 
     def abandon(self) -> None:
         """Let go of the open file; what was written is for the caller to remove."""
@@ -149,10 +149,39 @@ class PartitionWriter:
             self._file.close()
             self._file = None
 
+    def _open(self, name: str) -> BinaryIO:
+        return (self.folder / name).open("xb")
+
+    def _shut(self, file: BinaryIO) -> None:
+        _synced(file)
+
+    def _sync(self) -> None:
+        sync_directory(self.folder)
+
     def _write(self, name: str, data: bytes) -> None:
         with (self.folder / name).open("wb") as file:
             file.write(data)
             _sync(file)
+
+
+class Pretence(PartitionWriter):
+    """A writer that only counts: `names` are the files that it would have written beside the log."""
+
+    def __init__(self, *, log_start: int = 0, interval: int = 4096) -> None:
+        super().__init__(Path(), None, log_start=log_start, interval=interval)
+        self.names: list[str] = []
+
+    def _open(self, name: str) -> BinaryIO:
+        return open(os.devnull, "wb")
+
+    def _shut(self, file: BinaryIO) -> None:
+        file.close()
+
+    def _sync(self) -> None:
+        pass
+
+    def _write(self, name: str, data: bytes) -> None:
+        self.names.append(name)
 
 
 def _sync(file: BinaryIO) -> None:
@@ -265,6 +294,7 @@ __all__ = [
     "EPOCHS",
     "METADATA",
     "PartitionWriter",
+    "Pretence",
     "check_topic_id",
     "new_topic_id",
     "refuse_existing",

@@ -76,10 +76,7 @@ class _Payloads:
     base_offsets: NDArray[np.int64]
     base_times: NDArray[np.int64]
     append_times: NDArray[np.int64]
-
-    @property
-    def size(self) -> int:
-        return int((self.stops - self.starts).sum())
+    size: int
 
 
 def decode_columns(
@@ -113,7 +110,10 @@ def decode_columns(
     arrays, count = _decode(payloads, starts, columns)
     counts = head["record_count"]
     if "timestampType" in columns:
-        arrays["timestampType"] = timestamp_types(head.has(Attributes.LOG_APPEND_TIME), counts, count)
+        if head.any(Attributes.LOG_APPEND_TIME):
+            arrays["timestampType"] = timestamp_types(head.has(Attributes.LOG_APPEND_TIME), counts, count)
+        else:
+            arrays["timestampType"] = constant(0, "int", count)
     return Columns(arrays, count, counts)
 
 
@@ -126,6 +126,9 @@ def timestamp_types(kinds: NDArray[Any], counts: NDArray[np.int64], count: int) 
 
 def _check(head: Heads, starts: NDArray[np.int64]) -> None:
     """What can be said of batches by their headers alone; the first one with a fault is named."""
+    usual = not head.mixed and not head.any(CODECS.index("zstd")) and starts.size and head["magic"][0] == MAGIC_V2
+    if usual and head["record_count"].min() >= 0:
+        return
     codecs = head.codec
     faulty = (head["record_count"] < 0) | (codecs >= len(CODECS)) | (head["magic"] != MAGIC_V2)
     if not faulty.any():
@@ -156,7 +159,8 @@ def _payloads(
         np.copyto(append_times, head["max_timestamp"], where=head.has(Attributes.LOG_APPEND_TIME))
     if head.any(CODEC_MASK):
         data, firsts, stops = _decompress(data, firsts, stops, head.codec, counts, limit, total)
-    return _Payloads(data, firsts, stops, counts, head["base_offset"], head["base_timestamp"], append_times)
+    size = int((stops - firsts).sum())
+    return _Payloads(data, firsts, stops, counts, head["base_offset"], head["base_timestamp"], append_times, size)
 
 
 def _decompress(

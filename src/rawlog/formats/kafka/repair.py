@@ -7,8 +7,8 @@ would: at the first damage, and all later segments with it. `strict` refuses.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,15 @@ from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2
-from rawlog.formats.kafka.partition_writer import PartitionWriter, staged
+from rawlog.formats.kafka.partition_writer import PartitionWriter, Pretence, staged
 from rawlog.formats.kafka.paths import split
+from rawlog.formats.kafka.quarantine import Quarantine
 from rawlog.formats.kafka.rebuild import keep_beside, keep_times, segments_of
 from rawlog.formats.kafka.salvage import HUGE, Chosen, Found, choose, find_sound, patched
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
-from rawlog.storage import Source, is_remote, local_path
+from rawlog.storage import Source, is_remote, local_path, new_directory
 from rawlog.tables import RECORDS
 
 POLICIES = ("salvage", "broker", "strict")
@@ -58,6 +59,10 @@ class Report(Account):
     ranges: list[Range] = field(default_factory=list)
     #: First and last of every run of offsets that was there, or must have been, and is not any more; the last is None where nothing tells.
     lost: list[tuple[int, int | None]] = field(default_factory=list)
+    #: The files that were made anew from the log.
+    rebuilt: list[str] = field(default_factory=list)
+    #: Records that can still be read in what was cut, put aside.
+    records_aside: int = 0
     bytes_kept: int = 0
     bytes_cut: int = 0
     bytes_added: int = 0
@@ -80,6 +85,10 @@ class Report(Account):
             made.append(
                 f"lost offsets {first} to {last}" if last is not None else f"lost offsets from {first} on, perhaps"
             )
+        if self.rebuilt:
+            made.append(f"rebuilt {', '.join(self.rebuilt)}")
+        if self.records_aside:
+            made.append(f"{self.records_aside:,} records of what was cut can be read, and are put aside")
         made.append(f"{self.bytes_kept:,} bytes kept, {self.bytes_cut:,} cut")
         return made
 
@@ -96,8 +105,8 @@ def repair_partition(
 ) -> Report:
     """Write a mended copy of a partition's directory to `target`, everything derived made anew.
 
-    `quarantine` is a directory for the bytes that were cut. With `dry_run` nothing is written. CorruptError under the policy `strict`
-    if anything would be cut or changed.
+    `quarantine` is a new directory for the bytes that were cut, and for the records in them that can be read. With `dry_run` nothing is
+    written. CorruptError under the policy `strict` if anything would be cut or changed.
     """
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
@@ -106,22 +115,25 @@ def repair_partition(
     report = Report(str(path), policy)
     segments = segments_of(files)
     if dry_run:
-        with tempfile.TemporaryDirectory() as scratch:
-            _mend(segments, Path(scratch), limits, report, None)
+        pretence = Pretence(log_start=segments[0].place.start_offset or 0, interval=limits.index_interval_bytes)
+        _mend(segments, pretence, report, None)
+        report.rebuilt = sorted(pretence.names)
         return report
-    with staged(path.parent, overwrite=overwrite) as stage:
+    with ExitStack() as stack:
+        aside = None if quarantine is None else Quarantine(stack.enter_context(new_directory(quarantine)))
+        stage = stack.enter_context(staged(path.parent, overwrite=overwrite))
         folder = stage / path.name
         folder.mkdir()
-        _mend(segments, folder, limits, report, None if quarantine is None else Path(os.fspath(quarantine)))
+        start = segments[0].place.start_offset or 0
+        writer = PartitionWriter(folder, None, interval=limits.index_interval_bytes, log_start=start)
+        _mend(segments, writer, report, aside)
+        report.rebuilt = sorted(one.name for one in folder.iterdir() if one.suffix != ".log")
         keep_beside(files, folder)
         keep_times(segments, folder)
     return report
 
 
-def _mend(segments: list[File], folder: Path, limits: Limits, report: Report, aside: Path | None) -> None:
-    writer = PartitionWriter(
-        folder, None, interval=limits.index_interval_bytes, log_start=segments[0].place.start_offset or 0
-    )
+def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None) -> None:
     bases = [one.place.start_offset or 0 for one in segments]
     ended = False
     mend = _Mend(writer, report, aside)
@@ -130,6 +142,8 @@ def _mend(segments: list[File], folder: Path, limits: Limits, report: Report, as
             if ended:
                 report.ranges.append(Range(segment.path, 0, segment.size, "cut", "behind the first damage"))
                 report.bytes_cut += segment.size
+                if aside is not None:
+                    mend.put_aside(segment)
                 continue
             is_last = number == len(segments) - 1
             ended = mend.segment(segment, bases[number], HUGE if is_last else bases[number + 1], is_last)
@@ -144,7 +158,7 @@ def _mend(segments: list[File], folder: Path, limits: Limits, report: Report, as
 class _Mend:
     """A partition on its way, segment by segment."""
 
-    def __init__(self, writer: PartitionWriter, report: Report, aside: Path | None) -> None:
+    def __init__(self, writer: PartitionWriter, report: Report, aside: Quarantine | None) -> None:
         self.writer, self.report, self.aside = writer, report, aside
         self.epoch = -1
         self.damage: list[tuple[int, int | None]] = []
@@ -230,12 +244,16 @@ class _Mend:
             return
         ranges.append(Range(file.path, start, stop, action, reason, offsets))
 
+    def put_aside(self, file: File) -> None:
+        """Keep a whole segment that is cut."""
+        data = _bytes_of(file)
+        self._aside(file, data, 0, data.size)
+
     def _aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
         """Keep what was cut, never mixed in."""
-        if self.aside is not None and data[start:stop].any():
-            self.aside.mkdir(parents=True, exist_ok=True)
-            name = f"{split(file.path)[1]}.{start}-{stop}.cut"
-            (self.aside / name).write_bytes(data[start:stop].tobytes())
+        if self.aside is not None:
+            self.aside.keep(split(file.path)[1], data, start, stop, file.place)
+            self.report.records_aside = self.aside.records
 
     def _write(self, file: File, data: Bytes, found: Found, chosen: Chosen, *, mend_epochs: bool = True) -> None:
         """Batches in their order, a run that stands together at a time."""

@@ -30,6 +30,7 @@ RECORD = ("key", "value", "timestamp", "timestampType", "headers", "producer_id"
           "is_transactional", "is_control")  # fmt: skip
 #: Differences of one partition that become findings each; behind them one tells how many more there are.
 MOST = 1000
+PLURAL = {"batch": "batches", "record": "records"}
 
 
 @dataclass(slots=True)
@@ -120,9 +121,9 @@ def compare(replicas: Replicas) -> _Comparison:
     for one in batches.items:
         assert one.start is not None
         assert one.stop is not None
-        if one.columns == (EPOCH,):
+        if EPOCH in one.columns:
             result.epochs.append(one)
-        elif one.start < stop and (one.stop > start or one.change is Change.DIFFERS):
+        if one.columns != (EPOCH,) and one.start < stop and (one.stop > start or one.change is Change.DIFFERS):
             unlike.append(one)
     if unlike or batches.unlisted:
         first = max(start, min((one.start or 0 for one in unlike), default=start))
@@ -145,7 +146,7 @@ def _mark(compared: _Comparison, one: Difference, message: str, **more: Any) -> 
 
 def _span(one: Difference) -> str:
     assert one.stop is not None
-    many = f"{one.count:,} {one.what}{'' if one.count == 1 else 's'}"
+    many = f"{one.count:,} {one.what if one.count == 1 else PLURAL[one.what]}"
     return many if one.count == 1 else f"{many} up to offset {one.stop - 1:,}"
 
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from rawlog import columns
 from rawlog.format import File
-from rawlog.formats.rocketmq import COMMIT_LOG, config, text
+from rawlog.formats.rocketmq import COMMIT_LOG, config
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
-from rawlog.formats.rocketmq.kernels import text as text_kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     DELAY_LEVELS_MS,
@@ -27,6 +26,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.reader import Messages
 from rawlog.formats.rocketmq.text import escaped
+from rawlog.status import Status
 from rawlog.walk import walk
 
 Queue = tuple[str, int]
@@ -89,10 +89,8 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
         return
     flags = rows[kernels.F_SYS_FLAG]
     transaction = flags & TRANSACTION_MASK
-    properties, sizes = rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE]
-    special = text.special(rows.data, properties, sizes)
-    tags = np.empty(len(rows), np.int64)
-    derive.hash_tags(rows.data, special, tags)
+    indexed = transaction != TRANSACTION_MASK if with_keys else np.zeros(len(rows), np.bool_)
+    tags, multiple = _hash(rows, indexed, into)
     topics = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]).dictionary_encode()
     names = [escaped(name) for name in topics.dictionary.to_pylist()]
     codes: NDArray[np.int64] = np.asarray(topics.indices, np.int64)
@@ -108,10 +106,39 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
         into.batch_topics.update(names[code] for code in np.unique(codes[(flags & BATCH_MASK) == BATCH_MASK]).tolist())
     dispatched = (transaction == 0) | (transaction == SysFlag.COMMIT)
     _spread(names, codes, rows[kernels.F_QUEUE_ID], dispatched, units, into)
-    if b"INNER_MULTI_QUEUE_OFFSET" in rows.data.tobytes():
-        _multi_dispatch(rows, dispatched, units, into)
-    if with_keys:
-        _keys(rows, special, transaction != TRANSACTION_MASK, into)
+    if multiple.any():
+        _multi_dispatch(rows, dispatched & multiple, units, into)
+
+
+def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Tag hashes, and which messages may belong to several queues; the keys of those `indexed` go to `into`."""
+    tags, multiple = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
+    strings = rows[kernels.F_PROPERTIES_SIZE]
+    # A few keys a message first: memory that is never touched costs too. Then as many as there can be.
+    for room in (4 * len(rows), int(strings.sum()) + 2 * len(rows)):
+        hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
+        count, _, status = derive.derive_rows(
+            rows.data,
+            rows[kernels.F_PROPERTIES],
+            strings,
+            rows[kernels.F_TOPIC],
+            rows[kernels.F_TOPIC_SIZE],
+            indexed,
+            rows[kernels.F_PHYSICAL],
+            rows[kernels.F_STORE_TIME],
+            tags,
+            hashes,
+            addresses,
+            times,
+            multiple,
+        )
+        if status == Status.OK:
+            break
+    assert status == Status.OK, "room for fewer keys than their bytes can hold"
+    into.hashes.append(hashes[:count].copy())
+    into.addresses.append(addresses[:count].copy())
+    into.times.append(times[:count].copy())
+    return tags, multiple
 
 
 def _spread(
@@ -186,27 +213,6 @@ def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArra
                 unit = units[:, numbers[index] : numbers[index] + 1].copy()
                 unit[U_OFFSET] = offset
                 into.units.setdefault((name, 0), []).append(unit)
-
-
-def _keys(rows: Messages, special: NDArray[np.int64], take: NDArray[np.bool_], into: Derived) -> None:
-    room = int(np.maximum(special[text_kernels.S_KEYS_SIZE], 0).sum()) + 2 * len(rows) + 1
-    hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
-    count, _, status = derive.hash_keys(
-        rows.data,
-        rows[kernels.F_TOPIC],
-        rows[kernels.F_TOPIC_SIZE],
-        special,
-        take,
-        rows[kernels.F_PHYSICAL],
-        rows[kernels.F_STORE_TIME],
-        hashes,
-        addresses,
-        times,
-    )
-    assert status == 0, "room for fewer keys than their bytes can hold"
-    into.hashes.append(hashes[:count].copy())
-    into.addresses.append(addresses[:count].copy())
-    into.times.append(times[:count].copy())
 
 
 def commit_logs(files: Iterable[File]) -> list[File]:

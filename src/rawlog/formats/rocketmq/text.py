@@ -56,14 +56,6 @@ def texts(
     return as_text(columns.spans(data, starts, sizes, valid))
 
 
-def special(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where the well-known properties of messages stand (`kernels.S_KEYS` …), a size of -1 for one that is not there."""
-    assert not starts.size or data.size >= kernels.BLOCK, "less than a message"
-    found = np.empty((kernels.SPECIAL, starts.size), np.int64)
-    kernels.find_special(data, starts, sizes, found)
-    return found
-
-
 class Filled:
     """The columns of any size of a run of messages, filled by one pass over them.
 

@@ -31,7 +31,8 @@ from rawlog.status import Status
 def scan_timer_log(data: Bytes, kind: int) -> Frames:
     """Units of 52 bytes; a blank one covers the rest of the file."""
     rows = TIMER_UNIT.view(np.ascontiguousarray(data))
-    frames = fixed_frames(data, TIMER_UNIT, rows["size"] == TIMER_UNIT.size, kind)
+    # A blank one may be as large as a unit; its magic stands in the same place.
+    frames = fixed_frames(data, TIMER_UNIT, (rows["size"] == TIMER_UNIT.size) & (rows["magic"] != MAGIC_BLANK), kind)
     left = data[frames.reached :]
     if frames.status in (Status.BAD_VALUE, Status.TRUNCATED) and left.size >= TIMER_BLANK.size:
         blank = np.frombuffer(bytes(left[: TIMER_BLANK.size]), TIMER_BLANK.dtype)[0]
@@ -45,6 +46,7 @@ def scan_timer_log(data: Bytes, kind: int) -> Frames:
 def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """Rows of `rocketmq.timers`."""
     keep = frames.sizes == TIMER_UNIT.size
+    keep[keep] = TIMER_UNIT.take(frames.data, frames.starts[keep])["magic"] != MAGIC_BLANK
     rows, count = TIMER_UNIT.take(frames.data, frames.starts[keep]), int(keep.sum())
     written = rows["write_timestamp"].astype(np.int64)
     positions = frames.positions[keep] + (want.file.place.start_offset or 0)

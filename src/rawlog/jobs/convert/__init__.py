@@ -17,7 +17,7 @@ from rawlog.account import Account
 from rawlog.errors import AccessError, OptionError
 from rawlog.format import File, Keep
 from rawlog.frames import Frames
-from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet
+from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.rows import Loss, Part, Rows, plan, read_all
@@ -233,7 +233,10 @@ class Convert(Job[Written, Converted]):
         assert sift is not None
         path = f"{folder}/{task.name}"
         made_directory(path)
-        account = sift(task.files, path, self._keep(), self.target.options)
+        try:
+            account = sift(task.files, path, self._keep(), self.target.options)
+        except OSError as error:
+            raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
         return Written(split.number, Share(folder, getattr(account, "records", 0), path), account=account)
 
@@ -386,6 +389,4 @@ def _move_in(folders: list[Path], target: Path, *, overwrite: bool) -> None:
         for folder in folders:
             replace_directory(folder, target / folder.name)
     except OSError as error:
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{target}: {error.strerror or error}") from None
+        raise unwritable(str(target), error) from None

@@ -110,7 +110,12 @@ def made_directory(folder: str) -> None:
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            raise AccessError(f"{folder}: {error.strerror or error}") from None
+            raise unwritable(folder, error) from None
+
+
+def unwritable(path: str, error: OSError) -> AccessError:
+    """What the system said, as an error of ours."""
+    return error if isinstance(error, AccessError) else AccessError(f"{path}: {error.strerror or error}")
 
 
 # Plain files -------------------------------------------------------------------------------------------------------
@@ -185,9 +190,7 @@ class FileOutlet(Outlet):
                     file.write(lines.render(batch))
                     rows += batch.num_rows
         except OSError as error:
-            if isinstance(error, AccessError):
-                raise
-            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+            raise unwritable(self.path, error) from None
         return rows
 
     def join(self, shares: Sequence[Share]) -> None:
@@ -211,7 +214,7 @@ class FileOutlet(Outlet):
         try:
             replace_directory(whole, Path(self.path))
         except OSError as error:
-            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+            raise unwritable(self.path, error) from None
 
     def _join_remote(self, filled: Sequence[Share], names: Sequence[str]) -> None:
         """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
@@ -269,6 +272,8 @@ class FormatOutlet(Outlet):
             told = make(passage)
         except LossError:
             return Share(folder, passage.rows, None, passage.lost, refused=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
         return Share(folder, passage.rows, told, passage.lost)
 
     def join(self, shares: Sequence[Share]) -> None:
@@ -281,7 +286,7 @@ class FormatOutlet(Outlet):
             Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             replace_directory(Path(share.told), Path(self.path))
         except OSError as error:
-            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+            raise unwritable(self.path, error) from None
 
 
 class SharedOutlet(FormatOutlet):

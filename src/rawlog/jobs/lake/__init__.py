@@ -143,7 +143,8 @@ class Lake:
                     return load_catalog(catalog)
                 except Exception as error:
                     raise OptionError(f"catalog {catalog!r}: {_line(error)}") from None
-            loaded = SqlCatalog(CATALOG_NAME, uri=f"sqlite:///{file}?timeout={LOCKED}", warehouse=self.location)
+            uri = f"sqlite:///{file}?timeout={LOCKED}"
+            loaded = SqlCatalog(CATALOG_NAME, uri=uri, warehouse=self.location, **_object_store())
             loaded.list_namespaces()
             return loaded
 
@@ -389,6 +390,13 @@ def known_tables() -> dict[str, Table]:
     """Every table that a lake may hold, by its name there."""
     every: Iterable[Table] = (*COMMON, JOBS, *registry.tables().values())
     return {lake_name(table): table for table in every}
+
+
+def _object_store() -> dict[str, str]:
+    """Where the environment says that S3 is. Credentials are not passed on: PyIceberg finds them as pyarrow does."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return {key: value for key, value in (("s3.endpoint", endpoint), ("s3.region", region)) if value}
 
 
 def unit_mark(unit: str) -> str:

@@ -289,7 +289,8 @@ class Restore(Job[Part, Result]):
         for number in range(topic.partitions):
             content = offer.partitions.get((topic.source, number))
             if content is None:
-                self.account.missing.append(f"{topic.name}-{number}")
+                if self._carries_batches:  # rows do not tell of a partition that has none
+                    self.account.missing.append(f"{topic.name}-{number}")
                 continue
             if asked.partitions_only:
                 refuse_existing(self.target / f"{topic.name}-{number}", asked.overwrite)

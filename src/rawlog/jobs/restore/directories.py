@@ -93,7 +93,7 @@ def offered(tree: Tree, until: int | None, errors: str, named: Sequence[str]) ->
         known = offer.state.topic_ids.get(topic) if offer.state is not None else None
         stray = offer.state is not None and (known is None or (found is not None and found != known))
         if stray and topic not in named:
-            why = "the cluster does not know the topic" if known is None else "it is of a topic that was deleted"
+            why = "the cluster did not know the topic" if known is None else "it is of a topic that was deleted"
             offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} takes it all the same")
             del offer.partitions[topic, number]
         elif found is not None:

@@ -100,11 +100,13 @@ def take_legacy(data: Any, start: Any, stop: Any, with_crc: Any, out: Any, index
 
 
 @kernel
-def take_heads(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) -> None:
+def take_heads(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) -> Any:
     """Fill a column of `out` for every frame; its row STATE says whether the frame is one: OK, BAD_MAGIC, BAD_LENGTH, BAD_CRC.
 
     Without `with_crc` checksums count as right. The spans must lie inside the data.
+    -> (frames that are none, attributes of any frame, whether any is of magic 2, whether any is not)
     """
+    unsound, attributes, newer, older = np.int64(0), np.int64(0), False, False
     for index in range(starts.size):
         start, stop = np.int64(starts[index]), np.int64(stops[index])
         for row in range(out.shape[0]):
@@ -113,8 +115,15 @@ def take_heads(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) -> N
         magic = read_i8(data, start + _MAGIC)
         out[MAGIC, index] = magic
         if magic == MAGIC_V2:
+            newer = True
             out[STATE, index] = take_v2(data, start, stop, with_crc, out, index)
-        elif magic == 0 or magic == 1:
-            out[STATE, index] = take_legacy(data, start, stop, with_crc, out, index)
         else:
-            out[STATE, index] = BAD_MAGIC
+            older = True
+            if magic == 0 or magic == 1:
+                out[STATE, index] = take_legacy(data, start, stop, with_crc, out, index)
+            else:
+                out[STATE, index] = BAD_MAGIC
+        attributes |= out[ATTRIBUTES, index]
+        if out[STATE, index] != OK:
+            unsound += 1
+    return unsound, attributes, newer, older

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 
 from rawlog.formats.rocketmq.kernels.text import (
-    S_KEYS,
-    S_KEYS_SIZE,
-    S_TAGS,
-    S_TAGS_SIZE,
-    S_UNIQUE,
-    S_UNIQUE_SIZE,
+    KEYS_WORD,
+    TAGS_WORD,
+    UNIQUE_WORD,
+    WORD,
+    masks_of,
+    name_word,
+    next_pair,
 )
 from rawlog.formats.rocketmq.layouts import INDEX_ENTRY, NAME_VALUE, PAIR_END
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.ints import write_i32, write_i64
+from rawlog.kernels.ints import read_u32, write_i32, write_i64
 from rawlog.status import FULL, OK
 
 SPACE, HASH_SIGN, REPLACEMENT = 32, 35, 0xFFFD
@@ -28,6 +29,9 @@ STATE = 6
 """What `append_keys` keeps of a file, by place: as the fields of its header, count from 1."""
 X_BEGIN_TIME, X_END_TIME, X_BEGIN, X_END, X_USED, X_COUNT = range(STATE)
 ALL = 0xFFFFFFFF
+ASCII_WORD, FOUR = 0x80808080, 4
+POWER_2, POWER_3, POWER_4 = 31**2, 31**3, 31**4
+MULTI_WORD, MULTI_SIZE = int.from_bytes(b"INNER_MU", "big"), len("INNER_MULTI_QUEUE_OFFSET")
 
 
 @inline
@@ -40,6 +44,14 @@ def step(value: Any, unit: Any) -> Any:
 def hash_utf8(data: Any, start: Any, stop: Any, value: Any) -> Any:
     """Java's string hash, gone on with over UTF-8 text as the UTF-16 units it stands for; 32 bits without sign."""
     position = np.int64(start)
+    while stop - position >= FOUR:
+        # Four characters of ASCII at once: their products do not wait for one another.
+        word = read_u32(data, position)
+        if word & ASCII_WORD:
+            break
+        value = value * POWER_4 + (word >> 24) * POWER_3 + ((word >> 16) & 0xFF) * POWER_2
+        value = (value + ((word >> 8) & 0xFF) * 31 + (word & 0xFF)) & ALL
+        position += FOUR
     while position < stop:
         byte = np.int64(data[position])
         position += 1
@@ -89,58 +101,72 @@ def index_hash(value: Any) -> Any:
 
 
 @kernel
-def hash_tags(data: Any, special: Any, out: Any) -> None:
-    """The tag hash of every message, 0 without a tag."""
-    for row in range(out.size):
-        size = np.int64(special[S_TAGS_SIZE, row])
-        start = np.int64(special[S_TAGS, row])
-        out[row] = signed(hash_utf8(data, start, start + size, np.int64(0))) if size > 0 else np.int64(0)
-
-
-@kernel
-def hash_keys(
+def derive_rows(
     data: Any,
+    properties: Any,
+    properties_sizes: Any,
     topics: Any,
     topic_sizes: Any,
-    special: Any,
     take: Any,
     physical: Any,
     times: Any,
+    tags: Any,
     hashes: Any,
     addresses: Any,
     stored: Any,
+    multiple: Any,
 ) -> Any:
-    """The keys that an index holds of messages, in its order: UNIQ_KEY, then every piece of KEYS. -> (count, row, status)"""
-    count = 0
+    """The tag hash of every message, 0 without a tag, and the keys that an index holds of those to `take`. -> (count, row, status)
+
+    Keys stand in the order of the index: UNIQ_KEY, then every piece of KEYS; FULL: no room for those of the next message. `multiple` tells
+    which messages may have a number in several queues.
+    """
+    count = np.int64(0)
     for row in range(topics.size):
-        if not take[row]:
+        piece = np.int64(properties[row])
+        end = piece + np.int64(properties_sizes[row])
+        keys_at, keys, unique_at, unique = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        tags[row], multiple[row], block = 0, False, piece
+        ones, twos, _ = masks_of(data, block, end)
+        while piece < end:
+            middle, stop, block, ones, twos, _ = next_pair(data, end, block, ones, twos)
+            size = middle - piece
+            if size > 0 and stop - middle > 1:
+                word = name_word(data, piece, size)
+                if size == FOUR:
+                    if word == KEYS_WORD:
+                        keys_at, keys = middle + 1, stop - middle - 1
+                    elif word == TAGS_WORD:
+                        tags[row] = signed(hash_utf8(data, middle + 1, stop, np.int64(0)))
+                elif size == WORD:
+                    if word == UNIQUE_WORD:
+                        unique_at, unique = middle + 1, stop - middle - 1
+                elif size == MULTI_SIZE and word == MULTI_WORD:
+                    multiple[row] = True
+            piece = stop + 1
+        if not take[row] or unique + keys == 0:
             continue
-        unique, keys = np.int64(special[S_UNIQUE_SIZE, row]), np.int64(special[S_KEYS_SIZE, row])
-        if unique <= 0 and keys <= 0:
-            continue
+        if hashes.size - count < 2 + keys // 2:
+            return count, row, FULL
         start = np.int64(topics[row])
         front = step(hash_utf8(data, start, start + np.int64(topic_sizes[row]), np.int64(0)), HASH_SIGN)
-        if hashes.size - count < 1 + max(np.int64(0), keys):
-            return count, row, FULL
+        first = count
         if unique > 0:
-            start = np.int64(special[S_UNIQUE, row])
-            hashes[count] = index_hash(hash_utf8(data, start, start + unique, front))
-            addresses[count] = physical[row]
-            stored[count] = times[row]
+            hashes[count] = index_hash(hash_utf8(data, unique_at, unique_at + unique, front))
             count += 1
-        piece = np.int64(special[S_KEYS, row])
-        end = piece + keys
-        position = piece
-        while position <= end and keys > 0:
-            if position == end or data[position] == SPACE:
-                if position > piece:
-                    hashes[count] = index_hash(hash_utf8(data, piece, position, front))
-                    addresses[count] = physical[row]
-                    stored[count] = times[row]
-                    count += 1
-                piece = position + 1
-            position += 1
-    return count, topics.size, OK
+        piece, end = keys_at, keys_at + keys
+        while piece < end:
+            stop = piece
+            while stop < end and data[stop] != SPACE:
+                stop += 1
+            if stop > piece:
+                hashes[count] = index_hash(hash_utf8(data, piece, stop, front))
+                count += 1
+            piece = stop + 1
+        for index in range(first, count):
+            addresses[index] = physical[row]
+            stored[index] = times[row]
+    return count, np.int64(topics.size), OK
 
 
 @kernel

@@ -17,9 +17,6 @@ KEYS_WORD = int.from_bytes(b"KEYS", "big")
 TAGS_WORD = int.from_bytes(b"TAGS", "big")
 UNIQUE_WORD = int.from_bytes(b"UNIQ_KEY", "big")
 WORD = 8
-SPECIAL = 6
-"""Rows of the array for the well-known properties: start and size of KEYS, TAGS, UNIQ_KEY."""
-S_KEYS, S_KEYS_SIZE, S_TAGS, S_TAGS_SIZE, S_UNIQUE, S_UNIQUE_SIZE = range(SPECIAL)
 LOWER_HEX = np.frombuffer(b"0123456789abcdef", np.uint8).astype(np.int64)
 HOST_TEXT_V4, HOST_TEXT_V6 = len("255.255.255.255:-2147483648"), len("[" + "ffff:" * 8 + "]:-2147483648")
 """Bytes that a host takes as text at most."""
@@ -134,39 +131,6 @@ def name_word(data: Any, name: Any, size: Any) -> Any:
     for index in range(min(size, WORD)):
         word = (word << 8) | np.int64(data[name + index])
     return word
-
-
-@inline
-def note_special(word: Any, name_size: Any, value: Any, value_size: Any, special: Any, row: Any) -> None:
-    """Remember where the value of a well-known property stands; the last of a name counts."""
-    if name_size == 4:
-        if word == KEYS_WORD:
-            special[S_KEYS, row] = value
-            special[S_KEYS_SIZE, row] = value_size
-        elif word == TAGS_WORD:
-            special[S_TAGS, row] = value
-            special[S_TAGS_SIZE, row] = value_size
-    elif name_size == WORD and word == UNIQUE_WORD:
-        special[S_UNIQUE, row] = value
-        special[S_UNIQUE_SIZE, row] = value_size
-
-
-@kernel
-def find_special(data: Any, starts: Any, sizes: Any, special: Any) -> None:
-    """Only the well-known properties of each row: start and size, the size -1 where there is none."""
-    for row in range(starts.size):
-        piece, end = np.int64(starts[row]), np.int64(starts[row]) + np.int64(sizes[row])
-        special[S_KEYS_SIZE, row] = -1
-        special[S_TAGS_SIZE, row] = -1
-        special[S_UNIQUE_SIZE, row] = -1
-        block = piece
-        ones, twos, _ = masks_of(data, block, end)
-        while piece < end:
-            middle, stop, block, ones, twos, _ = next_pair(data, end, block, ones, twos)
-            if middle > piece and stop - middle > 1:
-                size = middle - piece
-                note_special(name_word(data, piece, size), size, middle + 1, stop - middle - 1, special, row)
-            piece = stop + 1
 
 
 @inline

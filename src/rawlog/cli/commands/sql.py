@@ -1,0 +1,157 @@
+"""`rawlog sql`: a prompt that keeps its session."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rawlog.cli import asking, options, output
+from rawlog.cli.errors import DONE, code_of, say
+from rawlog.cli.prompt import Completer, Prompt, script
+from rawlog.errors import OptionError, RawlogError, unknown
+
+if TYPE_CHECKING:
+    from rawlog.sql.engine import Engine
+
+COMMANDS = {
+    ".tables": "the tables",
+    ".schema": "the columns of a table: .schema kafka.batches",
+    ".functions": "rawlog's own functions",
+    ".mode": "how answers are printed: table, json, csv",
+    ".help": "this list",
+    ".quit": "leave (or Ctrl-D)",
+}
+SAME = {"\\dt": ".tables", "\\l": ".tables", "\\df": ".functions", "\\?": ".help", "\\h": ".help", "\\q": ".quit", ".exit": ".quit"}
+MODES = {"table": None, "json": "as_json", "csv": "as_csv"}
+
+
+class Session:
+    """What a prompt does with each line: answers are printed as the options, or `.mode`, say."""
+
+    def __init__(self, engine: Engine, given: dict[str, Any]) -> None:
+        self.engine, self.given = engine, given
+        self.is_terminal = output.is_terminal()
+        self._stop = threading.Event()
+
+    def run(self, line: str) -> bool:
+        """Obey a command or answer a statement; False to leave. RawlogError if it is not understood or cannot be answered."""
+        if line.startswith((".", "\\")):
+            return self._obey(line.rstrip(";").split())
+        self.engine.refresh()
+        began = time.monotonic()
+        count = self._interruptible(lambda: asking.show(self.given, self.engine.ask(line), self._stop.is_set))
+        output.flush()
+        if self.is_terminal and sys.stdin.isatty():
+            say_quietly(f"({count:,} row{'' if count == 1 else 's'}, {time.monotonic() - began:.1f} s)")
+        return True
+
+    def _interruptible(self, work: Callable[[], int]) -> int:
+        """Run in a thread, so that Ctrl-C reaches this one and cancels what runs there. OptionError if it did."""
+        self._stop.clear()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(work)
+            while not running.done():
+                try:
+                    wait([running], 0.2)
+                except KeyboardInterrupt:
+                    self._stop.set()
+                    self.engine.cancel()
+        if self._stop.is_set():
+            raise OptionError("cancelled")
+        return running.result()
+
+    def _obey(self, words: list[str]) -> bool:
+        name, given = SAME.get(words[0], words[0]), words[1:]
+        if name == "\\d":
+            name = ".schema" if given else ".tables"
+        if name == ".quit":
+            return False
+        if name == ".tables":
+            self._print(*self.engine.names())
+        elif name == ".schema":
+            self._schema(given)
+        elif name == ".functions":
+            from rawlog.sql.functions import LIBRARY
+
+            self._print(*(f"{one.name}({', '.join(one.arguments)}) -> {one.gives}: {one.about}" for one in LIBRARY))
+        elif name == ".mode":
+            self._mode(given)
+        elif name == ".help":
+            self._print(*(f"{name:<11} {about}" for name, about in COMMANDS.items()), "Statements end in ;")
+        else:
+            raise unknown("command", words[0], [*COMMANDS, *SAME])
+        return True
+
+    def _schema(self, given: list[str]) -> None:
+        tables = {".".join(name): view.table for name, view in self.engine.views.items()}
+        for name in given or sorted(tables):
+            if name.lower() not in tables:
+                raise unknown("table", name, tables)
+            table = tables[name.lower()]
+            width = max(map(len, table.names))
+            self._print(name, *(f"  {column.name:<{width}}  {column.type:<9}  {column.note}".rstrip() for column in table.columns))
+
+    def _mode(self, given: list[str]) -> None:
+        if len(given) != 1 or given[0] not in MODES:
+            raise OptionError(f".mode: {', '.join(MODES)} expected")
+        self.given |= {"raw": False, "template": None, "arrow": False, "as_json": False, "as_csv": False, "delimiter": None}
+        if (option := MODES[given[0]]) is not None:
+            self.given[option] = True
+
+    def _print(self, *lines: str) -> None:
+        output.write("".join(f"{line}\n" for line in lines).encode())
+        output.flush()
+
+
+def say_quietly(text: str) -> None:
+    """A word behind an answer, which no pipe sees."""
+    click.echo(click.style(text, dim=True), err=True)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="PATH...")
+@asking.asking
+@click.pass_context
+def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:
+    """A prompt for SQL over PATHs that keeps its session.
+
+    Statements end in ; and may go over several lines. Tab completes names of tables, columns and functions, Ctrl-C cancels what runs,
+    Ctrl-D leaves; .help lists the commands. What is not typed is read as a script, which ends at the first error with its exit code.
+
+    \b
+    rawlog sql kafka-logs/ lake=out/lake
+    echo 'SELECT count(*) FROM records; SELECT * FROM findings;' | rawlog sql kafka-logs/ --json
+    """
+    with asking.open_engine(given, paths) as engine:
+        session = Session(engine, given)
+        if not sys.stdin.isatty():
+            ctx.exit(_run_script(session, script(iter(sys.stdin.readline, ""))))
+        tables = {".".join(name): view.table.names for name, view in engine.views.items()}
+        with Prompt(Completer(tables, engine.functions, [*COMMANDS, *SAME, "\\d"])) as prompt:
+            say_quietly(f"{len(tables)} tables; .help tells the rest")
+            for line in prompt.read():
+                try:
+                    if not session.run(line):
+                        break
+                except RawlogError as error:
+                    output.flush()
+                    say(str(error))
+    ctx.exit(DONE)
+
+
+def _run_script(session: Session, lines: Iterator[str]) -> int:
+    for line in lines:
+        try:
+            if not session.run(line):
+                break
+        except RawlogError as error:
+            output.flush()
+            say(str(error))
+            return code_of(error)
+    return DONE
