@@ -66,6 +66,7 @@ def _table(table: Table) -> str:
 
 def rules(family: Family) -> str:
     found = [*family.all_group_rules, *family.all_rules]
+    found += family.replica_rules() if family.replica_rules is not None else ()
     for one in family.formats:
         found += [*_framing(one), *one.all_rules]
     rows = []

@@ -187,7 +187,8 @@ class Format:
     explain: Callable[[Frames, File], list[Node]] | None = None
     #: (head, file) -> the parts of the file's own header.
     explain_header: Callable[[bytes, File], list[Node]] | None = None
-    #: (file, its group's files) -> facts from the whole group that decoding needs (aborted transactions …).
+    #: (file, its group's files) -> facts from the whole group that decoding needs (aborted transactions …). Their `last_stable_offset`,
+    #: if they have one, is where rows begin that may still change: a stream stops there.
     context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
     #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
     floor: Callable[[File, Sequence[File]], int | None] | None = None

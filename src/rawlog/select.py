@@ -93,9 +93,12 @@ class Selection:
             return False
         if place.topic is None:
             return True
-        if self.topics and not any(fnmatch.fnmatchcase(place.topic, pattern) for pattern in self.topics):
+        return self._takes_topic(place.topic)
+
+    def _takes_topic(self, name: str) -> bool:
+        if self.topics and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.topics):
             return False
-        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, place.topic) is not None
+        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, name) is not None
 
     def takes_frames(self, spans: Spans) -> NDArray[np.bool_] | None:
         """Which frames may hold wanted rows; None for all of them."""
@@ -198,15 +201,10 @@ class Selection:
                 tests.append(pc.less(low, self.until))
         if self.key is not None:
             tests.append(pc.equal(batch.column("key"), pa.scalar(self.key, batch.schema.field("key").type)))
-        if self.topics and "topic" in batch.schema.names:
+        if (self.topics or self.topic_pattern) and "topic" in batch.schema.names:
             topic = batch.column("topic").dictionary_encode()
-            keep = [
-                name is not None and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.topics)
-                for name in topic.dictionary.to_pylist()
-            ]
+            keep = [name is not None and self._takes_topic(name) for name in topic.dictionary.to_pylist()]
             tests.append(pa.array(keep, pa.bool_()).take(topic.indices))
-        if self.topic_pattern and "topic" in batch.schema.names:
-            tests.append(pc.match_substring_regex(batch.column("topic"), f"^(?:{self.topic_pattern})$"))
         if self.partitions and "partition" in batch.schema.names:
             tests.append(pc.is_in(batch.column("partition"), pa.array(self.partitions, pa.int32())))
         if self.where is not None:

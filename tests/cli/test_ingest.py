@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 
 import rawlog
-from tests.jobs.recordings import damage, expected, held, record, stored
+from rawlog.jobs.ingest import Ingested
+from tests.jobs.recordings import damage, expected, held, ingest, record, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +81,7 @@ def test_a_replaced_file_is_told_and_is_exit_code_1(run: Run, tmp_path: Path, lo
         (["logs", "--to", "lake", "--catalog", "fnord"], 2, "catalog 'fnord'"),
         (["logs", "--to", "lake", "--master", "local[2]"], 2, "--engine local"),
         (["logs", "--to", "s3://nowhere/lake"], 2, "--catalog"),
+        (["logs", "--to", "lake", "--partition-by", "fnord"], 2, "unknown partitioning 'fnord'"),
     ],
 )
 def test_bad_input_is_told_in_a_line(
@@ -106,18 +110,48 @@ def test_rows_by_time_and_tables_by_name(run: Run, tmp_path: Path, logs: Path) -
     assert ran.rows[0]["tables"] == {"rawlog.records": 10, "rawlog.files": 1, "rawlog.findings": 0}
 
 
-def test_the_samples_of_all_systems_are_in_the_lake_as_they_read(run: Run, tmp_path: Path) -> None:
-    ran = run("ingest", SAMPLES, "--to", tmp_path / "lake", "--engine", "local", "--json")
-    assert ran.code in (0, 1), ran.err
-    for name, count in ran.rows[0]["tables"].items():
+@pytest.fixture(scope="module")
+def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ingested]:
+    """All samples in a lake, and what ingest said of it."""
+    lake = tmp_path_factory.mktemp("samples") / "lake"
+    return lake, ingest(lake, SAMPLES)
+
+
+def test_the_samples_of_all_systems_are_in_the_lake_as_they_read(sample_lake: tuple[Path, Ingested]) -> None:
+    lake, outcome = sample_lake
+    systems = {name.partition(".")[0] for name in outcome.tables}
+    assert systems == {"rawlog", "kafka", "kraft", "replay", "rocketmq", "ambry"}
+    for name, count in outcome.tables.items():
         table = name.removeprefix("rawlog.")
         if table == "findings":
             continue
         plain = rawlog.read(str(SAMPLES), table=table, errors="skip")
         assert (name, count) == (name, plain.num_rows)
-        assert stored(tmp_path / "lake", name) == sorted(plain.to_pylist(), key=repr), name
+        assert stored(lake, name) == sorted(plain.to_pylist(), key=repr), name
     found = sorted((finding.as_row() for finding in rawlog.verify(str(SAMPLES))), key=repr)
-    assert held(tmp_path / "lake", "rawlog.findings") == found
+    assert held(lake, "rawlog.findings") == found
+
+
+def test_one_statement_joins_three_systems(run: Run, spark: SparkSession, sample_lake: tuple[Path, Ingested]) -> None:
+    """Spark over the lake says what DuckDB says of its Parquet files, which PyIceberg names."""
+    from pyiceberg.catalog import load_catalog
+
+    lake, _ = sample_lake
+    sql = """
+        SELECT k.topic, m.topic AS other, count(*) AS n, count(DISTINCT b.blob_id) AS blobs
+        FROM {kafka.records} k JOIN {rocketmq.messages} m ON k.`offset` = m.queue_offset
+        JOIN {ambry.blobs} b ON octet_length(b.key) > m.queue_id
+        WHERE NOT k.is_control AND k.`partition` = 0 GROUP BY k.topic, m.topic ORDER BY k.topic, m.topic
+    """
+    catalog = load_catalog("rawlog", type="sql", uri=f"sqlite:///{lake}/catalog.db")
+    plain = sql.replace("`", '"')
+    for name in re.findall(r"{([a-z.]+)}", sql):
+        files = [task.file.file_path.removeprefix("file://") for task in catalog.load_table(name).scan().plan_files()]
+        plain = plain.replace(f"{{{name}}}", f"read_parquet({files})")
+    ran = run("query", re.sub(r"[{}]", "", sql), lake, "--json")
+    assert ran.code == 0, ran.err
+    assert [tuple(row.values()) for row in ran.rows] == duckdb.sql(plain).fetchall()
+    assert ran.rows
 
 
 def test_the_same_on_spark(run: Run, spark: SparkSession, tmp_path: Path, logs: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +15,11 @@ import rawlog
 from rawlog.cli import cli
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
-STORES = {"ambry": ("rebuild", "repair", "compact"), "rocketmq": ("rebuild", "repair"), "kafka": ("rebuild", "repair", "compact")}
+STORES = {
+    "ambry": ("rebuild", "repair", "compact"),
+    "rocketmq": ("rebuild", "repair"),
+    "kafka": ("rebuild", "repair", "compact"),
+}
 CASES = [(system, verb) for system, verbs in STORES.items() for verb in verbs]
 
 
@@ -32,6 +37,17 @@ def digest(folder: Path) -> str:
         if path.is_file():
             state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
     return state.hexdigest()
+
+
+def wound(system: str, copy: Path) -> Path:
+    """Copy a store, and zero a few bytes of its first log file."""
+    shutil.copytree(source_of(system), copy)
+    names = {"ambry": "*_log", "rocketmq": "commitlog/*", "kafka": "*.log"}
+    path = min(one for one in copy.rglob(names[system]) if one.is_file() and one.stat().st_size)
+    data = bytearray(path.read_bytes())
+    data[300:340] = bytes(40)
+    path.write_bytes(data)
+    return path
 
 
 @pytest.mark.parametrize(("system", "verb"), CASES)
@@ -61,12 +77,7 @@ def test_what_is_there_already_is_not_overwritten(system: str, verb: str, tmp_pa
 @pytest.mark.parametrize("system", list(STORES))
 def test_damage_is_mended_and_told(system: str, tmp_path: Path) -> None:
     copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
-    shutil.copytree(source_of(system), copy)
-    names = {"ambry": "*_log", "rocketmq": "commitlog/*", "kafka": "*.log"}
-    path = min(one for one in copy.rglob(names[system]) if one.is_file() and one.stat().st_size)
-    data = bytearray(path.read_bytes())
-    data[300:340] = bytes(40)
-    path.write_bytes(data)
+    wound(system, copy)
     assert rawlog.verify(copy).verdict == "damaged"
     result = run("repair", copy, target, "--json")
     assert result.exit_code == 1, result.output + result.stderr
@@ -74,6 +85,103 @@ def test_damage_is_mended_and_told(system: str, tmp_path: Path) -> None:
     assert rawlog.verify(target).verdict == "clean"
     again = run("repair", target, tmp_path / "again" / "segments-by-size-0")
     assert again.exit_code == 0, again.output
+    if system != "ambry":  # which gives every copy of a store an identity of its own
+        assert digest(tmp_path / "again" / "segments-by-size-0") == digest(target)
+
+
+@pytest.mark.parametrize("system", list(STORES))
+def test_a_dry_run_tells_what_would_be_and_writes_nothing(system: str, tmp_path: Path) -> None:
+    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
+    wound(system, copy)
+    before = digest(copy)
+    result = run("repair", copy, target, "--dry-run")
+    assert result.exit_code == 1, result.output + result.stderr
+    assert "nothing written" in result.output
+    told = json.loads(run("repair", copy, target, "--dry-run", "--json").output)
+    assert not target.parent.exists()
+    assert digest(copy) == before
+    done = json.loads(run("repair", copy, target, "--json").output)
+    assert told.pop("dry_run") is True
+    assert {name: value for name, value in told.items() if name not in ("files", "notes")} == {
+        name: value for name, value in done.items() if name not in ("files", "notes")
+    }
+
+
+@pytest.mark.parametrize(("system", "verb"), CASES)
+def test_force_replaces_what_is_there_only_if_all_goes_well(system: str, verb: str, tmp_path: Path) -> None:
+    target = tmp_path / "segments-by-size-0"
+    target.mkdir()
+    (target / "file").write_text("mine")
+    failed = run(verb, source_of(system), target, "--force", "--option", "nonsense=1")
+    assert failed.exit_code == 2
+    assert (target / "file").read_text() == "mine"
+    result = run(verb, source_of(system), target, "--force")
+    assert result.exit_code == 0, result.output + result.stderr
+    assert not (target / "file").exists()
+    assert rawlog.verify(target).verdict == "clean"
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_an_option_that_a_system_does_not_know_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    result = run("repair", source_of("kafka"), tmp_path / "out", "--option", "index.intervall.bytes=1")
+    assert result.exit_code == 2
+    assert "did you mean index_interval_bytes" in result.stderr
+    assert run("repair", source_of("ambry"), tmp_path / "out", "--quarantine", tmp_path / "aside").exit_code == 2
+    assert run("compact", source_of("ambry"), tmp_path / "out", "--memory", "1M").exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_repair_of_kafka_tells_every_byte_and_every_lost_offset(tmp_path: Path) -> None:
+    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
+    path = wound("kafka", copy)
+    result = run("repair", copy, target, "--json", "--quarantine", tmp_path / "aside", "--policy", "salvage")
+    told = json.loads(result.output)["partitions"]["segments-by-size-0"]
+    of_file = [one for one in told["ranges"] if one["path"] == str(path)]
+    assert of_file[0]["start"] == 0
+    assert all(one["stop"] == after["start"] for one, after in itertools.pairwise(of_file))
+    assert of_file[-1]["stop"] == path.stat().st_size
+    assert {one["action"] for one in of_file} == {"kept", "cut"}
+    before, after = (set(rawlog.read(one)["offset"].to_pylist()) for one in (source_of("kafka"), target))
+    assert before - after == {offset for first, last in told["lost"] for offset in range(first, last + 1)}
+    assert set(told["rebuilt"]) == {one.name for one in target.iterdir() if one.suffix != ".log"} - {
+        "partition.metadata"
+    }
+    assert [one.suffix for one in (tmp_path / "aside").iterdir()].count(".cut") == sum(
+        one["action"] == "cut" for one in told["ranges"]
+    )
+    strict = run("repair", copy, tmp_path / "strict", "--policy", "strict")
+    assert strict.exit_code == 1
+    assert not (tmp_path / "strict").exists()
+    cut = run("repair", copy, tmp_path / "cut" / "segments-by-size-0", "--policy", "broker")
+    assert "behind the first damage" in cut.output
+
+
+def test_a_whole_log_directory_is_mended_or_nothing_is(tmp_path: Path) -> None:
+    copy = tmp_path / "logs"
+    copy.mkdir()
+    for name in ("segments-by-size-0", "transactions-0", "codec-lz4-1"):
+        shutil.copytree(SAMPLES / "kafka" / name, copy / name)
+    for name in (
+        "meta.properties",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+        ".kafka_cleanshutdown",
+    ):
+        if (SAMPLES / "kafka" / name).exists():
+            shutil.copy2(SAMPLES / "kafka" / name, copy)
+    path = min((copy / "transactions-0").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    refused = run("repair", copy, tmp_path / "strict", "--policy", "strict")
+    assert refused.exit_code == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["logs"]
+    result = run("repair", copy, tmp_path / "mended", "--json")
+    assert result.exit_code == 1
+    assert sorted(json.loads(result.output)["partitions"]) == ["codec-lz4-1", "segments-by-size-0", "transactions-0"]
+    assert rawlog.verify(tmp_path / "mended").errors == 0
+    assert (tmp_path / "mended" / "meta.properties").read_bytes() == (copy / "meta.properties").read_bytes()
+    assert not (tmp_path / "mended" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_place_with_nothing_to_mend_says_what_could_be(tmp_path: Path) -> None:

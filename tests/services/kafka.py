@@ -43,6 +43,8 @@ PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
     "log.index.size.max.bytes": "65536",
     "log.retention.ms": "-1",  # old timestamps are data here, not garbage
+    "log.retention.check.interval.ms": "1000",  # for topics that ask for retention by themselves
+    "log.initial.task.delay.ms": "1000",
     "broker.session.timeout.ms": "4000",  # a start after a crash waits for it
     "broker.heartbeat.interval.ms": "1000",
 }

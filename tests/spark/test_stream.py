@@ -20,6 +20,7 @@ import pytest
 import rawlog
 from rawlog.errors import AccessError, CorruptError, OptionError, TruncatedError
 from rawlog.spark import follow, options
+from rawlog.storage import Source
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:
@@ -242,7 +243,6 @@ def test_an_empty_directory_or_pattern_is_waited_for(tmp_path: Path) -> None:
         ({"table": "files"}, "cannot be followed"),
         ({"endingOffsets": "5"}, "endingOffsets"),
         ({"endingTimestamp": "5"}, "endingTimestamp"),
-        ({"isolation": "read_committed"}, "isolation"),
     ],
 )
 def test_what_a_stream_cannot_do_is_refused(tmp_path: Path, given: dict[str, str], word: str) -> None:
@@ -364,6 +364,51 @@ def test_a_successor_made_in_advance_does_not_close_a_file(tmp_path: Path) -> No
             (source / one.name).write_bytes(one.read_bytes()[:whole].ljust(40_000, b"\0"))
         found += Query(tmp_path, checkpoint).all()
     assert found == rows_of(one) + rows_of(two)
+
+
+def test_room_made_in_advance_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a preallocated file, and of one that waits behind it, a look takes a few kilobytes, however large they are."""
+    source = tmp_path / "segments-by-size-0"
+    source.mkdir()
+    one, two, *_ = logs(SEGMENTS)
+    (source / one.name).write_bytes(one.read_bytes() + bytes(1 << 20))
+    (source / two.name).write_bytes(bytes(1 << 20))
+    query = Query(tmp_path, {})
+    assert query.all() == rows_of(one)
+    sizes: list[int] = []
+    real = Source.read_into
+
+    def spy(self: Source, position: int, target: memoryview) -> int:
+        sizes.append(len(target))
+        return real(self, position, target)
+
+    monkeypatch.setattr(Source, "read_into", spy)
+    assert query.batch() is None
+    assert 0 < sum(sizes) < 64 << 10
+    (source / two.name).write_bytes(two.read_bytes() + bytes(1 << 20))
+    assert query.all() == rows_of(two)
+
+
+def test_read_committed_waits_for_what_is_undecided(tmp_path: Path) -> None:
+    source = tmp_path / "transactions-0"
+    source.mkdir()
+    golden = golden_path("kafka", "broker-4.3.0", "data", "transactions-0")
+    steps = [
+        (log, row["position"] + row["size"]) for log in logs(golden) for row in rows_of(log, table="kafka.batches")
+    ]
+    checkpoint: dict[str, Any] = {}
+    found: list[dict[str, Any]] = []
+    waited = 0
+    for log, stop in steps:  # a batch more each time, as a broker writes them
+        (source / log.name).write_bytes(log.read_bytes()[:stop])
+        there = rows_of(source, isolation="read_committed")
+        rows = Query(tmp_path, checkpoint, isolation="read_committed").all()
+        found += rows
+        assert found == there
+        waited += len(there) < len(rows_of(source))
+    assert found == rows_of(golden, isolation="read_committed")
+    assert waited > 3
+    assert len(found) < len(rows_of(golden))
 
 
 def test_an_index_saves_walking_the_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rawlog.cli.progress import Progress
-from rawlog.errors import OptionError
+from rawlog.errors import AccessError, OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,8 +76,11 @@ def start(given: dict[str, Any], *, bare: bool = False) -> SparkSession:
 
     conf = settings(given["conf"])
     with waiting("starting Spark"):
-        made = session(given["master"], conf)
-        return made if bare else register(made)
+        try:
+            made = session(given["master"], conf)
+            return made if bare else register(made)
+        except OSError as error:  # its JVM died on the way
+            raise AccessError(f"Spark: {error.strerror or error}") from None
 
 
 def quick(looking: Future[Any]) -> None:
@@ -107,7 +110,7 @@ def run(given: dict[str, Any], what: str, job: Job[Any, O], tree: Tree, session:
     `session` is one that was started before; None: Spark is started now if it is to run the job.
     """
     if session is None and given["engine"] == "spark":
-        session = start(given)
+        session = start(given, bare=True)
     with Progress(what, 0) as bar:
 
         def told(now: Told) -> None:

@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog import registry
+from rawlog import registry, rows
 from rawlog.errors import AccessError, DataError, TruncatedError
 from rawlog.format import File, Format
 from rawlog.frames import Frames
 from rawlog.rows import Part
 from rawlog.select import Selection
 from rawlog.status import Status
+from rawlog.storage import Source
 from rawlog.tables import Table
 from rawlog.tree import Tree
-from rawlog.walk import describe, walk
+from rawlog.walk import HEAD, describe, walk
 
 #: Less than this is walked; for more, an index is asked first.
 NEAR = 8 << 20
@@ -76,6 +77,11 @@ class Line:
     def index(self, mark: Mark) -> int | None:
         """The number of the file that a mark is in, None if it is gone."""
         return next((index for index, file in enumerate(self.files) if _name(file) == mark.file), None)
+
+    def undecided(self, mark: Mark) -> Sequence[File]:
+        """The group without the files in front of a mark's: all that began there was decided before the mark came this far."""
+        earlier = {file.path for file in self.files[: self.index(mark) or 0]}
+        return [file for file in self.group if file.path not in earlier]
 
     def size_behind(self, mark: Mark) -> int:
         """The bytes behind a mark."""
@@ -158,6 +164,8 @@ class Follower:
         file = line.files[index]
         if line.format.spans is None or not line.is_numbered or mark.offset is None or mark.position in (0, file.size):
             return True
+        if self._is_blank(file, mark.position):
+            return True
         for frames in walk(file, line.format, start=mark.position, first=mark.frames, errors="stop", window=64 << 10):
             if not len(frames):
                 return not frames.status.is_damage
@@ -193,6 +201,16 @@ class Follower:
                 found = replace(found, position=frames.reached_in_file, frames=frames.first + len(frames))
         return found
 
+    def stable(self, line: Line, start: Mark, reached: Mark, table: Table, selection: Selection) -> Mark:
+        """The mark `reached`, or where the first thing behind `start` stands that is not decided yet, if that comes first."""
+        if selection.isolation != "read_committed" or reached.offset is None:
+            return reached
+        part = rows.whole(line.files[line.index(start) or 0], line.undecided(start), table, selection)
+        undecided = getattr(part.context, "last_stable_offset", None)
+        if undecided is None or reached.offset <= undecided:
+            return reached
+        return (self.seek(line, undecided) or start) if undecided > (start.offset or 0) else start
+
     def lost(self, what: str) -> None:
         """Say that data is gone that was not read: AccessError if that is one, else a warning."""
         if self.strict:
@@ -222,6 +240,9 @@ class Follower:
         self, line: Line, file: File, mark: Mark, size: int | None, following: Sequence[File]
     ) -> tuple[Mark, bool]:
         """As far in one file; and whether that is the end of it for good."""
+        begun = any(self._is_begun(line, one) for one in following)
+        if not begun and self._is_blank(file, mark.position):
+            return mark, False  # room that was made in advance: nothing is written there yet
         limit = file.size if size is None else min(file.size, mark.position + size)
         jumped = self._jump(line, file, mark, limit)
         reached, last = self._walk(line, file, jumped, limit, at_least=mark.position)
@@ -237,7 +258,7 @@ class Follower:
         if last.status not in (Status.TRUNCATED, Status.PADDING):
             return reached, bool(following)
         # Room for more to come. A file that follows may have been made in advance: only one that was begun closes this one.
-        if not any(self._is_begun(line, one) for one in following):
+        if not begun:
             return reached, False
         if last.status is Status.TRUNCATED and stuck and self.strict:
             raise TruncatedError(
@@ -248,8 +269,16 @@ class Follower:
             )
         return reached, last.status is Status.PADDING or not self.strict
 
+    def _is_blank(self, file: File, position: int) -> bool:
+        """Whether zeros stand where a frame would begin; to look at them all, again and again, would read whole files for nothing."""
+        with Source(file.path) as source:
+            head = source.read(position, HEAD)
+        return len(head) == HEAD and not any(head)
+
     def _is_begun(self, line: Line, file: File) -> bool:
         """Whether a file holds a whole frame."""
+        if line.format.begin is None and line.format.survey is None and self._is_blank(file, 0):
+            return False
         with contextlib.suppress(DataError):
             return any(len(frames) for frames in walk(file, line.format, errors="stop", window=64 << 10))
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import wraps
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from rawlog.sql.functions import LIBRARY, Function
 
@@ -22,10 +23,9 @@ def register_functions(spark: SparkSession, names: Collection[str] | None = None
 def arrow_udf(function: Function) -> Any:
     """A function of ours as one of Spark's, for use on columns."""
     from pyspark.sql.functions import arrow_udf as udf
-    from pyspark.sql.pandas.functions import ArrowUDFType
 
-    @wraps(function.call)
-    def call(*columns: Any) -> Any:
+    def call(*columns: pa.Array) -> pa.Array:
         return function.call(*columns)
 
-    return udf(call, returnType=function.gives, functionType=ArrowUDFType.SCALAR)
+    call.__doc__, call.__name__ = function.call.__doc__, function.name
+    return udf(call, returnType=function.gives)

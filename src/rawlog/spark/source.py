@@ -42,7 +42,7 @@ class RawlogSource(DataSource):
     - `startingOffsets`, `endingOffsets` (exclusive): `earliest`, `latest`, a number, or `{"orders": {"0": 23}}`, where -2 is
       earliest and -1 latest; a partition that is not named is read whole
     - `startingTimestamp`, `endingTimestamp` (exclusive): ISO 8601, epoch milliseconds, or an age such as `-2h`
-    - `isolation`: `read_uncommitted` or, in batch queries, `read_committed`
+    - `isolation`: `read_uncommitted` or `read_committed`: without aborted transactions, and up to the first that is undecided
     - `mode`: `FAILFAST` ends at the first damage; `PERMISSIVE` reads every sound row and warns in the executor's log;
       `DROPMALFORMED` does too, and drops files whose own header is damaged
     - `splitSize` (bytes a task; 128m, less for little data)

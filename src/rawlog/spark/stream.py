@@ -44,19 +44,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError(f"table {table.name} cannot be followed: its rows are not appended one after another")
         if request.ending or request.selection.until is not None:
             raise OptionError("options endingOffsets and endingTimestamp: a stream has no end; use a batch query")
-        if request.selection.isolation != "read_uncommitted":
-            raise OptionError("option isolation: a stream reads uncommitted only; use a batch query for read_committed")
         self.request, self.schema = request, schema
         self.follower = Follower(MODES[request.mode], request.fail_on_data_loss)
         self.frozen: Chosen | None = None
 
     def initialOffset(self) -> Offset:
         """Where a stream without a checkpoint begins: nothing read, or all where the latest offset is asked for."""
-        marks = {
-            key: self.follower.advance(line, Mark.before(line.files[0]))[0]
-            for key, line in self._lines(self._tree()).items()
-            if self.request.starting.of(line.files[0]) == LATEST
-        }
+        marks: dict[str, Mark] = {}
+        for key, line in self._lines(self._tree()).items():
+            if self.request.starting.of(line.files[0]) == LATEST:
+                first = Mark.before(line.files[0])
+                marks[key] = self._stable(line, first, self.follower.advance(line, first)[0])
         return _to_json(marks)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -88,6 +86,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
             share = None if size is None else max(1, size * behind // total)
             reached, touched = self.follower.advance(line, mark, share, files)
+            if (decided := self._stable(line, mark, reached)) != reached:
+                reached, touched = decided, touched if decided != mark else 0
             files = None if files is None else files - touched
             if touched or line.key in marks:
                 marks[line.key] = reached
@@ -105,12 +105,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             line = lines[key]
             begin = before[key] if key in before else self._first(line)
-            found += [(line, part) for part in self.follower.between(line, begin, stop)]
+            found += [(line, self._in_full(line, begin, part)) for part in self.follower.between(line, begin, stop)]
         size = splits.split_size(self.request, sum(part.size for _, part in found))
         parts = [
             (piece, self.request.selection_of(piece.file))
             for line, part in found
-            for piece in rows.cut(self._in_full(line, part), line.group, size)
+            for piece in rows.cut(part, line.group, size)
         ]
         return splits.pack(parts, size)
 
@@ -136,9 +136,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = None if start is None or start < 0 else self.follower.seek(line, start)
         return Mark.before(line.files[0]) if found is None else found
 
-    def _in_full(self, line: Line, part: Part) -> Part:
-        """A part with what the other files of its line say of it."""
-        full = rows.whole(part.file, line.group, self.request.whole_table, self.request.selection)
+    def _stable(self, line: Line, start: Mark, reached: Mark) -> Mark:
+        """As far as a read_committed stream may go."""
+        return self.follower.stable(line, start, reached, self.request.whole_table, self.request.selection)
+
+    def _in_full(self, line: Line, begin: Mark, part: Part) -> Part:
+        """A part with what the other files of its line, from where the batch begins, say of it."""
+        full = rows.whole(part.file, line.undecided(begin), self.request.whole_table, self.request.selection)
         return replace(full, start=part.start, stop=part.stop, first=part.first)
 
 

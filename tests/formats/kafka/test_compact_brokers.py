@@ -101,7 +101,9 @@ def fill(broker: KafkaBroker, topic: Topic, draw: random.Random, *, null_keys: b
             topic.producers[0].produce(topic.name, key=b"key-0", value=b"undecided", partition=place)
         topic.producers[0].flush(30)
         for number in range(60):  # so that closed segments follow the first that is undecided
-            topic.producers[2].produce(topic.name, key=b"key-%d" % number, value=bytes(100), partition=number % PARTITIONS)
+            topic.producers[2].produce(
+                topic.name, key=b"key-%d" % number, value=bytes(100), partition=number % PARTITIONS
+            )
         topic.producers[2].flush(30)
 
 
@@ -197,7 +199,10 @@ def compare(theirs: Path, ours: Path, codec: str) -> int:
         for one in (ours, theirs)
     )
     assert left == right
-    listed = [sorted((path.name, path.read_bytes()) for path in one.glob("*.txnindex") if path.stat().st_size) for one in (ours, theirs)]
+    listed = [
+        sorted((path.name, path.read_bytes()) for path in one.glob("*.txnindex") if path.stat().st_size)
+        for one in (ours, theirs)
+    ]
     assert listed[0] == listed[1]
     return len(left)
 
@@ -233,7 +238,9 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         expected = {}
         for topic, partition in partitions_of(topics):
             folder = before / f"{topic.name}-{partition}"
-            report = compact_partition(list(open_tree(folder)), scratch / f"tried-{number}" / folder.name, {"segment_bytes": "100"})
+            report = compact_partition(
+                list(open_tree(folder)), scratch / f"tried-{number}" / folder.name, {"segment_bytes": "100"}
+            )
             expected[topic.name, partition] = report.first_dirty
         alter(broker, names, LET_GO)
         cleaned(broker, expected)
@@ -251,7 +258,7 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("number", range(3))
 def test_rawlog_leaves_what_the_real_cleaner_leaves(judged: Judged, number: int, tmp_path: Path) -> None:
     before, after = judged.rounds[number]
-    compared = horizons = 0
+    compared = horizons = worked = 0
     for topic, partition in partitions_of(judged.topics):
         name = f"{topic.name}-{partition}"
         options = {
@@ -263,8 +270,48 @@ def test_rawlog_leaves_what_the_real_cleaner_leaves(judged: Judged, number: int,
         if now is not None:
             options["now"] = str(now)
             horizons += 1
-        compact_partition(list(open_tree(before / name)), tmp_path / name, options)
+        worked += compact_partition(list(open_tree(before / name)), tmp_path / name, options).rounds
         compared += compare(after / name, tmp_path / name, topic.codec)
         assert rawlog.verify(tmp_path / name).errors == 0
     assert compared > 200
-    assert horizons > PARTITIONS * TOPICS // 2
+    assert worked >= PARTITIONS * TOPICS // 2
+    assert horizons >= PARTITIONS * TOPICS // 4
+
+
+def test_a_map_that_is_too_small_takes_the_same_rounds(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """With the least memory that a cleaner takes the map is full inside a segment, and the next round begins there."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    topic = Topic("compacted-in-rounds", {}, 60_000, "none", False, 0)
+    settings = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), **HELD}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for done in admin.create_topics([NewTopic(topic.name, PARTITIONS, 1, config=settings)]).values():
+        done.result(30)
+    alter(
+        kafka,
+        [("broker", "1")],
+        {"log.cleaner.backoff.ms": "100", "log.cleaner.dedupe.buffer.size": str((1 << 20) + 1)},
+    )
+    try:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "queue.buffering.max.messages": 1_000_000})
+        draw = random.Random("rounds")
+        for _ in range(120_000):
+            producer.produce(topic.name, key=b"%d" % draw.randrange(topic.keys), value=b"0123456789", partition=0)
+        producer.flush(60)
+        copied(kafka, [topic], tmp_path / "before")
+        source = list(open_tree(tmp_path / "before" / f"{topic.name}-0"))
+        options = {"segment.bytes": str(1 << 20), "memory": str((1 << 20) + 1)}
+        report = compact_partition(source, tmp_path / "ours" / f"{topic.name}-0", options)
+        assert report.rounds > 1
+        alter(kafka, [("topic", topic.name)], LET_GO)
+        cleaned(kafka, {(topic.name, 0): report.first_dirty})
+        assert logs(kafka.data_dir / f"{topic.name}-0") == logs(tmp_path / "ours" / f"{topic.name}-0")
+    finally:
+        alter(
+            kafka,
+            [("broker", "1")],
+            {"log.cleaner.backoff.ms": "15000", "log.cleaner.dedupe.buffer.size": str(128 << 20)},
+        )
+        for done in admin.delete_topics([topic.name]).values():
+            done.result(30)

@@ -16,7 +16,14 @@ from rawlog.formats.kraft.names import MIGRATING
 from rawlog.formats.kraft.paths import takes
 from rawlog.formats.kraft.replica import At, Replica, clusters
 from rawlog.formats.kraft.state import State
-from rawlog.formats.kraft.writer import checkpoint_name, encode_batch, encode_checkpoint, encode_controls
+from rawlog.formats.kraft.writer import (
+    Voter,
+    checkpoint_name,
+    encode_batch,
+    encode_bootstrap,
+    encode_checkpoint,
+    encode_controls,
+)
 
 TOPIC, OTHER = bytes(range(16)), bytes(range(16, 32))
 LEVEL = ("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 25})
@@ -24,6 +31,14 @@ PARTITION: dict[str, Any] = {
     "partitionId": 0, "topicId": TOPIC, "replicas": [1, 2], "isr": [1, 2], "removingReplicas": [], "addingReplicas": [],
     "leader": 1, "leaderEpoch": 0, "partitionEpoch": 0,
 }  # fmt: skip
+SCRAM: dict[str, Any] = {
+    "name": "a",
+    "mechanism": 1,
+    "salt": b"s",
+    "storedKey": b"k",
+    "serverKey": b"k",
+    "iterations": 4096,
+}
 Record = tuple[str, dict[str, Any]]
 DEMO: list[Record] = [LEVEL, ("TopicRecord", {"name": "demo", "topicId": TOPIC}), ("PartitionRecord", PARTITION)]
 
@@ -266,12 +281,44 @@ def test_snapshots_with_odd_content_are_found(tmp_path: Path) -> None:
     path.write_bytes(data)
     found = [one.code for one in rawlog.verify(path)]
     expected = [
+        "kraft.checkpoint.content",
         "kraft.checkpoint.epoch",
         "kraft.checkpoint.incomplete",
         "kraft.checkpoint.record",
         "kraft.checkpoint.record",
     ]
     assert sorted(found) == expected
+
+
+def test_snapshots_of_versions_that_cannot_be_are_found(tmp_path: Path) -> None:
+    old = ("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 5})
+    path = write_snapshot(tmp_path, [old, ("UserScramCredentialRecord", SCRAM)], 3, 1)
+    assert [one.code for one in rawlog.verify(path)] == ["kraft.checkpoint.level"]
+    path = write_snapshot(tmp_path / "x", [*DEMO, change(leader=-1)], 3, 1)
+    assert [one.code for one in rawlog.verify(path)] == ["kraft.checkpoint.content"]
+
+
+def test_a_bootstrap_file_needs_a_level_to_start_with(tmp_path: Path) -> None:
+    path = tmp_path / "bootstrap.checkpoint"
+    path.write_bytes(b"".join(encode_bootstrap(21)))
+    assert rawlog.verify(path).verdict == "clean"
+    path.write_bytes(b"".join(encode_checkpoint([encode_framed("NoOpRecord", {})], 0, 0)))
+    found = [(one.code, one.severity) for one in rawlog.verify(path)]
+    assert ("kraft.checkpoint.level", "error") in found
+
+
+def test_a_cluster_that_never_ran_is_what_its_bootstrap_file_says(tmp_path: Path) -> None:
+    """A dynamic quorum is formatted with a snapshot of its voters alone; the rest is still in the bootstrap file."""
+    voters = [Voter(1, b"d" * 16, (("CONTROLLER", "localhost", 9093),)).message()]
+    folder = tmp_path / "__cluster_metadata-0"
+    folder.mkdir()
+    snapshot = b"".join(encode_checkpoint([], 0, 0, kraft_version=1, voters=voters))
+    (folder / "00000000000000000000-0000000000.checkpoint").write_bytes(snapshot)
+    (tmp_path / "bootstrap.checkpoint").write_bytes(b"".join(encode_bootstrap(21)))
+    state = replica_of(tmp_path).fold()
+    assert (state.features, state.kraft_version, len(state.voters)) == ({"metadata.version": 21}, 1, 1)
+    (folder / f"{0:020d}.log").touch()
+    assert replica_of(tmp_path).fold().features == {"metadata.version": 21}
 
 
 @pytest.mark.parametrize(

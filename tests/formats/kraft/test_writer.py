@@ -84,7 +84,7 @@ def test_large_snapshots_have_several_batches(tmp_path: Path) -> None:
         encode_framed("TopicRecord", {"name": f"t{number}", "topicId": number.to_bytes(16, "big")})
         for number in range(5000)
     ]
-    path = tmp_path / "bootstrap.checkpoint"
+    path = tmp_path / "00000000000000005000-0000000000.checkpoint"
     path.write_bytes(b"".join(encode_checkpoint(records, 0, 0)))
     assert rawlog.verify(path).verdict == "clean"
     assert rawlog.read(path, table="kraft.metadata").column("offset").to_pylist() == list(range(5002))

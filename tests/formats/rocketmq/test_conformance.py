@@ -49,9 +49,9 @@ def below(pattern: str, *names: str) -> list[Path]:
     return sorted(path for name in names for path in (ROOT / name / "store").glob(pattern) if path.is_file())
 
 
-def trimmed(pattern: str, unit: int = 1) -> Path:
-    """A file of the store `broker-5.3.3` without the zeros behind its last unit, which its tests put in themselves."""
-    source = store("broker-5.3.3") / pattern
+def trimmed(pattern: str, unit: int = 1, of: str = "broker-5.3.3") -> Path:
+    """A file of a golden store without the zeros behind its last unit."""
+    source = store(of) / pattern
     data = source.read_bytes()
     used = len(data.rstrip(b"\0"))
     target = Path(_TRIMMED.name, pattern)
@@ -344,7 +344,7 @@ class TestBatchQueue(FormatTests):
 
 class TestExtQueue(FormatTests):
     format = "rocketmq.consumequeueext"
-    golden = tuple(below("consumequeue_ext/T2/0/" + "0" * 20, "5.3.4S-cqext"))
+    golden = (trimmed("consumequeue_ext/T2/0/" + "0" * 20, of="5.3.4S-cqext"),)
     small = (
         struct.pack(">hqqh", 20, 2598919, 5000, 0)
         + struct.pack(">hqqh", 23, -5, 6000, 3)

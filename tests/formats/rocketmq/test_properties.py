@@ -66,7 +66,9 @@ def test_a_key_is_one_that_a_broker_finds() -> None:
 
 
 def test_a_header_of_the_same_name_that_is_not_ours_stays() -> None:
-    batch = rows_of([(b"k", [(MARK.decode(), b"K")]), (b"k", [(MARK.decode(), b"[]")]), (None, [(MARK.decode(), None)])])
+    batch = rows_of(
+        [(b"k", [(MARK.decode(), b"K")]), (b"k", [(MARK.decode(), b"[]")]), (None, [(MARK.decode(), None)])]
+    )
     assert restore(batch).to_pylist() == batch.to_pylist()
 
 

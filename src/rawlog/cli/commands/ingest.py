@@ -119,7 +119,7 @@ def _follow(job: Ingest, look: Callable[[], Tree], given: dict[str, Any], as_jso
     """Ingest until SIGINT or SIGTERM; a run that is under way is finished, a second signal ends it."""
     from rawlog.jobs.ingest.follow import follow
 
-    session = engine.start(given) if given["engine"] == "spark" else None
+    session = engine.start(given, bare=True) if given["engine"] == "spark" else None
     every: list[Ingested] = []
     said: set[str] = set()
     with _stopping() as stop:

@@ -185,17 +185,17 @@ def losses(options: Mapping[str, str]) -> Judge:
     OptionError for options that are none.
     """
     capacity = check_options(options)
-    seen, segment, end = 0, 0, SEGMENT_HEADER.size
+    seen, start, end = 0, 0, SEGMENT_HEADER.size
 
     def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
-        nonlocal seen, segment, end
+        nonlocal seen, start, end
         messages = [encode_row(row, seen + index, options) for index, row in enumerate(_rows(batch))]
         seen += len(messages)
         positions = np.empty(len(messages), np.int64)
         for index, message in enumerate(messages):
             if end + len(message) > capacity:  # as `StoreWriter` goes on to the next segment
-                segment, end = segment + 1, SEGMENT_HEADER.size
-            positions[index] = segment * capacity + end
+                start, end = start + end, SEGMENT_HEADER.size
+            positions[index] = start + end
             end += len(message)
         return _compared(batch, messages, positions)
 

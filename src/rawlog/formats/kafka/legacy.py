@@ -16,15 +16,13 @@ from rawlog.errors import CorruptError, DataError
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels import legacy as kernels
 from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
-from rawlog.formats.kafka.layouts import CODECS, ENTRY_V0, ENTRY_V1, OUTLINE, Attributes
-from rawlog.formats.kafka.reader import TIMESTAMP, BinaryBuffers, Columns, TooMuch
+from rawlog.formats.kafka.layouts import CODEC_MASK, CODECS, ENTRY_V0, ENTRY_V1, OUTLINE, Attributes
+from rawlog.formats.kafka.reader import TIMESTAMP, BinaryBuffers, Columns, TooMuch, timestamp_types
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 
-NO_TIMESTAMP_TYPE = -1
-"""What Kafka calls NoTimestampType: entries of magic 0 have no time of any kind."""
 LAYOUTS = (ENTRY_V0, ENTRY_V1)
 LAST_LEGACY_CODEC = 3  # zstd came with magic 2
 
@@ -66,13 +64,7 @@ def decode_legacy(
     """
     spans = unwrap(data, starts, stops, head, limit=limit, total=total)
     room = int(spans.counts.sum())
-    size = int((spans.stops - spans.starts).sum())
-    with_key, with_value = "key" in columns, "value" in columns
-    keys = BinaryBuffers(room, size) if with_key else BinaryBuffers.nothing()
-    values = BinaryBuffers(room, size) if with_value else BinaryBuffers.nothing()
-    offsets, times = np.empty(room, np.int64), np.empty(room, np.int64)
-    times_valid = np.full((room + 7) // 8, 0xFF, np.uint8)
-    nulls = np.zeros(3, np.int64)
+    made = _Buffers(columns, room, int((spans.stops - spans.starts).sum()))
     append = head.has(Attributes.LOG_APPEND_TIME) & (head["magic"] == 1)
     count, position, status = kernels.decode_entries(
         spans.data,
@@ -84,38 +76,99 @@ def decode_legacy(
         np.where(append, head["max_timestamp"], np.int64(NO_APPEND_TIME)),
         np.int64(NO_APPEND_TIME),
         True,
-        with_key,
-        with_value,
-        offsets,
-        times,
-        times_valid,
-        keys.offsets,
-        keys.values,
-        keys.valid,
-        values.offsets,
-        values.values,
-        values.valid,
-        nulls,
+        made.with_key,
+        made.with_value,
+        *made.numbers,
+        *made.payloads,
     )
     if status != Status.OK:
         frame = int(np.searchsorted(np.cumsum(spans.counts), count, side="right"))
         raise _fault(frame, int(position) - int(spans.starts[frame]), Status(status), starts, head)
-    arrays: dict[str, pa.Array] = {}
-    if "offset" in columns:
-        arrays["offset"] = pa.array(offsets)
-    if "timestamp" in columns:
-        valid = pa.py_buffer(times_valid) if nulls[0] else None
-        arrays["timestamp"] = pa.Array.from_buffers(TIMESTAMP, room, [valid, pa.py_buffer(times)], int(nulls[0]))
-    if with_key:
-        arrays["key"] = keys.array(room, int(nulls[1]))
-    if with_value:
-        arrays["value"] = values.array(room, int(nulls[2]))
-    if "headers" in columns:
-        arrays["headers"] = make.empty_headers(room)
+    arrays = made.arrays(room)
     if "timestampType" in columns:
-        kinds = np.where(head["magic"] == 0, NO_TIMESTAMP_TYPE, append.astype(np.int64))
-        arrays["timestampType"] = make.integers(np.repeat(kinds, spans.counts), "int")
+        kinds = np.where(head["magic"] == 0, kernels.NO_TIMESTAMP_TYPE, append.astype(np.int64))
+        arrays["timestampType"] = timestamp_types(kinds, spans.counts, room)
     return Columns(arrays, room, spans.counts)
+
+
+def starts_plain(data: Bytes, starts: NDArray[np.int64]) -> bool:
+    """Whether the first frame looks like an uncompressed entry of magic 0 or 1."""
+    if not starts.size:
+        return False
+    magic, attributes = data[starts[0] + OUTLINE.at("magic")], data[starts[0] + ENTRY_V0.at("attributes")]
+    return bool(magic <= 1 and not attributes & CODEC_MASK)
+
+
+def decode_plain(
+    data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], columns: AbstractSet[str]
+) -> Columns:
+    """The wanted columns of the uncompressed entries of magic 0 and 1 that come first, their checksums checked.
+
+    Ends in front of the first frame that is anything else, or damaged: that is for `decode_legacy` and others. Nothing is asked of each
+    frame apart, which for entries of a hundred bytes would cost more than reading them.
+    """
+    room = starts.size
+    made = _Buffers(columns, room, int((stops - starts).sum()))
+    types = np.empty(room, np.int32)
+    offsets, times, times_valid = made.numbers
+    count = kernels.decode_plain_entries(
+        byte_view(data),
+        starts,
+        stops,
+        made.with_key,
+        made.with_value,
+        offsets,
+        times,
+        times_valid,
+        types,
+        *made.payloads,
+    )
+    arrays = made.arrays(count)
+    if "timestampType" in columns:
+        arrays["timestampType"] = pa.array(types[:count])
+    return Columns(arrays, count, np.ones(count, np.int64))
+
+
+class _Buffers:
+    """The columns of entries while a kernel fills them."""
+
+    def __init__(self, columns: AbstractSet[str], room: int, size: int) -> None:
+        self.columns = columns
+        self.with_key, self.with_value = "key" in columns, "value" in columns
+        self.keys = BinaryBuffers(room, size) if self.with_key else BinaryBuffers.nothing()
+        self.values = BinaryBuffers(room, size) if self.with_value else BinaryBuffers.nothing()
+        self.offset_buffer, self.time_buffer = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
+        self.times_valid = np.full((room + 7) // 8, 0xFF, np.uint8)
+        self.nulls = np.zeros(3, np.int64)
+
+    @property
+    def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+        """Offsets, times, and which rows have one."""
+        offsets, times = np.frombuffer(self.offset_buffer, np.int64), np.frombuffer(self.time_buffer, np.int64)
+        return offsets, times, self.times_valid
+
+    @property
+    def payloads(self) -> tuple[NDArray[Any], ...]:
+        """The buffers of keys and values, and the counts of nulls."""
+        keys, values = self.keys, self.values
+        return keys.offsets, keys.values, keys.valid, values.offsets, values.values, values.valid, self.nulls
+
+    def arrays(self, count: int) -> dict[str, pa.Array]:
+        """The first `count` rows as columns; entries of magic 0 and 1 have no headers."""
+        null_times, null_keys, null_values = self.nulls.tolist()
+        made: dict[str, pa.Array] = {}
+        if "offset" in self.columns:
+            made["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, self.offset_buffer], 0)
+        if "timestamp" in self.columns:
+            valid = pa.py_buffer(self.times_valid) if null_times else None
+            made["timestamp"] = pa.Array.from_buffers(TIMESTAMP, count, [valid, self.time_buffer], null_times)
+        if self.with_key:
+            made["key"] = self.keys.array(count, null_keys)
+        if self.with_value:
+            made["value"] = self.values.array(count, null_values)
+        if "headers" in self.columns:
+            made["headers"] = make.empty_headers(count)
+        return made
 
 
 def unwrap(

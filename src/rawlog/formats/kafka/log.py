@@ -5,7 +5,7 @@ The bytes of records are `reader`'s and `legacy`'s; this is what a batch's own h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ from rawlog.formats.kafka.layouts import (
     SMALLEST_LENGTH,
     Attributes,
 )
-from rawlog.formats.kafka.legacy import decode_legacy, unwrap
+from rawlog.formats.kafka.legacy import decode_legacy, decode_plain, starts_plain, unwrap
 from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.frames import Bytes, Frames
@@ -144,6 +144,8 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     if want.table.name == "kafka.batches":
         yield from _batches(frames, want)
         return
+    if want.table.name == RECORDS.name and want.context is None:
+        frames = yield from _plain(frames, want)
     head = heads(frames)
     good, error = sound(frames, head)
     if error is not None:
@@ -160,6 +162,24 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         yield from _records(frames.slice(start, stop), head.slice(start, stop), want)
     if error is not None:
         raise error
+
+
+def _plain(frames: Frames, want: Want) -> Generator[pa.RecordBatch, None, Frames]:
+    """The records of the uncompressed old entries in front, by the short way; the frames that it leaves."""
+    while starts_plain(frames.data, frames.starts):
+        names = set(want.table.names)
+        piece = frames.slice(0, _fitting(frames, 0, PIECE))
+        decoded = decode_plain(piece.data, piece.starts, piece.stops, _record_columns(names))
+        if not decoded.count:
+            break
+        yield columns.batch(want.table, decoded.arrays | _from_file(want, names, decoded.count), decoded.count)
+        frames = frames.slice(decoded.count, len(frames))
+    return frames
+
+
+def _fitting(frames: Frames, start: int, limit: int) -> int:
+    """Where a run of frames from `start` on ends that has about `limit` bytes; at least one frame is in it."""
+    return max(int(np.searchsorted(frames.stops, frames.starts[start] + limit, side="right")), start + 1)
 
 
 def only(frames: Frames, mask: NDArray[np.bool_]) -> Frames:
@@ -180,8 +200,7 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     for first, last in pairwise(edges):
         start = first
         while start < last:
-            stop = int(np.searchsorted(frames.stops, frames.starts[start] + limit, side="right"))
-            stop = min(max(stop, start + 1), last)
+            stop = min(_fitting(frames, start, limit), last)
             yield start, stop
             start = stop
 
@@ -224,13 +243,20 @@ def _with_batch_columns(
     frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns
 ) -> dict[str, pa.Array]:
     """The decoded columns, and what file and batch say of every record."""
-    made, count = dict(decoded.arrays), decoded.count
-    constants = {"topic": want.file.place.topic, "partition": want.file.place.partition, "path": want.file.path}
-    for name, value in constants.items():
-        if name in names:
-            made[name] = columns.constant(value, want.table.column(name).type, count)
+    made = decoded.arrays | _from_file(want, names, decoded.count)
     missing = names - made.keys()
     return made | _from_batches(frames, head, want, missing, decoded) if missing else made
+
+
+def _from_file(want: Want, names: set[str], count: int) -> dict[str, pa.Array]:
+    """What the file's place says of all of its records."""
+    place = want.file.place
+    said = {"topic": place.topic, "partition": place.partition, "path": want.file.path}
+    return {
+        name: columns.constant(value, want.table.column(name).type, count)
+        for name, value in said.items()
+        if name in names
+    }
 
 
 def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], decoded: Columns) -> dict[str, pa.Array]:

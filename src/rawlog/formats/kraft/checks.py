@@ -12,11 +12,21 @@ from rawlog.formats.kafka import checks as kafka_checks
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import Attributes, ControlType
 from rawlog.formats.kafka.log import decode_run, only
-from rawlog.formats.kafka.messages import decode_record
+from rawlog.formats.kafka.messages import decode_record, frame_head, framed_types
 from rawlog.formats.kafka.producers import control_type
-from rawlog.formats.kraft.paths import snapshot_id
+from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION
+from rawlog.formats.kraft.paths import is_bootstrap, snapshot_id
+from rawlog.formats.kraft.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
 from rawlog.frames import Frames
 
+#: The records that say what is there.
+LIVE = tuple(
+    f"{name}Record"
+    for name in (
+        "FeatureLevel", "ZkMigrationState", "RegisterBroker", "RegisterController", "Topic", "Partition", "Config", "ClientQuota",
+        "ProducerIds", "AccessControlEntry", "UserScramCredential", "DelegationToken",
+    )
+)  # fmt: skip
 Parts = list[tuple[int, int, bool, bytes | None, bytes | None]]
 
 
@@ -97,6 +107,52 @@ def epoch(seen: Inspection) -> Iterator[Mark]:
             return
 
 
+@rule("kraft.checkpoint.content", Severity.WARNING)
+def content(seen: Inspection) -> Iterator[Mark]:
+    """A snapshot holds a record that says what changed, not what is: a removal, a change, a transaction's bracket. Controllers write none.
+
+    Loading goes by the same rules as for the log, so that the state is what its records lead to. A tool wrote the file.
+    """
+    for position, offset, control, _, value in seen.share(records_of):
+        schema = None if control or not value else _schema(value)
+        if schema is not None and schema not in LIVE:
+            yield Mark(f"{schema} in a snapshot", position, offset=offset, found=schema)
+
+
+@rule("kraft.checkpoint.level", Severity.WARNING)
+def level(seen: Inspection) -> Iterator[Mark]:
+    """A record of a snapshot is of a version that the snapshot's own metadata.version does not allow; or a bootstrap file does not
+    begin with a metadata.version that a controller can start with (an error: it refuses to).
+    """
+    memory = seen.memory
+    for position, offset, control, _, value in seen.share(records_of):
+        if control or not value:
+            continue
+        try:
+            key, version, message = decode_record(value)
+        except DataError:
+            continue
+        schema = framed_types()[key].name
+        if schema == "FeatureLevelRecord" and message["name"] == METADATA_VERSION:
+            memory["level"] = message["featureLevel"]
+        if "level" not in memory:
+            continue
+        least = LEAST_LEVEL.get((schema, version), 0)
+        if memory["level"] < least:
+            what = f"{schema} version {version} under metadata.version {memory['level']}"
+            yield Mark(what, position, offset=offset, expected=f"at least {least}", found=memory["level"])
+    if seen.frames.last and is_bootstrap(seen.file.path) and memory.get("level", 0) < LEAST_BOOTSTRAP:
+        told = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
+        yield Mark(told, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR)
+
+
+def _schema(value: bytes) -> str | None:
+    try:
+        return framed_types()[frame_head(value)[0]].name
+    except (DataError, KeyError):
+        return None
+
+
 def _renamed(one: Rule[Inspection]) -> Rule[Inspection]:
     return replace(one, code=one.code.replace("kafka.log.", "kraft.checkpoint."))
 
@@ -106,4 +162,4 @@ def checkpoint_rules() -> Sequence[Rule[Inspection]]:
     kept = (
         one for one in kafka_checks.rules() if one.code != "kafka.log.base"
     )  # offsets begin at 0 whatever the name says
-    return (*(_renamed(one) for one in kept), incomplete, record, epoch)
+    return (*(_renamed(one) for one in kept), incomplete, record, epoch, content, level)

@@ -6,7 +6,7 @@ is carried is therefore committed anew, at the time of the restore.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,8 +57,17 @@ def current(files: Sequence[File], errors: str = "raise") -> list[Current]:
     return list(latest.values())
 
 
-def committed_anew(found: Iterable[Current], now: int, rename: Callable[[str], str | None]) -> Iterator[Current]:
-    """The same as if they had been committed now (ms): topics under their new names, those without one left out."""
+def committed_anew(
+    found: Iterable[Current],
+    now: int,
+    rename: Callable[[str], str | None],
+    ends: Mapping[tuple[str, int], int] | None = None,
+) -> Iterator[Current]:
+    """The same as if they had been committed now (ms): topics under their new names, those without one left out.
+
+    `ends` are the offsets behind the last of logs that are shorter than they were: a consumer that had read further begins there, not
+    wherever its settings send one that is out of range.
+    """
     key_schema, value_schema = key_types(CONSUMER_OFFSETS)[OFFSET_TYPE]
     for one in found:
         record, value = one.record, dict(one.record.value or {})
@@ -71,6 +80,8 @@ def committed_anew(found: Iterable[Current], now: int, rename: Callable[[str], s
         if name is None:
             continue
         version = record.version or 0
+        if ends is not None:
+            value["offset"] = min(value["offset"], ends.get((name, record.key["partition"]), value["offset"]))
         made = codec(value_schema, max(version, VALUE_VERSION))
         if version < VALUE_VERSION:
             value.pop("expireTimestamp", None)

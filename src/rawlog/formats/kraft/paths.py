@@ -21,6 +21,11 @@ def snapshot_id(path: str) -> tuple[int, int] | None:
     return None if found is None else (int(found.group(1)), int(found.group(2)))
 
 
+def is_bootstrap(path: str) -> bool:
+    """Whether a file is the one a new cluster starts from."""
+    return split(path)[1] == BOOTSTRAP
+
+
 def is_checkpoint(path: str) -> Place | None:
     """A snapshot of the metadata (`<offset>-<epoch>.checkpoint`), or the one a new cluster starts from."""
     folder, name = split(path)

@@ -140,6 +140,11 @@ class Replica:
         return (self.segments[0].place.start_offset or 0) if self.segments else 0
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the log holds nothing yet, so that a controller would begin it with what the bootstrap file says."""
+        return self.end == (-1, 0)
+
+    @property
     def newest_first(self) -> list[File]:
         """The snapshots, whole or not."""
         return sorted(self.snapshots, key=lambda one: snapshot_id(one.path) or (0, 0), reverse=True)
@@ -159,9 +164,9 @@ class Replica:
             offset, epoch = snapshot_id(base.path) or (0, 0)
             self._load(state, base, errors)
             state.end_offset, state.epoch = offset, epoch
-        elif not self.segments and self.bootstrap is not None:
+        if state.end_offset == 0 and self.is_empty and self.bootstrap is not None:
             self._load(state, self.bootstrap, errors)
-        elif self.start > 0 and (at.offset is not None or at.time is not None):
+        elif base is None and self.start > 0 and (at.offset is not None or at.time is not None):
             raise OptionError(f"{self.folder}: no snapshot is old enough: the log begins at offset {self.start}")
         if base is not None and state.leader is None:
             self._find_leader(state)

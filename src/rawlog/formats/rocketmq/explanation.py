@@ -73,13 +73,13 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
     magic = _int(data, start + 4, 4)
     if magic == MAGIC_BLANK:
         nodes = layout_nodes(layouts.BLANK, data, start, base, {"magic": _MAGICS.__getitem__})
-        nodes.append(leaf(data, start + layouts.BLANK.size, min(16, stop - start - layouts.BLANK.size), base, "rest", "bytes", None,
-                          f"{stop - start - layouts.BLANK.size:,} bytes that nobody reads"))  # fmt: skip
+        nodes += _unread(base + start + layouts.BLANK.size, base + stop)
         return [Node(base + start, stop - start, "blank entry", children=nodes)]
     if magic in (MAGIC_V1, MAGIC_V2):
         return [_message(frames, file, start, stop)]
     if _int(data, start, 4) == layouts.DLEDGER_BLANK_MAGIC:
         nodes = layout_nodes(layouts.DLEDGER_BLANK, data, start, base)
+        nodes += _unread(base + start + layouts.DLEDGER_BLANK.size, base + stop)
         return [Node(base + start, stop - start, layouts.DLEDGER_BLANK.name, children=nodes)]
     head = Node(
         base + start,
@@ -89,6 +89,15 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
     )
     inner = [_message(frames, file, start + layouts.DLEDGER.size, stop)] if stop - start > layouts.DLEDGER.size else []
     return [Node(base + start, stop - start, "DLedger entry", children=[head, *inner])]
+
+
+def _unread(start: int, stop: int) -> list[Node]:
+    """What follows the head of a blank entry, if anything."""
+    return (
+        [Node(start, stop - start, "rest", "bytes", meaning=f"{stop - start:,} bytes that nobody reads")]
+        if stop > start
+        else []
+    )
 
 
 def _int(data: Bytes, at: int, size: int) -> int:
@@ -193,6 +202,8 @@ def _properties(data: Bytes, start: int, stop: int, base: int) -> list[Node]:
             size = len(piece) + (1 if at + len(piece) < stop else 0)
             meaning = "" if mark and name and value else "RocketMQ passes over it: no name or no value"
             nodes.append(leaf(data, at, size, base, escaped(name), "string", escaped(value), meaning))
+        elif at < stop:
+            nodes.append(leaf(data, at, 1, base, "nothing", "string", "", "a separator behind another one"))
         at += len(piece) + 1
     return nodes
 
@@ -247,14 +258,25 @@ _WORDS: dict[str, Callable[[int], str]] = {**_TIMES, "tag_hash": _tag}
 explain_unit = _fixed(layouts.UNIT, "unit", {**_WORDS, "size": _size})
 explain_batch_unit = _fixed(layouts.BATCH_UNIT, "batch unit", _WORDS)
 explain_ext_unit = _fixed(layouts.EXT_UNIT, "ext unit", _WORDS)
+"""The two bytes that end a file are a unit of which only the size is there."""
 explain_index_entry = _fixed(layouts.INDEX_ENTRY, "key index entry")
 explain_checkpoint = _fixed(layouts.CHECKPOINT, "checkpoint", _WORDS)
-explain_timer_unit = _fixed(layouts.TIMER_UNIT, "timer unit", _WORDS)
+_explain_timer_unit = _fixed(layouts.TIMER_UNIT, "timer unit", _WORDS)
 explain_wheel_slot = _fixed(
     layouts.WHEEL_SLOT, "slot", {"time": lambda value: milliseconds(value * layouts.TIMER_PRECISION_MS)}
 )
 explain_timer_check = _fixed(layouts.TIMER_CHECK, "timer checkpoint", _WORDS)
 explain_dledger_index = _fixed(layouts.DLEDGER_INDEX, "index unit")
+
+
+def explain_timer_unit(frames: Frames, file: File) -> list[Node]:
+    """One unit of a timer log, or the blank one that closes a file."""
+    start, stop, base = int(frames.starts[0]), int(frames.stops[0]), frames.base
+    if _int(frames.data, start + layouts.TIMER_BLANK.at("magic"), 4) != MAGIC_BLANK:
+        return _explain_timer_unit(frames, file)
+    nodes = layout_nodes(layouts.TIMER_BLANK, frames.data, start, base, {"magic": _MAGICS.__getitem__})
+    nodes += _unread(base + start + layouts.TIMER_BLANK.size, base + stop)
+    return [Node(base + start, stop - start, layouts.TIMER_BLANK.name, children=nodes)]
 
 
 def explain_index_header(head: bytes, file: File) -> list[Node]:

@@ -78,10 +78,11 @@ def scan_ext(data: Bytes, kind: int) -> Frames:
             status = Status.PADDING
             break
         if size == EXT_END and left >= 2:
-            # What follows the mark is whatever was there.
             starts.append(position)
-            position = data.size
+            position += 2
             stops.append(position)
+            # What follows the mark is whatever was there; nobody reads it.
+            status = Status.OK if position == data.size else Status.PADDING
             break
         if size < EXT_UNIT.size:
             status = Status.TRUNCATED if left < 2 else Status.BAD_LENGTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,10 +37,19 @@ def scan_timer_log(data: Bytes, kind: int) -> Frames:
     left = data[frames.reached :]
     if frames.status in (Status.BAD_VALUE, Status.TRUNCATED) and left.size >= TIMER_BLANK.size:
         blank = np.frombuffer(bytes(left[: TIMER_BLANK.size]), TIMER_BLANK.dtype)[0]
-        if int(blank["magic"]) == MAGIC_BLANK:
-            starts = np.append(frames.starts, frames.reached)
-            stops = np.append(frames.stops, data.size)
-            return Frames(data, starts, stops, int(data.size), Status.OK, kind=kind)
+        size = int(blank["size"])
+        if int(blank["magic"]) == MAGIC_BLANK and size >= TIMER_BLANK.size:
+            if size > left.size:
+                return replace(frames, status=Status.TRUNCATED)
+            stop = frames.reached + size
+            status = Status.OK if stop == data.size else Status.BAD_VALUE if data[stop:].any() else Status.PADDING
+            return replace(
+                frames,
+                starts=np.append(frames.starts, frames.reached),
+                stops=np.append(frames.stops, stop),
+                reached=stop,
+                status=status,
+            )
     return frames
 
 

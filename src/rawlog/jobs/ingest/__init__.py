@@ -21,7 +21,7 @@ from rawlog.jobs.ingest.folds import by_unit, fold, suited
 from rawlog.jobs.ingest.plan import Plan, packed
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
-from rawlog.jobs.lake import Lake, Overtaken, lake_name, unit_mark
+from rawlog.jobs.lake import Lake, Overtaken, check_url, lake_name, unit_mark
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
 from rawlog.rows import Part, read
@@ -107,6 +107,8 @@ class Ingest(Job[Decoded, Ingested]):
     def plan(self, tree: Tree) -> list[Split]:
         """Splits for all that the lake's tables do not hold yet."""
         assert self.lake is not None
+        for root in tree.roots:
+            check_url(root)
         if self._plan is not None:
             self.lake.sweep(self._plan.run)
         self._plan = planned = Plan(

@@ -72,6 +72,17 @@ def lake_name(table: Table | str) -> str:
     return name if "." in name else f"rawlog.{name}"
 
 
+def check_url(path: str) -> None:
+    """OptionError for a URL with credentials or settings in it: it would stand in the lake's metadata for all to read."""
+    if is_remote(path):
+        scheme, rest = path.split("://", 1)
+        if "@" in rest.split("/", 1)[0] or "?" in rest:
+            bare = f"{scheme}://{rest.split('@', 1)[-1].partition('?')[0]}"
+            raise OptionError(
+                f"{bare}: credentials and settings in a URL would be kept in the lake; give them by the environment (AWS_…)"
+            )
+
+
 def is_lake(path: str) -> bool:
     """Whether a path is a lake with a catalog of its own, or the catalog of one that lies elsewhere."""
     if is_remote(path):
@@ -96,6 +107,7 @@ class Lake:
         """
         if catalog is None and _is_catalog_file(path):
             catalog, path = path, os.path.dirname(os.path.abspath(local_path(path)))
+        check_url(path)
         self.path = path.rstrip("/") if is_remote(path) else os.path.abspath(local_path(path))
         self.catalog_name = catalog
         if catalog is None:

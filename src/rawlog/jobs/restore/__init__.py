@@ -336,7 +336,7 @@ class Restore(Job[Part, Result]):
             account.partitions[f"{part.task.name}-{part.task.partition}"] = part.account
         account.offsets_committed += sum(part.account.committed for part in parts)
         with _told(self.target):
-            written = self._offsets([one for one in done if one.task.kind == "scratch"])
+            written = self._offsets([one for one in done if one.task.kind == "scratch"], parts)
             if asked.partitions_only:
                 with staged(self.target, overwrite=asked.overwrite) as folder:
                     _move(parts, folder)
@@ -381,17 +381,15 @@ class Restore(Job[Part, Result]):
         )
         return made
 
-    def _offsets(self, scratch: Sequence[Part]) -> list[Path]:
+    def _offsets(self, scratch: Sequence[Part], parts: Sequence[Part]) -> list[Path]:
         """Partitions of `__consumer_offsets` with what is wanted of the old ones; the topic is one of the new cluster's."""
         if not scratch:
             return []
         names = {topic.source: topic.name for topic in self.topics}
         files = [file for part in scratch for file in open_tree(part.folder) if file.format == "kafka.log"]
-        anew = [
-            one
-            for one in committed.committed_anew(committed.current(files), self.now, names.get)
-            if one.topic is not None
-        ]
+        ends = {(part.task.name, part.task.partition): part.account.end_offset for part in parts}
+        current = committed.current(files)
+        anew = [one for one in committed.committed_anew(current, self.now, names.get, ends) if one.topic is not None]
         count = max([part.task.partition + 1 for part in scratch])
         known = self._offer.known.get(CONSUMER_OFFSETS) if self._offer is not None else None
         count = max(count, len(known.epochs) if known is not None else 0)

@@ -89,21 +89,36 @@ def offered(tree: Tree, until: int | None, errors: str, named: Sequence[str]) ->
         offer.partitions[key] = Directory(tuple(group))
         on_disk[key] = _id_of(group)
     offer.state = _state(tree, until, errors, offer)
-    for (topic, number), found in on_disk.items():
-        known = offer.state.topic_ids.get(topic) if offer.state is not None else None
-        stray = offer.state is not None and (known is None or (found is not None and found != known))
-        if stray and topic not in named:
-            why = "the cluster did not know the topic" if known is None else "it is of a topic that was deleted"
-            offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} takes it all the same")
-            del offer.partitions[topic, number]
-        elif found is not None:
-            offer.ids.setdefault(topic, found)
+    _leave_strays(offer, on_disk, named, until)
     if offer.state is not None:
         offer.ids |= offer.state.topic_ids
         for name, own in offer.state.topic_ids.items():
             epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
             offer.known[name] = Known(epochs, offer.state.configs.get((TOPIC, name), {}))
     return offer
+
+
+def _leave_strays(
+    offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], named: Sequence[str], until: int | None
+) -> None:
+    """Leave out partitions that the cluster does not know, or of topics that it has deleted."""
+    later: set[str] = set()
+    for (topic, number), found in on_disk.items():
+        if found is not None:
+            offer.ids.setdefault(topic, found)
+        if offer.state is None or topic in named:
+            continue
+        known = offer.state.topic_ids.get(topic)
+        if known is None and until is not None:
+            later.add(topic)
+        elif known is None or (found is not None and found != known):
+            why = "the cluster does not know the topic" if known is None else "it is of a topic that was deleted"
+            offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} takes it all the same")
+        else:
+            continue
+        del offer.partitions[topic, number]
+    if later:
+        offer.notes.append(f"{len(later):,} topics were made after that time: {', '.join(sorted(later))}")
 
 
 def _id_of(group: Sequence[File]) -> bytes | None:

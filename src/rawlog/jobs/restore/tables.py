@@ -7,7 +7,7 @@ they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ class Fragments:
     spans: tuple[Span, ...]
     columns: tuple[str, ...]
     ends: tuple[tuple[int, int, bool, int], ...] = ()
+    #: The first offset that counts: those before it were deleted, although the files still had them.
+    floor: int = 0
 
     @property
     def size(self) -> int:
@@ -100,7 +102,7 @@ class Fragments:
 
     def _counts(self, table: pa.Table, offsets: NDArray[np.int64], until: int | None) -> NDArray[np.bool_]:
         """Which rows are records that count: before the time, and of a transaction that was committed before it."""
-        keep = np.ones(offsets.size, np.bool_)
+        keep = offsets >= self.floor
         if until is not None:
             times = pc.fill_null(table.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), NONE).to_numpy()
             keep &= times < until * 1000
@@ -226,10 +228,16 @@ def _ends(rows: pa.Table) -> Iterator[tuple[int, int, bool, int]]:
 def offered_lake(path: str) -> Offer:
     """The Kafka partitions in a lake that `ingest` made, with what it holds of their topics. AccessError if it has no records."""
     lake = Lake(path)
-    files = lake.data_files(lake_name("kafka.records")) or lake.data_files(lake_name(RECORDS))
-    if not files:
+    full, plain = (lake.data_files(lake_name(name)) for name in ("kafka.records", "records"))
+    if not full and not plain:
         raise AccessError(f"{path}: the lake has no records")
-    offer = offered_files(files)
+    offer = offered_files(full or plain)
+    if full and plain:
+        visible = offered_files(plain).partitions
+        for key, one in offer.partitions.items():
+            there = visible.get(key)
+            if isinstance(one, Fragments) and isinstance(there, Fragments):
+                offer.partitions[key] = replace(one, floor=min(span.first for span in there.spans))
     strange = sorted({topic for topic, _ in offer.partitions if not sink.is_topic(topic)})
     if strange:
         offer.notes.append(

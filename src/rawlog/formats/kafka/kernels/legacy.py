@@ -12,7 +12,7 @@ import numpy as np
 
 from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
 from rawlog.formats.kafka.kernels.records import MOST_MS, clear_bit, put_bytes
-from rawlog.formats.kafka.layouts import CODEC_MASK, ENTRY_V0, ENTRY_V1, NONE, OUTLINE, SMALLEST_LENGTH
+from rawlog.formats.kafka.layouts import CODEC_MASK, ENTRY_V0, ENTRY_V1, NONE, OUTLINE, SMALLEST_LENGTH, Attributes
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
@@ -23,6 +23,10 @@ LENGTH, OVERHEAD, MAGIC, OUTLINE_SIZE = OUTLINE.at("length"), OUTLINE.after("len
 CRC, COVERED, ATTRIBUTES = ENTRY_V0.at("crc"), ENTRY_V0.after("crc"), ENTRY_V0.at("attributes")
 TIME = ENTRY_V1.at("timestamp")
 KEY_V0, KEY_V1 = ENTRY_V0.at("key_length"), ENTRY_V1.at("key_length")
+
+LOG_APPEND_TIME = int(Attributes.LOG_APPEND_TIME)
+NO_TIMESTAMP_TYPE = -1
+"""What Kafka calls NoTimestampType: entries of magic 0 have no time of any kind."""
 
 PLAIN, ABSOLUTE, RELATIVE = 0, 1, 2
 """What a span is: one entry; a wrapper of magic 0, with absolute offsets inside; one of magic 1, with relative ones."""
@@ -37,6 +41,22 @@ def entry_end(data: Any, position: Any, stop: Any) -> Any:
     if size < SMALLEST_LENGTH:
         return np.int64(-2)
     return np.int64(-1) if stop - position - OVERHEAD < size else np.int64(position + OVERHEAD + size)
+
+
+@inline
+def entry_payload(data: Any, start: Any, end: Any, magic: Any) -> Any:
+    """Where key and value of an entry lie that is long enough for its magic. -> (key, its size, value, its size); key -1: beyond its end"""
+    position = start + (KEY_V0 if magic == 0 else KEY_V1)
+    key_size = read_i32(data, position)
+    key_at = position + 4
+    room = end - key_at - 4
+    if room < key_size:
+        return np.int64(-1), key_size, key_at, key_size
+    position = key_at + max(key_size, np.int64(0))
+    value_size = read_i32(data, position)
+    if end - position - 4 < value_size:
+        return np.int64(-1), key_size, position + 4, value_size
+    return np.int64(key_at), key_size, position + 4, value_size
 
 
 @kernel
@@ -119,33 +139,23 @@ def decode_entries(
                     return row, start, BAD_CODEC
                 if check_crc and sum_crc32(data, start + COVERED, end) != read_u32(data, start + CRC):
                     return row, start, BAD_CRC
-            position = start + (KEY_V0 if magic == 0 else KEY_V1)
-            size = read_i32(data, position)
-            position += 4
-            if size >= 0:
-                if end - position - 4 < size:
-                    return row, start, BAD_LENGTH
-                if with_key:
-                    put_bytes(keys, key_end, data, position, size, wide)
-                    key_end += size
-                position += size
-            else:
+            key_at, key_size, value_at, value_size = entry_payload(data, start, end, magic)
+            if key_at < 0:
+                return row, start, BAD_LENGTH
+            if key_size < 0:
                 nulls[1] += 1
                 if with_key:
                     clear_bit(keys_valid, row)
-            size = read_i32(data, position)
-            position += 4
-            if size >= 0:
-                if end - position < size:
-                    return row, start, BAD_LENGTH
-                if with_value:
-                    put_bytes(values, value_end, data, position, size, wide)
-                    value_end += size
-                position += size
-            else:
+            elif with_key:
+                put_bytes(keys, key_end, data, key_at, key_size, wide)
+                key_end += key_size
+            if value_size < 0:
                 nulls[2] += 1
                 if with_value:
                     clear_bit(values_valid, row)
+            elif with_value:
+                put_bytes(values, value_end, data, value_at, value_size, wide)
+                value_end += value_size
 
             time = np.int64(append_times[span])
             if time == no_append_time:
@@ -164,3 +174,72 @@ def decode_entries(
                 value_offsets[row] = value_end
             position = end
     return row, np.int64(data.size), OK
+
+
+@kernel
+def decode_plain_entries(
+    data: Any,
+    starts: Any,
+    stops: Any,
+    with_key: Any,
+    with_value: Any,
+    offsets: Any,
+    times: Any,
+    times_valid: Any,
+    types: Any,
+    key_offsets: Any,
+    keys: Any,
+    keys_valid: Any,
+    value_offsets: Any,
+    values: Any,
+    values_valid: Any,
+    nulls: Any,
+) -> Any:
+    """Check and decode entries up to the first that is not a sound, uncompressed one of magic 0 or 1. -> how many
+
+    What `take_heads`, `measure_spans` and `decode_entries` do in turn, in one go, for what needs nothing else. `types` takes the kind of
+    time of every entry, `nulls` the number of null times, keys and values.
+    """
+    key_end, value_end = np.int64(0), np.int64(0)
+    if with_key:
+        key_offsets[0] = 0
+    if with_value:
+        value_offsets[0] = 0
+    for row in range(starts.size):
+        start, end = np.int64(starts[row]), np.int64(stops[row])
+        magic = read_i8(data, start + MAGIC)
+        if (magic != 0 and magic != 1) or end - start < (SMALLEST_V0 if magic == 0 else SMALLEST_V1):
+            return row
+        attributes = read_i8(data, start + ATTRIBUTES)
+        if attributes & CODEC_MASK != 0 or sum_crc32(data, start + COVERED, end) != read_u32(data, start + CRC):
+            return row
+        time = np.int64(NONE) if magic == 0 else read_i64(data, start + TIME)
+        key_at, key_size, value_at, value_size = entry_payload(data, start, end, magic)
+        if key_at < 0 or time > MOST_MS or time < -MOST_MS:
+            return row
+        wide = data.size - end >= SLACK
+        if key_size < 0:
+            nulls[1] += 1
+            if with_key:
+                clear_bit(keys_valid, row)
+        elif with_key:
+            put_bytes(keys, key_end, data, key_at, key_size, wide)
+            key_end += key_size
+        if value_size < 0:
+            nulls[2] += 1
+            if with_value:
+                clear_bit(values_valid, row)
+        elif with_value:
+            put_bytes(values, value_end, data, value_at, value_size, wide)
+            value_end += value_size
+        times[row] = time * 1000
+        if time == NONE:
+            clear_bit(times_valid, row)
+            nulls[0] += 1
+        types[row] = NO_TIMESTAMP_TYPE if magic == 0 else (1 if attributes & LOG_APPEND_TIME else 0)
+        offsets[row] = read_i64(data, start)
+        if with_key:
+            key_offsets[row + 1] = key_end
+        if with_value:
+            value_offsets[row + 1] = value_end
+    return starts.size

@@ -20,7 +20,7 @@ from rawlog.formats.rocketmq.kernels.text import (
 )
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import SLACK, copy, copy32, copy_exact
-from rawlog.kernels.ints import read_i64, wrap_i64
+from rawlog.kernels.ints import read_i64
 from rawlog.status import FULL, OK
 
 NUMBERS = 13
@@ -53,8 +53,14 @@ W_PROPERTIES = W_PAIRS | W_KEYS | W_TAGS | W_UNIQUE
 TOTALS = COLUMNS * 2 + 3
 """What it sums up: bytes of each column, nulls of each column, pairs, wrong checksums, bytes beyond ASCII (not 0 if any)."""
 T_NULLS, T_PAIRS, T_BAD, T_HIGH = COLUMNS, COLUMNS * 2, COLUMNS * 2 + 1, COLUMNS * 2 + 2
-SPREAD = 0x1E3779B97F4A7C15
-"""An odd number whose multiples have well mixed upper bits."""
+
+
+@inline
+def spread(word: Any, size: Any) -> Any:
+    """A number below 64 that names begun alike or of one length seldom share."""
+    mixed = word ^ (word >> 29)
+    mixed ^= mixed >> 11
+    return (mixed ^ (mixed >> 5) ^ size) & 63
 
 
 @inline
@@ -245,7 +251,7 @@ def fill_rows(
                         tags_at, tags_size = middle + 1, value_size
                 elif size == WORD and word == UNIQUE_WORD:
                     unique_at, unique_size = middle + 1, value_size
-                bit = np.int64(1) << ((wrap_i64((word ^ size) * SPREAD) >> 58) & 63)
+                bit = np.int64(1) << spread(word, size)
                 again |= seen & bit
                 seen |= bit
             elif not every or (size == 0 and value_size < 0):

@@ -1,0 +1,70 @@
+"""rawlog sent with the job: an archive of its own code, for executors that do not have it installed.
+
+Only rawlog itself: what it stands on (pyarrow, numba, the codecs) must be in the executors' Python, see docs/clusters.md.
+`python -m rawlog.spark.shipping OUT.zip` writes the archive for `spark-submit --py-files`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import zipfile
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rawlog.storage import writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGE = __name__.partition(".")[0]
+SUFFIXES = (".py", ".json", ".typed")
+#: A time that zip files can hold: archives of the same code are the same bytes.
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def build(target: str | os.PathLike[str]) -> None:
+    """Write the archive. AccessError if it is there already or cannot be written."""
+    with writing(os.fspath(target)) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        _add(archive, resources.files(PACKAGE), PACKAGE)
+
+
+def _add(archive: zipfile.ZipFile, folder: Any, name: str) -> None:
+    for entry in sorted(folder.iterdir(), key=lambda entry: str(entry.name)):
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                _add(archive, entry, f"{name}/{entry.name}")
+        elif entry.name.endswith(SUFFIXES):
+            about = zipfile.ZipInfo(f"{name}/{entry.name}", EPOCH)
+            about.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(about, entry.read_bytes())
+
+
+def ship(spark: SparkSession) -> None:
+    """Send rawlog to the workers of a session, classic or Connect, where these are not on this machine alone; once a session."""
+    if getattr(spark, "_rawlog_shipped", False) or _is_here(spark):
+        return
+    with tempfile.TemporaryDirectory(prefix="rawlog-ship-") as folder:
+        archive = Path(folder) / f"{PACKAGE}.zip"
+        build(archive)
+        if hasattr(spark, "client"):
+            spark.addArtifacts(str(archive), pyfile=True)
+        else:
+            path = list(sys.path)
+            spark.sparkContext.addPyFile(str(archive))
+            sys.path[:] = path  # the driver goes on with the rawlog it has
+    vars(spark)["_rawlog_shipped"] = True
+
+
+def _is_here(spark: SparkSession) -> bool:
+    """Whether tasks run in processes that import what this one imports."""
+    if hasattr(spark, "client"):
+        return False
+    master = str(spark.conf.get("spark.master", ""))
+    return master == "local" or master.startswith("local[")
+
+
+if __name__ == "__main__":
+    build(sys.argv[1])

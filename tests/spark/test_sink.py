@@ -1,0 +1,251 @@
+"""The sink `rawlog`: DataFrames become the files of a system, all of them or none.
+
+Most of it needs no JVM: writers are called as Spark calls them, everything pickled on the way.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import rawlog
+from rawlog.errors import AccessError, EncodeError, OptionError
+from rawlog.spark import sink
+from rawlog.tables import RECORDS
+from tests.golden_data import golden_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = 1_700_000_000_000
+KAFKA = golden_path("kafka", "broker-4.3.0", "data")
+
+
+def rows_of(offsets: range | list[int], partition: int = 0, **changes: Any) -> pa.RecordBatch:
+    rows = [
+        {"key": b"k%d" % number, "value": b"v%d" % number, "topic": "orders", "partition": partition, "offset": number,
+         "timestamp": (T + number) * 1000, "timestampType": 0, "headers": []} | changes
+        for number in offsets
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(rows, schema=RECORDS.schema)
+
+
+def make_writer(path: Path, /, *, overwrite: bool = False, schema: pa.Schema = RECORDS.schema, **options: str) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from rawlog.spark.source import RawlogSource
+
+    given = {"path": str(path), **options}
+    return pickle.loads(pickle.dumps(RawlogSource(given).writer(from_arrow_schema(schema), overwrite)))
+
+
+def save(path: Path, tasks: list[list[pa.RecordBatch]], **options: Any) -> None:
+    """What Spark does: each task a copy of the writer, the driver another."""
+    writer = make_writer(path, **options)
+    messages = []
+    for number, batches in enumerate(tasks):
+        message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
+        message.number = number
+        messages.append(pickle.loads(pickle.dumps(message)))
+    pickle.loads(pickle.dumps(writer)).commit(messages)
+
+
+@pytest.fixture(autouse=True)
+def _attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a task there is no number of an attempt, by which Spark tells their places apart."""
+    count = iter(range(10**6))
+
+    class Context:
+        def partitionId(self) -> int:
+            return next(count)
+
+        def taskAttemptId(self) -> int:
+            return 0
+
+    monkeypatch.setattr("pyspark.TaskContext.get", Context)
+
+
+def test_rows_of_a_partition_that_come_in_several_tasks_are_put_together(tmp_path: Path) -> None:
+    """As the source gives them: a task a stretch of the log, in any order of the tasks."""
+    tasks = [[rows_of(range(20, 30))], [rows_of(range(10)), rows_of(range(5), 1)], [], [rows_of(range(12, 20))]]
+    save(tmp_path / "out", tasks, to="kafka", batch_records="4")
+    assert [one["offset"] for one in rawlog.read(tmp_path / "out", partition=0).to_pylist()] == [
+        *range(10),
+        *range(12, 30),
+    ]
+    assert rawlog.read(tmp_path / "out", partition=1).num_rows == 5
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"codec": "zstd"}, {"magic": "1"}, {"magic": "1", "codec": "gzip"}, {"magic": "0"}]
+)
+def test_rows_without_offsets_are_numbered_in_the_order_of_the_tasks(options: dict[str, str], tmp_path: Path) -> None:
+    bare = [one.drop_columns(["offset"]) for one in (rows_of(range(3)), rows_of(range(3, 8)), rows_of(range(8, 9)))]
+    schema = bare[0].schema
+    accept = "timestamp,timestampType,headers"
+    save(tmp_path / "out", [[bare[0]], [bare[1], bare[2]], []], to="kafka", schema=schema, acceptLoss=accept, batch_records="2",
+         **options)  # fmt: skip
+    found = rawlog.read(tmp_path / "out").to_pylist()
+    assert [(one["offset"], one["value"]) for one in found] == [(n, b"v%d" % n) for n in range(9)]
+    assert rawlog.verify(tmp_path / "out").errors == 0
+
+
+def test_rows_out_of_order_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(
+        EncodeError, match=r"offsets 0 to 9 and 5 to 14 came in different tasks; .*repartition\(\"topic\""
+    ):
+        save(tmp_path / "out", [[rows_of(range(10))], [rows_of(range(5, 15))]], to="kafka")
+    with pytest.raises(EncodeError, match=r"offset 3 after 9: offsets must rise; in Spark: df\.repartition"):
+        save(tmp_path / "out", [[rows_of(range(10)), rows_of([3])]], to="kafka")
+    with pytest.raises(EncodeError, match="some rows have an offset, others have none"):
+        none = rows_of(range(3), offset=None)
+        save(tmp_path / "out", [[rows_of(range(10))], [none]], to="kafka")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("to", "options"), [("replay", {}), ("rocketmq", {"commitlog_size": "65536", "queue_size": "2000"}), ("ambry", {})]
+)
+def test_formats_of_one_writer_get_the_rows_in_the_order_of_the_tasks(
+    to: str, options: dict[str, str], tmp_path: Path
+) -> None:
+    tasks = [[rows_of(range(4)), rows_of(range(4, 6))], [], [rows_of(range(6, 20))]]
+    save(tmp_path / "out", tasks, to=to, acceptLoss=",".join(RECORDS.names), **options)
+    found = rawlog.read(tmp_path / "out")
+    assert found.column("value").to_pylist() == [b"v%d" % number for number in range(20)]
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_modes(tmp_path: Path) -> None:
+    save(tmp_path / "out", [[rows_of(range(3))]], to="kafka")
+    with pytest.raises(AccessError, match="orders-0: exists already"):
+        save(tmp_path / "out", [[rows_of(range(3))]], to="kafka")
+    save(tmp_path / "out", [[rows_of(range(3), 1)]], to="kafka")
+    save(tmp_path / "out", [[rows_of(range(7), 1)]], to="kafka", overwrite=True)
+    assert rawlog.read(tmp_path / "out").num_rows == 10
+    for to in ("replay", "rocketmq", "ambry"):
+        with pytest.raises(AccessError, match="exists already"):
+            make_writer(tmp_path / "out", to=to)
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_loss_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    tasks = [[rows_of(range(3))], [rows_of(range(3, 5), timestampType=2)], [rows_of(range(5, 6), timestamp=1)]]
+    with pytest.raises(
+        OptionError, match=r"timestampType \(2 of 6 rows, first orders-0 offset 3\), timestamp \(1 of 6"
+    ):
+        save(tmp_path / "out", tasks, to="kafka")
+    with pytest.raises(OptionError, match=r"acceptLoss"):
+        save(tmp_path / "out", tasks, to="replay")
+    assert not list(tmp_path.iterdir())
+    save(tmp_path / "out", tasks, to="kafka", acceptLoss="timestamp, timestampType")
+
+
+def test_abort_removes_what_tasks_wrote(tmp_path: Path) -> None:
+    writer = make_writer(tmp_path / "out", to="kafka")
+    message = writer.write(iter([rows_of(range(10))]))
+    assert len(list(tmp_path.iterdir())) == 1
+    writer.abort([message, None])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, r'no target: \.option\("to", "kafka"\)'),
+        ({"to": "kafak"}, "did you mean kafka"),
+        ({"to": "kafka", "kodec": "zstd"}, "unknown option of kafka 'kodec'; did you mean codec"),
+        ({"to": "kafka", "acceptLos": "key"}, "unknown option 'acceptLos'; did you mean acceptLoss"),
+        ({"to": "kafka", "acceptLoss": "kee"}, "did you mean key"),
+        ({"to": "parquet"}, r'Spark writes that itself, df\.write\.format\("parquet"\)'),
+        ({"to": "kafka", "path": "s3://bucket/x"}, "needs a local path"),
+        ({"to": "replay", "path": "s3://bucket/x"}, "path that driver and tasks share"),
+    ],
+)
+def test_options_that_are_none_are_told_before_anything_is_done(
+    options: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=why):
+        make_writer(tmp_path / "out", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_columns_that_are_none_are_told(tmp_path: Path) -> None:
+    with pytest.raises(EncodeError, match="no column of records: x"):
+        make_writer(tmp_path / "out", to="kafka", schema=pa.schema([("x", pa.int64()), ("key", pa.binary())]))
+    with pytest.raises(OptionError, match="key or value expected"):
+        make_writer(tmp_path / "out", to="kafka", schema=pa.schema([("topic", pa.string())]))
+
+
+# With Spark --------------------------------------------------------------------------------------------------------
+
+
+def test_spark_writes_what_it_read(spark: SparkSession, tmp_path: Path) -> None:
+    source = str(KAFKA / "segments-by-size-0")
+    frame = spark.read.format("rawlog").option("splitSize", "4k").load(source)
+    assert frame.rdd.getNumPartitions() > 2
+    frame.write.format("rawlog").option("to", "kafka").option("codec", "lz4").mode("append").save(str(tmp_path / "out"))
+    assert rawlog.read(tmp_path / "out").to_pylist() == rawlog.read(source).to_pylist()
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    mixed = spark.read.format("rawlog").load(str(tmp_path / "out")).repartition(3)
+    tidy = mixed.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
+    tidy.write.format("rawlog").option("to", "kafka").mode("overwrite").save(str(tmp_path / "out"))
+    assert rawlog.read(tmp_path / "out").to_pylist() == rawlog.read(source).to_pylist()
+    with pytest.raises(Exception, match="repartition"):
+        mixed.write.format("rawlog").option("to", "kafka").mode("append").save(str(tmp_path / "mixed"))
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_spark_makes_a_recording_and_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(0, 50, 1, 4).selectExpr(
+        "CAST(CONCAT('k', id) AS BINARY) AS key", "CAST(CONCAT('v', id) AS BINARY) AS value",
+        "'orders' AS topic", "CAST(id % 2 AS INT) AS partition",
+        "array(named_struct('key', 'h', 'value', CAST('x' AS BINARY))) AS headers",
+        "timestamp_millis(1700000000000 + id * 1000) AS timestamp",
+    )  # fmt: skip
+    writer = (
+        frame.write.format("rawlog").option("acceptLoss", "topic,partition,headers,offset,timestampType").mode("append")
+    )
+    writer.option("to", "replay").save(str(tmp_path / "x.log"))
+    assert rawlog.read(tmp_path / "x.log").column("value").to_pylist() == [b"v%d" % number for number in range(50)]
+    store = frame.write.format("rawlog").option("to", "rocketmq").option("commitlog_size", "65536").mode("append")
+    store.option("queue_size", "2000").option("index_slots", "50").option("index_entries", "200").save(
+        str(tmp_path / "store")
+    )
+    found = rawlog.read(tmp_path / "store", partition=1).to_pylist()
+    assert [one["value"] for one in found] == [b"v%d" % number for number in range(1, 50, 2)]
+    assert [one.name for one in sorted(tmp_path.iterdir())] == ["store", "x.log"]
+
+
+def test_a_task_that_dies_in_the_middle_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The worker ends by a signal while it writes, its other task having written all: neither is seen afterwards."""
+    from pyspark.sql.functions import udf
+
+    @udf("binary")  # type: ignore[untyped-decorator]
+    def killed(number: int) -> bytes:
+        import os
+        import signal
+        import time
+
+        if number == 15_000:
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return b"v"
+
+    rows = spark.range(0, 20_000, 1, 2).selectExpr(
+        "id", "'orders' AS topic", "CAST(0 AS INT) AS partition", "id AS offset"
+    )
+    frame = rows.withColumn("value", killed("id")).drop("id")
+    with pytest.raises(Exception, match=r"(?i)crash|exit|EOF|worker"):
+        frame.write.format("rawlog").option("to", "kafka").mode("append").save(str(tmp_path / "out"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_sink_module_names_its_options() -> None:
+    assert set(sink.OWN) == {"to", "path", "acceptLoss"}
