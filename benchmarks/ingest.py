@@ -20,8 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,17 +63,39 @@ def make(folder: Path, size: int) -> None:
         rawlog.write(folder, records(count, partition), format="kafka", topic="orders", partition=partition)
 
 
-def cpu_seconds(*more: int) -> float:
-    """CPU time of this process and all below it so far, those included that ended meanwhile, and of other processes by id."""
-    total = 0.0
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True), *map(psutil.Process, more)]
-    for process in {one.pid: one for one in processes}.values():
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+class Meter:
+    """CPU time and memory of this process and all below it, sampled: what processes used that ended meanwhile is not lost."""
+
+    def __init__(self) -> None:
+        self.used: dict[tuple[int, float], float] = {}
+        self.most: dict[str, float] = {}
+        self.lock = threading.Lock()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def cpu(self) -> float:
+        """Seconds so far."""
+        self._look()
+        return sum(self.used.values())
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(0.1)
+            self._look()
+
+    def _look(self) -> None:
+        own = psutil.Process()
+        with self.lock:
+            for process in [own, *own.children(recursive=True)]:
+                try:
+                    times, kind = process.cpu_times(), "jvm" if "java" in process.name() else "worker"
+                    self.used[process.pid, process.create_time()] = times.user + times.system
+                    kind = "driver" if process.pid == own.pid else kind
+                    self.most[kind] = max(self.most.get(kind, 0), process.memory_info().rss / 1e6)
+                except psutil.Error:
+                    continue
+
+
+METER = Meter()
 
 
 @dataclass
@@ -87,10 +108,10 @@ class Measured:
 
     def add(self, run: Callable[[], object]) -> None:
         """Run once more."""
-        began, used = time.perf_counter(), cpu_seconds()
+        began, used = time.perf_counter(), METER.cpu()
         run()
         self.walls.append(time.perf_counter() - began)
-        self.cpus.append(cpu_seconds() - used)
+        self.cpus.append(METER.cpu() - used)
 
     @property
     def cpu(self) -> float:
@@ -101,31 +122,6 @@ class Measured:
         """A line of figures."""
         wall = min(self.walls)
         print(f"{name:34} {wall:6.2f} s  {self.rows / wall / 1e6:5.2f} M rows/s  {self.cpu:6.0f} ns CPU a row")
-
-
-@contextmanager
-def watched() -> Iterator[dict[str, float]]:
-    """The most memory (unique set size, MB) that this process, the JVM and any Python worker held meanwhile."""
-    most: dict[str, float] = {}
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.2):
-            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-                try:
-                    name = process.name()
-                    kind = "driver" if process.pid == psutil.Process().pid else "jvm" if "java" in name else "worker"
-                    most[kind] = max(most.get(kind, 0), process.memory_full_info().uss / 1e6)
-                except psutil.Error:
-                    continue
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield most
-    finally:
-        ended.set()
-        thread.join()
 
 
 def ingest(source: Path, lake: Path, spark: Any, tables: list[str] | None) -> None:
@@ -276,9 +272,9 @@ def scaled(folder: Path, size: int, spark: Any) -> None:
     make(source, size)
     rows = rawlog.open(str(source)).table("records").count()
     measured = Measured(rows)
-    with watched() as most:
-        measured.add(lambda: ingest(source, folder / "lake", spark, ["records"]))
-    held = ", ".join(f"{kind} {most[kind]:,.0f} MB" for kind in sorted(most))
+    METER.most.clear()
+    measured.add(lambda: ingest(source, folder / "lake", spark, ["records"]))
+    held = ", ".join(f"{kind} {METER.most[kind]:,.0f} MB" for kind in sorted(METER.most))
     cost = measured.cpus[0] / size * (1 << 30)
     print(f"{size / (1 << 30):5.1f} GB: {cost:6.2f} s CPU a GB, {measured.walls[0]:6.1f} s; most memory: {held}")
     shutil.rmtree(source)

@@ -86,7 +86,8 @@ def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | No
                 file for file in files if not _reads_itself(file, table) and (by_row or selection.takes_file(file))
             )
             own = [file for file in files if _reads_itself(file, table)]
-            return [*([Part(folded)] if folded else []), *_plan_files(tree, own, table, selection, split_size)]
+            units = family.units_for(table.name, folded).values() if folded else ()
+            return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, own, table, selection, split_size)]
     return _plan_files(tree, tree, table, selection, split_size)
 
 

@@ -16,6 +16,7 @@ import duckdb
 import pytest
 
 import rawlog
+from rawlog.cli.progress import Progress
 from rawlog.jobs.ingest import Ingested
 from tests.jobs.recordings import damage, expected, held, ingest, record, stored
 
@@ -159,6 +160,12 @@ def test_the_same_on_spark(run: Run, spark: SparkSession, tmp_path: Path, logs: 
     assert ran.code == 0, ran.err
     assert ran.rows[0]["tables"]["rawlog.records"] == 50
     assert held(tmp_path / "lake") == expected(logs)
+
+
+def test_progress_tells_rows_bytes_and_the_time_left() -> None:
+    bar = Progress("ingesting", 1000)
+    bar.at(250, 7654)
+    assert bar.text(10.0) == "ingesting  25 %  250 B  7,654 rows  25 B/s  10 s  31 s left"
 
 
 def test_following_takes_what_arrives_and_ends_cleanly(tmp_path: Path, logs: Path) -> None:

@@ -6,6 +6,8 @@ import hashlib
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,34 @@ def test_a_place_with_nothing_to_mend_says_what_could_be(tmp_path: Path) -> None
     assert "nothing here to repair" in result.stderr
     assert run("repair", SAMPLES / "ambry", tmp_path / "out", "--option", "nonsense").exit_code == 2
     assert run("repair", SAMPLES / "rocketmq", tmp_path / "out", "--policy", "nonsense").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("system", "verb"), [("kafka", "compact"), ("kafka", "repair"), ("rocketmq", "repair"), ("ambry", "repair")]
+)
+def test_a_full_disk_leaves_nothing_behind(system: str, verb: str, tmp_path: Path) -> None:
+    """A real limit on the size of files, in a process of its own; set once kernels are there, which are kept on disk as well."""
+    source, target = source_of(system), tmp_path / "out" / "segments-by-size-0"
+    before = digest(source)
+    code = (
+        "import resource, sys; from click.testing import CliRunner; from rawlog.cli import cli, main;"
+        "assert CliRunner().invoke(cli, [*sys.argv[1:3], sys.argv.pop()]).exit_code == 0;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400)); main()"
+    )
+    words = [verb, str(source), str(target), str(tmp_path / "warm" / target.name)]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "too large" in done.stderr.lower()
+    assert str(target) in done.stderr or str(target.parent) in done.stderr
+    assert digest(source) == before
+    shutil.rmtree(tmp_path / "warm")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(("system", "verb"), CASES)
+def test_a_place_that_cannot_be_written_is_an_error(system: str, verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    result = run(verb, source_of(system), tmp_path / "file" / "out")
+    assert result.exit_code == 3, result.output
+    assert result.stderr.startswith("rawlog: ") or "file" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

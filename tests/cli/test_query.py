@@ -92,7 +92,10 @@ def test_a_question_without_a_table_and_one_from_standard_input(ask: Run, logs: 
         ("SELECT count(*) FROM record", "unknown table 'record'; did you mean records"),
         ("SELECT ofset FROM records", "unknown column 'ofset'; did you mean offset? (line 1, column 8)"),
         ("SELECT r.ofset FROM records r", "unknown column 'ofset'; did you mean offset?"),
-        ("SELECT kafka_partitions(key, 3) FROM records", "unknown function 'kafka_partitions'; did you mean kafka_partition"),
+        (
+            "SELECT kafka_partitions(key, 3) FROM records",
+            "unknown function 'kafka_partitions'; did you mean kafka_partition",
+        ),
         ("SELEC 1", "Syntax error at or near 'SELEC' (line 1, column 1)"),
         ("SELECT offset / 0 FROM records", "Division by zero"),
         ("SELECT fnord(1)", "fnord"),

@@ -74,8 +74,10 @@ def test_a_lake_made_on_spark_is_that_made_here(
     monkeypatch.setattr(planning, "SMALLEST", 1000)
     monkeypatch.setattr(planning, "LARGEST", 4000)
     log = record(tmp_path / "a.log", 500)
+    seen: list[Progress] = []
     with Ingest(str(tmp_path / "there")) as job:
-        outcome = engine.run(job, open_tree(str(log)), spark)
+        outcome = engine.run(job, open_tree(str(log)), spark, progress=seen.append)
+    assert (seen[-1].size, seen[-1].rows) == (seen[-1].total_size, 1000), "rows of both tables"
     assert outcome.tables == ingest(tmp_path / "here", log).tables
     for name in ("rawlog.records", "replay.entries", "rawlog.files"):
         assert held(tmp_path / "there", name) == held(tmp_path / "here", name)

@@ -23,6 +23,7 @@ from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.restore import Asked, Restore, Restored
 from rawlog.jobs.restore import directories as source_of_batches
 from rawlog.tree import Tree, open_tree
+from tests.golden_data import golden_path
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 KAFKA = SAMPLES / "kafka"
@@ -70,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("restore") / "lake"
     with Ingest(str(path)) as job:
-        job.complete(lambda: local.run(job, open_tree(KAFKA)))
+        job.complete(lambda: local.run(job, open_tree([KAFKA, SAMPLES / "replay"])))
     return path
 
 
@@ -239,6 +240,32 @@ def test_damage_is_refused_or_left_out_by_name(damaged: Path, tmp_path: Path) ->
     assert stopped.partitions["segments-by-size-0"].records < lost.records
     clean(tmp_path / "stopped")
     assert digest(damaged) == before
+
+
+def test_an_unfinished_last_batch_is_normal_and_one_in_the_middle_is_not(tmp_path: Path) -> None:
+    shutil.copytree(KAFKA / "segments-by-size-0", tmp_path / "source" / "segments-by-size-0")
+    first, *_, last = sorted((tmp_path / "source").rglob("*.log"))
+    last.write_bytes(last.read_bytes()[:-7])
+    account = restored(tmp_path / "source", tmp_path / "data")
+    assert account.is_whole
+    assert any("unfinished batch" in line for line in account.lines())
+    clean(tmp_path / "data")
+    first.write_bytes(first.read_bytes()[:-7])
+    with pytest.raises(DataError):
+        restored(tmp_path / "source", tmp_path / "other")
+    assert not restored(tmp_path / "source", tmp_path / "other", errors="skip").is_whole
+    clean(tmp_path / "other")
+
+
+def test_logs_of_every_age_are_carried(tmp_path: Path) -> None:
+    for broker in sorted(golden_path("kafka", "legacy").glob("broker-*")):
+        source = broker / "data" if (broker / "data").is_dir() else broker
+        account = restored(source, tmp_path / broker.name)
+        assert account.is_whole, account.lines()
+        mine, theirs = logs(tmp_path / broker.name), logs(source)
+        for name, data in mine.items():
+            assert data.startswith(theirs[name]), name
+        assert records(tmp_path / broker.name).to_pylist() == records(source).to_pylist()
 
 
 def test_what_the_source_does_not_have_is_told(tmp_path: Path) -> None:

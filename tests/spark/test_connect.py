@@ -36,7 +36,12 @@ stream = spark.readStream.format("rawlog").load(sys.argv[1]).select("offset").wr
 query = stream.option("checkpointLocation", sys.argv[2] + "/checkpoint").trigger(availableNow=True).start(sys.argv[2] + "/data")
 query.awaitTermination(120)
 streamed = sorted(row.offset for row in spark.read.parquet(sys.argv[2] + "/data").collect())
-print("RESULT " + json.dumps({"kind": type(spark).__module__, "offsets": offsets, "count": count, "error": error, "streamed": streamed}))
+from rawlog.spark.query import SparkEngine
+from rawlog.sql.views import Source, views
+engine = SparkEngine(lambda: spark, views(Source(None, (sys.argv[1],))), embedded=False)
+answer = engine.ask("SELECT offset, kafka_partition(cast(offset AS string), 5) AS p FROM records ORDER BY offset")
+asked = [row for batch in answer.batches() for row in batch.to_pylist()]
+print("RESULT " + json.dumps({"kind": type(spark).__module__, "offsets": offsets, "count": count, "error": error, "streamed": streamed, "asked": asked}))
 spark.stop()
 """
 
@@ -71,3 +76,5 @@ def test_batch_and_stream_over_connect(tmp_path: Path) -> None:
     assert result["streamed"] == offsets
     assert result["count"] == rawlog.read(SEGMENTS, table="kafka.batches").num_rows
     assert "unknown option 'tabel'; did you mean table?" in result["error"]
+    assert [row["offset"] for row in result["asked"]] == offsets
+    assert {row["p"] for row in result["asked"]} == set(range(5))

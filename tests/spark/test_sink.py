@@ -101,7 +101,7 @@ def test_rows_out_of_order_are_refused_with_what_to_do(tmp_path: Path) -> None:
         EncodeError, match=r"offsets 0 to 9 and 5 to 14 came in different tasks; .*repartition\(\"topic\""
     ):
         save(tmp_path / "out", [[rows_of(range(10))], [rows_of(range(5, 15))]], to="kafka")
-    with pytest.raises(EncodeError, match=r"offset 3 after 9: offsets must rise; in Spark: df\.repartition"):
+    with pytest.raises(EncodeError, match=r"offset 3 after 9: offsets must rise; sort them \(in Spark: df\.repartition"):
         save(tmp_path / "out", [[rows_of(range(10)), rows_of([3])]], to="kafka")
     with pytest.raises(EncodeError, match="some rows have an offset, others have none"):
         none = rows_of(range(3), offset=None)
@@ -223,11 +223,30 @@ def test_spark_makes_a_recording_and_a_store(spark: SparkSession, tmp_path: Path
     assert [one.name for one in sorted(tmp_path.iterdir())] == ["store", "x.log"]
 
 
+def test_the_job_convert_runs_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    from rawlog.engines import spark as engine
+    from rawlog.jobs.convert import Convert, outlet, source_tree
+
+    def convert(to: str, path: Path, source: Path, drop: tuple[bytes, ...] = (), **options: str) -> Any:
+        made = outlet(to, str(path), options=options)
+        with Convert(made, drop=drop) as job:
+            return engine.run(job, source_tree([str(source)], RECORDS), spark)
+
+    source = KAFKA / "segments-by-size-0"
+    keys = [one for one in rawlog.read(source).column("key").to_pylist() if one]
+    convert("kafka", tmp_path / "sifted", source, (keys[0],))
+    kept = [one for one in rawlog.read(source).to_pylist() if one["key"] != keys[0]]
+    assert rawlog.read(tmp_path / "sifted").to_pylist() == kept
+    convert("parquet", tmp_path / "x.parquet", source)
+    convert("kafka", tmp_path / "anew", tmp_path / "x.parquet", codec="snappy")
+    assert rawlog.read(tmp_path / "anew").to_pylist() == rawlog.read(source).to_pylist()
+    assert {one.name for one in tmp_path.iterdir()} == {"sifted", "x.parquet", "anew"}
+
+
 def test_a_task_that_dies_in_the_middle_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The worker ends by a signal while it writes, its other task having written all: neither is seen afterwards."""
     from pyspark.sql.functions import udf
 
-    @udf("binary")  # type: ignore[untyped-decorator]
     def killed(number: int) -> bytes:
         import os
         import signal
@@ -241,7 +260,7 @@ def test_a_task_that_dies_in_the_middle_leaves_nothing(spark: SparkSession, tmp_
     rows = spark.range(0, 20_000, 1, 2).selectExpr(
         "id", "'orders' AS topic", "CAST(0 AS INT) AS partition", "id AS offset"
     )
-    frame = rows.withColumn("value", killed("id")).drop("id")
+    frame = rows.withColumn("value", udf(killed, "binary", useArrow=False)("id")).drop("id")
     with pytest.raises(Exception, match=r"(?i)crash|exit|EOF|worker"):
         frame.write.format("rawlog").option("to", "kafka").mode("append").save(str(tmp_path / "out"))
     assert not list(tmp_path.iterdir())

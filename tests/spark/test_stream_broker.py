@@ -93,7 +93,10 @@ def test_every_record_once_over_rolls_and_retention(spark: SparkSession, kafka_4
     found = zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
     assert dict(zip(found, table["key"].to_pylist(), strict=True)) == topic.sent
     assert set(table["value"].to_pylist()) == {VALUE}
-    assert functions.kafka_partition(table["key"], pa.array([PARTITIONS] * len(table))).to_pylist() == table["partition"].to_pylist()
+    assert (
+        functions.kafka_partition(table["key"], pa.array([PARTITIONS] * len(table))).to_pylist()
+        == table["partition"].to_pylist()
+    )
 
 
 @pytest.mark.slow
@@ -107,7 +110,9 @@ def test_a_gap_that_retention_made_is_reported(kafka_4: KafkaBroker, tmp_path: P
     wait(lambda: all(topic.firsts()), "retention deletes what was not read")
     copy = tmp_path / "copy"
     for folder in topic.folders:  # as it is now, while the broker goes on
-        shutil.copytree(folder, copy / folder.name, ignore=lambda _, names: [name for name in names if "deleted" in name])
+        shutil.copytree(
+            folder, copy / folder.name, ignore=lambda _, names: [name for name in names if "deleted" in name]
+        )
     moved = {"end": checkpoint["end"].replace(str(kafka_4.data_dir), str(copy))}
     with pytest.raises(AccessError, match="deleted before they were read; set failOnDataLoss to false"):
         Query(copy / "lost-*", dict(moved)).batch()

@@ -50,7 +50,9 @@ def test_group_coordinators_are_found_by_java_hash() -> None:
 def test_the_key_index_of_rocketmq_holds_java_hashes() -> None:
     store = golden_path("rocketmq", "broker-5.3.3", "store")
     messages = rawlog.read(store, table="rocketmq.messages", columns=["topic", "keys", "physical_offset"])
-    stored = {(row["key_hash"], row["physical_offset"]) for row in rawlog.read(store, table="rocketmq.keys").to_pylist()}
+    stored = {
+        (row["key_hash"], row["physical_offset"]) for row in rawlog.read(store, table="rocketmq.keys").to_pylist()
+    }
     rows = [row for row in messages.to_pylist() if row["keys"] and " " not in row["keys"]]
     texts = pa.array([f"{row['topic']}#{row['keys']}" for row in rows])
     found = functions.java_hash(texts).to_pylist()

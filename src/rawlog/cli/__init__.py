@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
     "lake": ("ask", "rawlog.cli.commands.lake", "What a lake holds, and its upkeep."),
     "cluster": ("ask", "rawlog.cli.commands.cluster", "The cluster as the KRaft log tells it."),
+    "submit": ("ask", "rawlog.cli.commands.submit", "Run a verb on a cluster, with rawlog sent along."),
     "completion": ("shell", "rawlog.cli.commands.completion", "Print the completion script of a shell."),
 }
 GROUPS = ("look", "check and mend", "move", "ask", "live", "shell")

@@ -13,6 +13,7 @@ from rawlog.errors import OptionError
 
 if TYPE_CHECKING:
     from rawlog.sql.engine import Answer, Engine
+    from rawlog.sql.views import View
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +45,10 @@ def open_engine(given: dict[str, Any], paths: Sequence[str], first: str | None =
     from rawlog.sql.views import sources, views
 
     asked = sources(paths)
-    found = lambda: [view for source in asked for view in views(source, given["errors"])]  # noqa: E731
+
+    def found() -> list[View]:
+        return [view for source in asked for view in views(source, given["errors"])]
+
     if given["engine"] != "spark":
         if given["master"] or given["conf"]:
             raise OptionError(f"--master and --conf are Spark's: leave --engine {given['engine']} out")

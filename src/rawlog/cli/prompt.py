@@ -12,15 +12,56 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Self
 
 from rawlog.sql import text
 
 PROMPT, MORE = "rawlog> ", "   ...> "
 KEPT_LINES = 2000
 KEYWORDS = (
-    *("SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ANTI JOIN", "USING", "ON"),
-    *("AS", "AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS NULL", "IS NOT NULL", "DISTINCT", "UNION ALL", "EXCEPT", "WITH"),
-    *("CASE", "WHEN", "THEN", "ELSE", "END", "CAST", "DESC", "OVER", "PARTITION BY", "DESCRIBE", "SHOW TABLES", "EXPLAIN"),
+    *(
+        "SELECT",
+        "FROM",
+        "WHERE",
+        "GROUP BY",
+        "ORDER BY",
+        "HAVING",
+        "LIMIT",
+        "JOIN",
+        "LEFT JOIN",
+        "ANTI JOIN",
+        "USING",
+        "ON",
+    ),
+    *(
+        "AS",
+        "AND",
+        "OR",
+        "NOT",
+        "IN",
+        "LIKE",
+        "BETWEEN",
+        "IS NULL",
+        "IS NOT NULL",
+        "DISTINCT",
+        "UNION ALL",
+        "EXCEPT",
+        "WITH",
+    ),
+    *(
+        "CASE",
+        "WHEN",
+        "THEN",
+        "ELSE",
+        "END",
+        "CAST",
+        "DESC",
+        "OVER",
+        "PARTITION BY",
+        "DESCRIBE",
+        "SHOW TABLES",
+        "EXPLAIN",
+    ),
 )
 _BEFORE_TABLE = re.compile(r"\b(?:from|join|describe|desc|\.schema|\\d)\s+[\w.]*$", re.IGNORECASE)
 
@@ -82,7 +123,9 @@ class Completer:
 def history_file() -> Path:
     """Where the lines that were typed are kept."""
     state = os.environ.get("XDG_STATE_HOME") or ""
-    return (Path(state) if Path(state).is_absolute() else Path("~/.local/state").expanduser()) / "rawlog" / "sql_history"
+    return (
+        (Path(state) if Path(state).is_absolute() else Path("~/.local/state").expanduser()) / "rawlog" / "sql_history"
+    )
 
 
 class Prompt:
@@ -92,7 +135,7 @@ class Prompt:
         self.completer = completer
         self._readline: ModuleType | None = None
 
-    def __enter__(self) -> Prompt:
+    def __enter__(self) -> Self:
         with suppress(ImportError):
             import readline
 

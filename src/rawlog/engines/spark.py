@@ -154,7 +154,7 @@ class _JobWriter(DataSourceArrowWriter):
         """Nothing counts before the job's own commit, so there is nothing to take back."""
 
 
-def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool, told: str) -> Any:
+def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool, told: str = "") -> Any:
     """Do a split. An error about the input is an answer: trying again would not change it, unless a path could not be reached."""
     with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
         teller = _Teller(f"{told}/{split.number}-{attempt}") if os.path.isdir(told) else None
@@ -165,6 +165,9 @@ def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool, told: str)
             if isinstance(error, AccessError) and not last:
                 raise
             return error
+        finally:
+            if teller is not None:
+                teller.write()
 
 
 class _Teller:
@@ -178,8 +181,12 @@ class _Teller:
         now = time.monotonic()
         if now - self.last >= INTERVAL:
             self.last = now
-            with suppress(OSError), open(self.path, "wb") as file:
-                file.write(TOLD.pack(*self.sums))
+            self.write()
+
+    def write(self) -> None:
+        """Tell it."""
+        with suppress(OSError), open(self.path, "wb") as file:
+            file.write(TOLD.pack(*self.sums))
 
 
 def _told(folder: Path) -> tuple[int, int, int]:
@@ -220,7 +227,7 @@ def _watching(
     thread.start()
     try:
         yield
-        progress(Progress(total, total, count, count))
+        progress(Progress(total, total, count, count, *_told(told)[1:]))
     finally:
         ended.set()
         thread.join()

@@ -1,6 +1,6 @@
-"""CRC-32 (IEEE) by carry-less multiplication: 64 bytes folded into 16 at a step, as the processor's PCLMULQDQ allows.
+"""CRC-32 (IEEE) of long spans by carry-less multiplication: four lanes of 16 bytes at a step, some three times as fast as one.
 
-`fold` is the intrinsic; what it leaves, and all that is shorter than a step, is the tables' business (`rawlog.kernels.crc`).
+`fold` is the intrinsic; the 16 bytes that it leaves are the tables' business (`rawlog.kernels.crc`), short spans that of `fold.fold_crc32`.
 The constants are x^n mod P for the distances folded over (Gopal et al., "Fast CRC computation using PCLMULQDQ").
 """
 
@@ -8,32 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.kernels import JIT
+from rawlog.kernels.fold import INSTRUCTION
 
 STEP = 64
 LANE = 16
 FOLD_FOUR = (0x0154442BD4, 0x01C6E41596)
 FOLD_ONE = (0x01751997D0, 0x00CCAA009E)
-
-
-def has_multiplication() -> bool:
-    """Whether kernels may use PCLMULQDQ: not if numba was told to compile for another processor."""
-    if not JIT:
-        return False
-    import llvmlite.binding
-    import numba
-
-    config: Any = numba.config
-    if config.CPU_NAME or config.CPU_FEATURES is not None or llvmlite.binding.get_process_triple()[:6] != "x86_64":
-        return False
-    try:
-        features = llvmlite.binding.get_host_cpu_features()
-    except RuntimeError:
-        return False
-    return bool(features.get("pclmul") and features.get("sse4.1"))
-
-
-MULTIPLICATION = has_multiplication()
 
 
 def _intrinsic() -> Any:
@@ -119,4 +99,4 @@ def _intrinsic() -> Any:
     return fold
 
 
-fold = _intrinsic() if MULTIPLICATION else None
+fold = _intrinsic() if INSTRUCTION else None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.kernels import JIT, fold, inline, kernel
+from rawlog.kernels import JIT, clmul, fold, inline, kernel
 from rawlog.kernels.ints import read_i64_le, read_u8, read_u32_le
 from rawlog.status import BAD_LENGTH, OK
 
@@ -193,10 +193,17 @@ def sum_crc32c_by_tables(data: Any, start: Any, stop: Any) -> Any:
 
 if fold.INSTRUCTION:
     FOLD_STEP, fold_crc32 = fold.STEP, fold.fold_crc32
+    fold_lanes: Any = clmul.fold
+    LONG_SPAN = 4 * clmul.STEP
 
     @kernel
     def sum_crc32(data: Any, start: Any, stop: Any) -> Any:
         """CRC-32 of `data[start:stop]`, which must lie inside the data."""
+        if stop - start >= LONG_SPAN:
+            size = np.int64(stop - start) // FOLD_STEP * FOLD_STEP
+            low, high = fold_lanes(data, np.int64(start), size, np.int64(ALL))
+            crc = of_words(IEEE_TABLES, low & ALL, (low >> 32) & ALL, high & ALL, (high >> 32) & ALL)
+            return update_by_tables(IEEE_TABLES, crc, data, start + size, stop) ^ ALL
         if stop - start >= FOLD_STEP:
             return fold_crc32(np.int64(ALL), data, np.int64(start), np.int64(stop - start)) ^ ALL
         return update_by_tables(IEEE_TABLES, np.int64(ALL), data, start, stop) ^ ALL

@@ -61,7 +61,7 @@ def follows(data: Any, at: Any, stop: Any, count: Any, low: Any, high: Any) -> A
     first = read_u8(data, at + 1)
     if first < low or first > high:
         return False
-    for index in range(2, count + 1):
+    for index in range(2, count + 1):  # noqa: SIM110
         if read_u8(data, at + index) & 0xC0 != 0x80:
             return False
     return True

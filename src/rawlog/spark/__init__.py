@@ -18,11 +18,13 @@ __all__ = ["register", "session"]
 def register(spark: SparkSession) -> SparkSession:
     """Make `spark.read.format("rawlog")` and `df.write.format("rawlog")` work on this session, and rawlog's functions in SQL.
 
-    Returns the session.
+    Executors on other machines are sent rawlog's own code. Returns the session.
     """
     from rawlog.spark import source
     from rawlog.spark.functions import register_functions
+    from rawlog.spark.shipping import ship
 
+    ship(spark)
     source.register(spark)
     register_functions(spark)
     return spark

@@ -68,7 +68,9 @@ def _exercise(conf: Mapping[str, str]) -> None:
     spark = session("local[2]", conf)
     with tempfile.TemporaryDirectory(prefix="rawlog-archive-") as folder:
         row = {"topic": "a", "offset": 1, "value": b"v", "headers": [{"key": "k", "value": b"v"}]}
-        parquet.write_table(pa.Table.from_pylist([row] * 9, schema=RECORDS.schema), f"{folder}/a.parquet", compression="none")
+        parquet.write_table(
+            pa.Table.from_pylist([row] * 9, schema=RECORDS.schema), f"{folder}/a.parquet", compression="none"
+        )
         spark.read.schema(RECORDS.ddl).parquet(f"file://{folder}/a.parquet").createOrReplaceTempView("stage")
         for question in QUESTIONS:
             frame = spark.sql(question)

@@ -2,7 +2,7 @@
 
 Spark forks every Python worker from one daemon. What the daemon has imported costs a worker nothing: half a second for Numba each time a
 `limit` or an idle minute ended the last one. PyArrow must stay out: it starts threads, which do not survive a fork.
-Run as a module by the JVM (`spark.python.daemon.module`), never imported.
+Run as a script by the JVM, in place of `-m pyspark.daemon`; needs nothing of rawlog's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def quiet_print_exc() -> None:
 
 def main() -> None:
     """Import what does not start threads, then be Spark's daemon."""
+    if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+        sys.path[0] = os.getcwd()  # as with -m: the modules beside this script are not to be found by their bare names
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.argv[1:] == ["pyspark.worker"]:  # not for those that only plan
         with suppress(ImportError):

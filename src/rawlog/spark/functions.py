@@ -22,10 +22,12 @@ def register_functions(spark: SparkSession, names: Collection[str] | None = None
 
 def arrow_udf(function: Function) -> Any:
     """A function of ours as one of Spark's, for use on columns."""
-    from pyspark.sql.functions import arrow_udf as udf
+    from pyspark.sql.pandas import functions
+
+    make: Any = functions.arrow_udf  # its types know only some of its forms
 
     def call(*columns: pa.Array) -> pa.Array:
         return function.call(*columns)
 
     call.__doc__, call.__name__ = function.call.__doc__, function.name
-    return udf(call, returnType=function.gives)
+    return make(call, returnType=function.gives)

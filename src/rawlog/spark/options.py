@@ -143,6 +143,11 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 def absolute(path: str) -> str:
     """A path that means the same to every process; Hadoop's names of S3 are S3."""
     path = re.sub(r"^s3[an]://", "s3://", path)
+    if is_remote(path) and "@" in path.split("://", 1)[1].split("/", 1)[0]:
+        bare = re.sub(r"://[^/]*@", "://", path).partition("?")[0]
+        raise OptionError(
+            f"{bare}: credentials in a URL would stand in plans and logs; give them by the environment (AWS_…)"
+        )
     return path if is_remote(path) else os.path.abspath(local_path(path))
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rawlog.errors import OptionError
 from rawlog.spark.complaints import translated
-from rawlog.spark.session import is_embedded
+from rawlog.spark.session import is_connect
+from rawlog.spark.shipping import ship
 from rawlog.spark.staging import Stage
 from rawlog.sql import functions, text
 from rawlog.sql.engine import Answer, Engine
@@ -19,6 +20,9 @@ from rawlog.tables import Column, Table
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+#: Bytes a task. An answer comes to the driver a task's rows at a time, which may be ten times as many bytes once decompressed.
+SPLIT = "32m"
 
 
 class SparkEngine(Engine):
@@ -37,6 +41,7 @@ class SparkEngine(Engine):
         """The session, started by now. AccessError if it does not start."""
         if self._spark is None:
             self._spark = self._session()
+            ship(self._spark)
         return self._spark
 
     def prepare(self, sql: str) -> None:
@@ -45,7 +50,7 @@ class SparkEngine(Engine):
             return
         words = text.column_words(sql)
         for view in self.read(sql)[1].values():
-            if isinstance(view.rows, Files) and words is not None:
+            if isinstance(view.rows, Files):
                 self._stage.get(view.rows, text.needed_columns(view.table, words))
 
     def ask(self, sql: str) -> Answer:
@@ -53,11 +58,15 @@ class SparkEngine(Engine):
         rewritten, needed = self.read(sql)
         words = text.column_words(sql)
         complaints = self._complaints(needed)
+        for name, view in self.hollow(sql).items():
+            self.spark.createDataFrame([], view.table.ddl).createOrReplaceTempView(name)
         try:
             with complaints:
                 frame = self._analysed(rewritten, needed, words)
         except OptionError as error:
-            if words is None or not any(repr(name) in str(error) for view in needed.values() for name in view.table.names):
+            if words is None or not any(
+                repr(name) in str(error) for view in needed.values() for name in view.table.names
+            ):
                 raise
             with complaints:  # a column that is there was not read: the text did not tell that it is wanted
                 frame = self._analysed(rewritten, needed, None)
@@ -78,11 +87,11 @@ class SparkEngine(Engine):
         """Cancel the jobs of this session."""
         if self._spark is None:
             return
-        with suppress(Exception):
-            if hasattr(self._spark, "interruptAll"):
+        with suppress(Exception):  # it may just have ended
+            if is_connect(self._spark):
                 self._spark.interruptAll()
-        with suppress(Exception):
-            self._spark.sparkContext.cancelAllJobs()
+            else:
+                self._spark.sparkContext.cancelAllJobs()
 
     def functions(self) -> list[str]:
         """Spark's functions and rawlog's."""
@@ -115,7 +124,7 @@ class SparkEngine(Engine):
         self._register_source()
         mode = "FAILFAST" if files.directory.errors == "raise" else "DROPMALFORMED"
         reader = self.spark.read.format("rawlog").option("table", files.table.name).option("mode", mode)
-        return reader.option("columns", ",".join(columns)).load(files.directory.paths)
+        return reader.option("columns", ",".join(columns)).option("splitSize", SPLIT).load(files.directory.paths)
 
     def _lake_table(self, rows: LakeTable, columns: Sequence[str]) -> DataFrame:
         # Spark 4.3 has no Iceberg runtime: the snapshot's Parquet files are read as they are.
@@ -148,9 +157,10 @@ def stream(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a DataFrame in order, a batch at a time: the driver holds a partition or two, never all of them."""
     import pyarrow as pa
 
-    if not hasattr(frame, "_jdf"):  # Connect streams by itself
-        found: Any = frame._session.client.to_table_as_iterator(frame._plan.to_proto(frame._session.client), {})
-        for table in found:
+    if is_connect(frame.sparkSession):  # it streams by itself
+        connected: Any = frame
+        client = connected.sparkSession.client
+        for table in client.to_table_as_iterator(connected._plan.to_proto(client), {}):
             if isinstance(table, pa.Table):
                 yield from table.cast(schema).to_batches()
         return
@@ -188,4 +198,4 @@ def _table_of(frame: DataFrame) -> Table:
     return Table("answer", *(Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields))
 
 
-__all__ = ["SparkEngine", "is_embedded", "stream"]
+__all__ = ["SparkEngine", "stream"]

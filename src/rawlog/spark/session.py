@@ -59,14 +59,14 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
     )
 )
 
-# The workers that plan a read take no `spark.python.daemon.module`, and say BrokenPipeError on the terminal when Unix sockets are on.
+# Not by `spark.python.daemon.module`: the workers that plan a read do not take it, and it would have to be importable wherever tasks run.
 PYTHON = """\
 #!/bin/sh
 # Written by rawlog: the Python below, with rawlog's daemon in place of Spark's.
-if [ "$1" = -m ] && [ "$2" = pyspark.daemon ]; then shift 2; set -- -m {daemon} "$@"; fi
+if [ "$1" = -m ] && [ "$2" = pyspark.daemon ] && [ -f {daemon} ]; then shift 2; set -- {daemon} "$@"; fi
 exec {python} "$@"
 """
-DAEMON = "rawlog.spark.daemon"
+DAEMON = Path(__file__).with_name("daemon.py")
 
 # Settings that a session may take at any time, on any kind of master.
 RUNTIME = {
@@ -121,9 +121,20 @@ def is_embedded(master: str | None = None) -> bool:
     active = sys.modules.get("pyspark.sql")
     current = active.SparkSession.getActiveSession() if active is not None else None
     if current is not None:
-        return not hasattr(current, "client") and str(current.conf.get("spark.master", "")).startswith("local[")
+        return runs_here(current)
     target, remote = _target(master)
     return not remote and (target == "local" or target.startswith("local["))
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is a client of Spark Connect."""
+    return ".connect." in type(spark).__module__
+
+
+def runs_here(spark: SparkSession) -> bool:
+    """Whether a session, tasks and all, runs in one JVM on this machine."""
+    master = "" if is_connect(spark) else str(spark.conf.get("spark.master", ""))
+    return master == "local" or master.startswith("local[")
 
 
 def memory_size() -> int:
@@ -179,7 +190,7 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str,
         "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": (_scratch() / "warehouse").as_uri(),
+        "spark.sql.warehouse.dir": (scratch() / "warehouse").as_uri(),
     }
     if is_local(target):
         settings["spark.driver.extraJavaOptions"] += f" {archive.java_options(find_java())}"
@@ -187,7 +198,6 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str,
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": f"{min(max(memory_size() // 4, 1 << 30), 8 << 30) >> 20}m",
-            "spark.python.daemon.module": DAEMON,
             "spark.sql.shuffle.partitions": str(max(8, 4 * (os.cpu_count() or 1))),
         }
         if "SPARK_LOCAL_DIRS" not in os.environ:
@@ -240,7 +250,7 @@ def _put(variables: Mapping[str, str | None]) -> None:
 
 def _python() -> str:
     """The interpreter for workers on this machine: this one, behind a script, if there is a place for one."""
-    script = PYTHON.format(daemon=DAEMON, python=shlex.quote(sys.executable))
+    script = PYTHON.format(daemon=shlex.quote(str(DAEMON)), python=shlex.quote(sys.executable))
     path = cache_directory() / "python" / f"python-{hashlib.blake2b(script.encode(), digest_size=6).hexdigest()}"
     if os.name != "posix":
         return sys.executable
@@ -257,7 +267,7 @@ def _python() -> str:
 
 
 @cache
-def _scratch() -> Path:
+def scratch() -> Path:
     """A directory for what Spark would otherwise leave where the user stands; gone when Python ends."""
     path = Path(tempfile.mkdtemp(prefix="rawlog-spark-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
@@ -265,6 +275,6 @@ def _scratch() -> Path:
 
 
 def _logging_file() -> str:
-    path = _scratch() / "log4j2.properties"
+    path = scratch() / "log4j2.properties"
     path.write_text(LOGGING)
     return re.sub(r'["\\]', r"\\\g<0>", str(path))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import zipfile
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rawlog.spark.session import is_connect, runs_here, scratch
 from rawlog.storage import writing
 
 if TYPE_CHECKING:
@@ -44,26 +43,18 @@ def _add(archive: zipfile.ZipFile, folder: Any, name: str) -> None:
 
 def ship(spark: SparkSession) -> None:
     """Send rawlog to the workers of a session, classic or Connect, where these are not on this machine alone; once a session."""
-    if getattr(spark, "_rawlog_shipped", False) or _is_here(spark):
+    if getattr(spark, "_rawlog_shipped", False) or runs_here(spark):
         return
-    with tempfile.TemporaryDirectory(prefix="rawlog-ship-") as folder:
-        archive = Path(folder) / f"{PACKAGE}.zip"
+    archive = scratch() / f"{PACKAGE}.zip"  # executors may ask for it later
+    if not archive.exists():
         build(archive)
-        if hasattr(spark, "client"):
-            spark.addArtifacts(str(archive), pyfile=True)
-        else:
-            path = list(sys.path)
-            spark.sparkContext.addPyFile(str(archive))
-            sys.path[:] = path  # the driver goes on with the rawlog it has
+    if is_connect(spark):
+        spark.addArtifacts(str(archive), pyfile=True)
+    else:
+        path = list(sys.path)
+        spark.sparkContext.addPyFile(str(archive))
+        sys.path[:] = path  # the driver goes on with the rawlog it has
     vars(spark)["_rawlog_shipped"] = True
-
-
-def _is_here(spark: SparkSession) -> bool:
-    """Whether tasks run in processes that import what this one imports."""
-    if hasattr(spark, "client"):
-        return False
-    master = str(spark.conf.get("spark.master", ""))
-    return master == "local" or master.startswith("local[")
 
 
 if __name__ == "__main__":

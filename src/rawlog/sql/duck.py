@@ -59,7 +59,11 @@ class DuckEngine(Engine):
         self.failure: RawlogError | None = None
         self._duckdb: Any = duckdb
         self._connection: Any = duckdb.connect()
-        for setting in ("TimeZone = 'UTC'", "python_enable_replacements = false", "autoinstall_known_extensions = false"):
+        for setting in (
+            "TimeZone = 'UTC'",
+            "python_enable_replacements = false",
+            "autoinstall_known_extensions = false",
+        ):
             self._connection.execute(f"SET {setting}")
         self._registered: set[str] = set()
 
@@ -68,6 +72,8 @@ class DuckEngine(Engine):
         rewritten, needed = self.read(sql)
         words = text.column_words(sql)
         self._register_functions(text.words_of(sql))
+        for name, view in self.hollow(sql).items():
+            self._connection.register(name, view.table.schema.empty_table())
         for name, view in needed.items():
             self._connection.register(name, self._relation(view, text.needed_columns(view.table, words)))
         try:

@@ -56,11 +56,14 @@ class Engine(ABC):
         self.close()
 
     def read(self, sql: str) -> tuple[str, dict[str, View]]:
-        """The statement as the engine may understand it, and the views it wants; all of them if it is not a query."""
-        rewritten, needed = text.rewrite(sql, self.views)
-        if not needed and text.column_words(sql) is None:
-            needed = {"_".join(name): view for name, view in self.views.items()}
-        return rewritten, needed
+        """The statement as the engine may understand it, and the views it names."""
+        return text.rewrite(sql, self.views)
+
+    def hollow(self, sql: str) -> dict[str, View]:
+        """The views that a statement may only look at from outside, such as SHOW TABLES: it names none and is no query."""
+        if text.column_words(sql) is not None or self.read(sql)[1]:
+            return {}
+        return {"_".join(name): view for name, view in self.views.items()}
 
     def refresh(self) -> None:
         """Look again at the files, which may have grown."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -139,7 +139,7 @@ def views(source: Source, errors: str = "raise") -> list[View]:
     lakes = [path for path in source.paths if is_lake(path)]
     if lakes and len(source.paths) > 1:
         raise OptionError(f"{lakes[0]} is a lake: give it a name of its own, as lake={lakes[0]}")
-    tables = _lake_tables(lakes[0]) if lakes else _file_tables(source.paths, errors)
+    tables: Mapping[str, Files | LakeTable] = _lake_tables(lakes[0]) if lakes else _file_tables(source.paths, errors)
     prefix = () if source.name is None else (source.name,)
     return [
         View(tuple((*prefix, *name) for name in names), found)

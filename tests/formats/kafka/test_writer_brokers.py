@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import rawlog
+from rawlog.format import Keep
 from rawlog.formats.kafka.rebuild import rebuild_partition
+from rawlog.formats.kafka.sift import sift_partition
 from tests.conftest import needed
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import kafka_cases
@@ -48,6 +51,12 @@ class Served:
     rebuilt: dict[str, Path] = field(default_factory=dict)
     records: dict[str, pa.Table] = field(default_factory=dict)
     committed: dict[str, list[int]] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+
+
+def stays(batch: Any, keys: pa.Array) -> Any:
+    """Which rows have none of these keys."""
+    return ~pc.is_in(batch["key"], keys).to_numpy(zero_copy_only=False)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -78,23 +87,32 @@ def fill(broker: KafkaBroker, scratch: Path) -> Served:
     """Stop the broker, put partitions of three kinds into the topics, and start it again.
 
     `raw`: golden segments without anything beside them, for the broker to recover. `full`: the same with what rawlog derived, trusted since
-    the stop was clean. `made`: the golden records written anew by rawlog, in other batches, codecs and segments.
+    the stop was clean. `made`: the golden records written anew by rawlog, in other batches, codecs and segments. `less`: the golden batches
+    without the records of every third key.
     """
     served = Served(broker)
-    kinds = ("raw", "full", "made")
+    kinds = ("raw", "full", "made", "less")
     names = {(kind, number): f"{kind}-{number}" for kind in kinds for number in range(len(CASES))}
     make_topics(broker, list(names.values()))
     broker.stop()
     for number, case in enumerate(CASES):
         folder = scratch / f"rebuilt-{number}"
-        rebuild_partition(rawlog.open(case.path).files, folder)
+        rebuilt = rebuild_partition(rawlog.open(case.path).files, folder)
         # Not the golden directory itself, where a checkpoint hides the first records of one log.
         rows = rawlog.read(folder)
         committed = rawlog.read(folder, isolation="read_committed", columns=["offset"])["offset"].to_pylist()
         made = scratch / f"made-{number}"
         options = {"codec": CODECS[number % 5], **SHAPES[number % len(SHAPES)]}
         rawlog.write(made, rows, format="kafka", topic="made", partition=0, leader_epoch=0, **options)
+        less = scratch / f"less-{number}"
+        less.mkdir()
+        dropped = pa.array(sorted(set(rows["key"].drop_null().to_pylist()))[::3], pa.binary())
+        sift_partition(
+            rawlog.open(folder).files, str(less), Keep(("key",), lambda batch, keys=dropped: stays(batch, keys)), {}
+        )
+        kept = rows.filter(pa.array(stays(rows, dropped)))
         sources = {
+            "less": (less, ("*.log", *DERIVED)),
             "raw": (folder, ("*.log",)),
             "full": (folder, ("*.log", *DERIVED)),
             "made": (made / "made-0", ("*.log", *DERIVED)),
@@ -104,8 +122,11 @@ def fill(broker: KafkaBroker, scratch: Path) -> Served:
             target = broker.data_dir / f"{topic}-0"
             put(target, *sources[kind])
             served.before[topic] = files_of(target)
-            served.records[topic] = rows
+            served.records[topic] = kept if kind == "less" else rows
             served.committed[topic] = committed if kind != "made" else rows["offset"].to_pylist()
+            if kind == "less":
+                served.committed[topic] = sorted(set(committed) & set(kept["offset"].to_pylist()))
+                served.ends[topic] = rebuilt.end_offset
             if kind == "raw":
                 served.rebuilt[topic] = folder
     broker.start()
@@ -197,15 +218,18 @@ def test_a_producer_goes_on_at_the_end_and_the_directory_stays_clean(served: Ser
         delivered[message.topic()] = message.offset()
 
     producer = Producer({"bootstrap.servers": served.broker.bootstrap})
-    made = [topic for topic in served.records if topic.startswith("made-")]
+    made = [topic for topic in served.records if topic.startswith(("made-", "less-"))]
     for topic in made:
         producer.produce(topic, value=b"one more", partition=0, on_delivery=done)
     assert producer.flush(60) == 0
     for topic in made:
-        assert delivered[topic] == max(served.records[topic]["offset"].to_pylist(), default=-1) + 1
+        end = max(served.records[topic]["offset"].to_pylist(), default=-1) + 1
+        assert delivered[topic] == served.ends.get(topic, end), topic
     served.broker.stop()
     findings = [
-        one for one in rawlog.verify(served.broker.data_dir) if str(one.severity) != "info" and "made-" in one.path
+        one
+        for one in rawlog.verify(served.broker.data_dir)
+        if str(one.severity) != "info" and ("made-" in one.path or "less-" in one.path)
     ]
     assert not findings
 

@@ -87,6 +87,27 @@ def test_repair_by_moving_closes_the_hole(tmp_path: Path) -> None:
     assert not errors, errors
 
 
+def test_moved_entries_have_a_new_checksum_of_the_whole(tmp_path: Path) -> None:
+    """The property `__CRC32#` covers the physical offset: copied as it was, a broker that checks it would cut the log there."""
+    root = copy("5.3.4S-propcrc", tmp_path)
+    flip_body(root)
+    report = repair_store(rawlog.open(root).files, tmp_path / "mended", {"move": "true"})
+    assert not report.is_whole
+    findings = [each for each in rawlog.verify(tmp_path / "mended") if "crc" in each.code]
+    assert not findings, findings
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "cut"}, {"move": "true"}])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_dry_run_tells_the_same_and_writes_nothing(damage, options, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    root = copy("broker-4.9.7", tmp_path)
+    damage(root)
+    files = rawlog.open(root).files
+    told = repair_store(files, tmp_path / "mended", options | {"dry_run": "true"})
+    assert [path.name for path in tmp_path.iterdir()] == [root.name]
+    assert told == repair_store(files, tmp_path / "mended", options)
+
+
 def test_fillers_are_no_records_and_are_told(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     records = len(rawlog.read(root))

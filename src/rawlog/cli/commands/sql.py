@@ -27,7 +27,15 @@ COMMANDS = {
     ".help": "this list",
     ".quit": "leave (or Ctrl-D)",
 }
-SAME = {"\\dt": ".tables", "\\l": ".tables", "\\df": ".functions", "\\?": ".help", "\\h": ".help", "\\q": ".quit", ".exit": ".quit"}
+SAME = {
+    "\\dt": ".tables",
+    "\\l": ".tables",
+    "\\df": ".functions",
+    "\\?": ".help",
+    "\\h": ".help",
+    "\\q": ".quit",
+    ".exit": ".quit",
+}
 MODES = {"table": None, "json": "as_json", "csv": "as_csv"}
 
 
@@ -95,12 +103,22 @@ class Session:
                 raise unknown("table", name, tables)
             table = tables[name.lower()]
             width = max(map(len, table.names))
-            self._print(name, *(f"  {column.name:<{width}}  {column.type:<9}  {column.note}".rstrip() for column in table.columns))
+            self._print(
+                name,
+                *(f"  {column.name:<{width}}  {column.type:<9}  {column.note}".rstrip() for column in table.columns),
+            )
 
     def _mode(self, given: list[str]) -> None:
         if len(given) != 1 or given[0] not in MODES:
             raise OptionError(f".mode: {', '.join(MODES)} expected")
-        self.given |= {"raw": False, "template": None, "arrow": False, "as_json": False, "as_csv": False, "delimiter": None}
+        self.given |= {
+            "raw": False,
+            "template": None,
+            "arrow": False,
+            "as_json": False,
+            "as_csv": False,
+            "delimiter": None,
+        }
         if (option := MODES[given[0]]) is not None:
             self.given[option] = True
 

@@ -120,7 +120,15 @@ FAMILY = Family(
     work_options={
         "rebuild": ("max_entries", "probability"),
         "repair": ("max_entries", "probability", "capacity", "dry_run"),
-        "compact": ("filter", "segments", "now", "retention_hours", "reference_time", "purge_tombstones", "max_entries"),
+        "compact": (
+            "filter",
+            "segments",
+            "now",
+            "retention_hours",
+            "reference_time",
+            "purge_tombstones",
+            "max_entries",
+        ),
     },
     title="LinkedIn Ambry",
     formats=(

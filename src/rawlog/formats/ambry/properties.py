@@ -34,6 +34,7 @@ def headers(messages: Messages) -> pa.Array:
         np.frombuffer(keys, np.uint8),
         _numbers(value_ends),
         np.frombuffer(values, np.uint8),
+        np.empty(texts.COUNT, np.int64),
     )
     pairs = pa.StructArray.from_arrays(
         [

@@ -47,7 +47,8 @@ def write_share(batches: Iterable[pa.RecordBatch], folder: str, options: Mapping
         sink.close()
     except EncodeError as error:
         if "offsets must rise" in str(error):
-            raise EncodeError(f"{error}; in Spark: {ADVICE}") from None
+            how = f"sort them (in Spark: {ADVICE}), or number them anew with offsets=new"
+            raise EncodeError(f"{error}; {how}") from None
         raise
     finally:
         sink.abandon()

@@ -34,10 +34,12 @@ PENDING_BYTES = 4 << 20
 PENDING_TOTAL = 256 << 20
 """What is gathered of all partitions; then all of them are encoded."""
 OPTIONS = (
-    "topic", "partition", "topic_id", "codec", "level", "batch_bytes", "batch_records", "magic", "leader_epoch", "start_offset",
+    "topic", "partition", "topic_id", "offsets", "codec", "level", "batch_bytes", "batch_records", "magic", "leader_epoch", "start_offset",
     "max_message_bytes", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes",
 )  # fmt: skip
 INT32 = (1 << 31) - 1
+KEEP, NEW = "keep", "new"
+"""What becomes of rows' offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Choice:
     topic_id: str | None = None
     start_offset: int = 0
     max_message_bytes: int = NO_LIMIT
+    renumbers: bool = False
 
     @classmethod
     def told(cls, options: Mapping[str, str]) -> Choice:
@@ -73,6 +76,8 @@ class Choice:
             magic=magic,
             leader_epoch=number("leader_epoch", 0, NONE),
         ).check()
+        if options.get("offsets", KEEP) not in (KEEP, NEW):
+            raise unknown("value of offsets", options["offsets"], (KEEP, NEW))
         topic = options.get("topic")
         if topic is not None and not is_topic(topic):
             raise OptionError(f"topic {topic!r}: 1 to 249 of the characters A-Z a-z 0-9 . _ - expected")
@@ -84,6 +89,7 @@ class Choice:
             check_topic_id(options),
             number("start_offset", 0, 0, LARGEST_OFFSET),
             number("max_message_bytes", NO_LIMIT, 1),
+            options.get("offsets") == NEW,
         )
 
 
@@ -230,13 +236,16 @@ class Sink:
         self.waiting -= one.waiting
         first = None
         if one.numbered is None:
-            one.numbered = batch.column("offset").null_count < batch.num_rows
-        if not one.numbered:
-            if batch.column("offset").null_count < batch.num_rows:
-                raise EncodeError("some rows have an offset, others have none; give all or none")
-            first = max(one.last_offset + 1, self.choice.start_offset)
-        made = encode_rows(Rows.of(batch, first), self.choice.batching, one.last_offset, whole=whole)
-        self.check_sizes(made)
+            one.numbered = not self.choice.renumbers and batch.column("offset").null_count < batch.num_rows
+        try:
+            if not one.numbered:
+                if batch.column("offset").null_count < batch.num_rows and not self.choice.renumbers:
+                    raise EncodeError("some rows have an offset, others have none; give all or none")
+                first = max(one.last_offset + 1, self.choice.start_offset)
+            made = encode_rows(Rows.of(batch, first), self.choice.batching, one.last_offset, whole=whole)
+            self.check_sizes(made)
+        except EncodeError as error:
+            raise EncodeError(f"{one.writer.folder.name}: {error}") from None
         one.writer.append(made.frames, made.head)
         if len(made.head):
             if not one.rows:
@@ -270,9 +279,16 @@ class Sink:
 
 def losses(options: Mapping[str, str]) -> Judge:
     """What rows of `records` would read back otherwise than they are. OptionError for options that are none."""
-    magic = Choice.told(options).batching.magic
+    choice = Choice.told(options)
+    magic = choice.batching.magic
 
     def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+        lost = of_columns(batch)
+        if choice.renumbers:
+            lost["offset"] = batch.column("offset").is_valid().to_numpy(zero_copy_only=False)
+        return lost
+
+    def of_columns(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
         time, kind = batch.column("timestamp"), batch.column("timestampType")
         micros = pc.fill_null(time.cast(pa.int64()), 0).to_numpy()
         kinds = pc.fill_null(kind, NONE if magic == 0 else 0).to_numpy()

@@ -140,7 +140,10 @@ class Carrier:
             if broken and self.wish.errors == "stop":
                 self.lose(segment, broken, segment.size)
                 return False
-        if segment.size > reached and status is not Status.PADDING:
+        if segment.size > reached and status is Status.TRUNCATED and is_last:
+            left = segment.size - reached
+            self.account.notes.append(f"{segment.path}: the last {left:,} bytes are an unfinished batch, left out")
+        elif segment.size > reached and status is not Status.PADDING:
             self.lose(segment, reached, segment.size)
             return self.wish.errors != "stop"
         return True

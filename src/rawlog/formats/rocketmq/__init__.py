@@ -226,7 +226,7 @@ FAMILY = Family(
     title="Apache RocketMQ",
     restore=_in("properties", "restore"),
     works={verb: Deferred(f"rawlog.formats.rocketmq.{verb}", f"{verb}_store") for verb in ("rebuild", "repair")},
-    work_options={"rebuild": _SIZES, "repair": ("policy", "move", *_SIZES)},
+    work_options={"rebuild": _SIZES, "repair": ("policy", "move", "dry_run", *_SIZES)},
     formats=(
         COMMIT_LOG,
         CONSUME_QUEUE,

@@ -53,6 +53,8 @@ class Derived:
     addresses: list[NDArray[np.int64]] = field(default_factory=list)
     times: list[NDArray[np.int64]] = field(default_factory=list)
     batch_topics: set[str] = field(default_factory=set)
+    messages: int = 0
+    last_time: int = 0
 
     def queue(self, queue: Queue) -> NDArray[np.int64]:
         """All units of a queue, a column each."""
@@ -87,6 +89,8 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
     """Add what these messages give to `into`."""
     if not len(rows):
         return
+    into.messages += len(rows)
+    into.last_time = max(into.last_time, int(rows[kernels.F_STORE_TIME].max()))
     flags = rows[kernels.F_SYS_FLAG]
     transaction = flags & TRANSACTION_MASK
     indexed = transaction != TRANSACTION_MASK if with_keys else np.zeros(len(rows), np.bool_)

@@ -34,6 +34,8 @@ class Entries:
     topics: pa.Array
     properties: pa.Array
     crc_property: bool = False
+    moves: bool = False
+    """Whether entries that were stored elsewhere get new addresses, and so new checksums of the whole where they have one."""
 
     def __len__(self) -> int:
         return int(self.numbers.shape[1])
@@ -47,6 +49,7 @@ class Entries:
             self.topics.slice(start, stop - start),
             self.properties.slice(start, stop - start),
             self.crc_property,
+            self.moves,
         )
 
     def sizes(self) -> NDArray[np.int64]:
@@ -83,6 +86,8 @@ class Entries:
             sizes,
             out,
         )
+        if self.moves:
+            kernels.renew_crcs(self.numbers, binary(self.properties)[0], sizes, out)
         return out[: stop - start]
 
 
@@ -96,7 +101,7 @@ def binary(array: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
     return ends, byte_view(values if values is not None else b"")
 
 
-def from_messages(rows: Messages) -> Entries:
+def from_messages(rows: Messages, *, moves: bool = False) -> Entries:
     """What was decoded, ready to be encoded again: bodies as stored, properties to the last separator."""
     numbers = np.zeros((kernels.NUMBERS, len(rows)), np.int64)
     for to, source in (
@@ -119,6 +124,7 @@ def from_messages(rows: Messages) -> Entries:
         columns.spans(rows.data, rows[fields.F_BODY], rows[fields.F_BODY_SIZE]),
         columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]),
         columns.spans(rows.data, rows[fields.F_PROPERTIES], rows[fields.F_PROPERTIES_SIZE]),
+        moves=moves,
     )
 
 

@@ -128,6 +128,12 @@ class Messages:
     def cut(self, start: int, stop: int) -> Messages:
         return Messages(self.frames, self.data, self.fields[:, start:stop], self.start, self.odd)
 
+    def moved(self, addresses: NDArray[np.int64]) -> Messages:
+        """The same messages with other physical offsets."""
+        fields = self.fields.copy()
+        fields[kernels.F_PHYSICAL] = addresses
+        return Messages(self.frames, self.data, fields, self.start, self.odd)
+
     def where(self, keep: NDArray[np.bool_]) -> Messages:
         return self if keep.all() else Messages(self.frames, self.data, self.fields[:, keep], self.start, self.odd)
 

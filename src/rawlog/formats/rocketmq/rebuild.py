@@ -16,7 +16,6 @@ from rawlog.format import File
 from rawlog.formats.rocketmq import dispatch, index
 from rawlog.formats.rocketmq.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, Derived, Queue
 from rawlog.formats.rocketmq.kernels import derive
-from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
     CHECKPOINT,
@@ -31,7 +30,7 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
 )
-from rawlog.formats.rocketmq.stage import Report, copy_file, relative, write_sized
+from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file, relative, write_sized
 from rawlog.storage import new_directory
 
 DERIVED = (
@@ -129,20 +128,17 @@ def rebuild_store(
     return report
 
 
-def write_derived(files: Sequence[File], stage: Path, sizes: Sizes, options: Mapping[str, str], report: Report) -> None:
+def write_derived(
+    files: Sequence[File], stage: Path | Nowhere, sizes: Sizes, options: Mapping[str, str], report: Report
+) -> None:
     """All derived files of a store below `stage`."""
     settings = dispatch.settings_of(files, options)
     derived = Derived()
-    last = 0
     for file in dispatch.commit_logs(files):
         for rows in dispatch.messages_of(file):
             good = rows.crc_ok
             stop = len(rows) if good.all() else int(np.argmin(good))
-            part = rows.cut(0, stop)
-            dispatch.derive_from(part, settings, derived)
-            report.messages += len(part)
-            if len(part):
-                last = max(last, int(part[fields.F_STORE_TIME].max()))
+            dispatch.derive_from(rows.cut(0, stop), settings, derived)
             if stop < len(rows):
                 report.notes.append(
                     f"{file.path}: byte {rows.frame_position(stop):,}: wrong checksum; nothing behind it was derived from"
@@ -152,6 +148,19 @@ def write_derived(files: Sequence[File], stage: Path, sizes: Sizes, options: Map
                 report.notes.append(
                     f"{file.path}: byte {rows.frames.reached_in_file:,}: damage; nothing behind it was derived from"
                 )
+    write_from(derived, files, stage, sizes, settings, report)
+
+
+def write_from(
+    derived: Derived,
+    files: Sequence[File],
+    stage: Path | Nowhere,
+    sizes: Sizes,
+    settings: dispatch.Settings,
+    report: Report,
+) -> None:
+    """The files that belong to what was derived; `files` tell which queues have additions."""
+    report.messages += derived.messages
     batch_topics = settings.batch_topics | derived.batch_topics
     ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
     for queue in sorted(derived.units):
@@ -163,11 +172,11 @@ def write_derived(files: Sequence[File], stage: Path, sizes: Sizes, options: Map
         else:
             report.files += write_queue(stage, queue, units, sizes, report, with_ext=queue[0] in ext)
     full_until = write_index(stage, derived, sizes, report)
-    write_checkpoint(stage, last, full_until)
+    write_checkpoint(stage, derived.last_time, full_until)
     report.files += 1
 
 
-def folder(stage: Path, kind: str, queue: Queue) -> Path:
+def folder(stage: Path | Nowhere, kind: str, queue: Queue) -> Path | Nowhere:
     """Where the files of a queue go."""
     return stage / kind / queue[0] / str(queue[1])
 
@@ -191,7 +200,13 @@ def placed(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
 
 
 def write_queue(
-    stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes, report: Report, *, with_ext: bool = False
+    stage: Path | Nowhere,
+    queue: Queue,
+    units: NDArray[np.int64],
+    sizes: Sizes,
+    report: Report,
+    *,
+    with_ext: bool = False,
 ) -> int:
     """The files of a plain consume queue; their number."""
     first, units, gaps = placed(units)
@@ -211,13 +226,15 @@ def write_queue(
     return files + _write_files(folder(stage, "consumequeue", queue), rows.tobytes(), start, sizes.queue)
 
 
-def _write_files(where: Path, data: bytes, start: int, size: int) -> int:
+def _write_files(where: Path | Nowhere, data: bytes, start: int, size: int) -> int:
     for number, position in enumerate(range(0, len(data), size)):
         write_sized(where / f"{start + number * size:020}", [data[position : position + size]], size)
     return -(-len(data) // size)
 
 
-def _write_ext(stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes) -> tuple[int, NDArray[np.int64]]:
+def _write_ext(
+    stage: Path | Nowhere, queue: Queue, units: NDArray[np.int64], sizes: Sizes
+) -> tuple[int, NDArray[np.int64]]:
     """Ext units of the messages, without bitmaps, and the plain units that point to them."""
     count, each = units.shape[1], (sizes.ext - EXT_END_SIZE) // EXT_UNIT.size
     rows = np.zeros(count, EXT_UNIT.dtype)
@@ -233,7 +250,7 @@ def _write_ext(stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes
     return files, pointing
 
 
-def write_batch_queue(stage: Path, queue: Queue, units: NDArray[np.int64], sizes: Sizes) -> int:
+def write_batch_queue(stage: Path | Nowhere, queue: Queue, units: NDArray[np.int64], sizes: Sizes) -> int:
     """The files of a batch consume queue; their number."""
     rows = np.zeros(units.shape[1], BATCH_UNIT.dtype)
     rows["physical_offset"], rows["size"], rows["tag_hash"] = units[U_PHYSICAL], units[U_SIZE], units[U_TAG]
@@ -242,7 +259,7 @@ def write_batch_queue(stage: Path, queue: Queue, units: NDArray[np.int64], sizes
     return _write_files(folder(stage, "batchconsumequeue", queue), rows.tobytes(), 0, sizes.batch_queue)
 
 
-def write_index(stage: Path, derived: Derived, sizes: Sizes, report: Report) -> int:
+def write_index(stage: Path | Nowhere, derived: Derived, sizes: Sizes, report: Report) -> int:
     """The files of the key index; the time at which the last full one ends."""
     hashes, addresses, times = derived.keys()
     report.keys = int(hashes.size)
@@ -277,7 +294,7 @@ def _index_name(ms: int) -> str:
     return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03}"
 
 
-def write_checkpoint(stage: Path, last: int, index_until: int) -> None:
+def write_checkpoint(stage: Path | Nowhere, last: int, index_until: int) -> None:
     """The checkpoint of a store whose last message has this time."""
     row = np.zeros(1, CHECKPOINT.dtype)
     row["physic_timestamp"] = row["logics_timestamp"] = last

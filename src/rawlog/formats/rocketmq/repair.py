@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rawlog.errors import OptionError
 from rawlog.format import File
@@ -26,6 +28,7 @@ from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
     DLEDGER,
+    DLEDGER_BLANK_MAGIC,
     DLEDGER_MAGIC,
     FILLER_FLAG,
     FILLER_HOST,
@@ -42,10 +45,10 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
     SysFlag,
 )
-from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, sizes_of, write_derived
-from rawlog.formats.rocketmq.stage import Report, copy_file, relative
-from rawlog.formats.rocketmq.writer import LogWriter, store_files
+from rawlog.formats.rocketmq.reader import Messages, scan
+from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, sizes_of, write_from
+from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file, relative
+from rawlog.formats.rocketmq.writer import LogWriter
 from rawlog.storage import Source, new_directory
 from rawlog.walk import walk
 
@@ -70,18 +73,28 @@ def runs_of(file: File, *, skip: bool) -> Iterator[Run]:
         good = rows.crc_ok & ~rows.stale
         if not len(rows):
             continue
-        addresses, sizes = rows[fields.F_PHYSICAL], rows[fields.F_SIZE]
         if not good.all() and not skip:
             bad = int(np.argmin(good))
             if bad:
-                yield Run(rows.cut(0, bad), int(addresses[0]), int(addresses[bad - 1] + sizes[bad - 1]))
+                yield _run(rows.cut(0, bad))
             return
         rows = rows.where(good)
-        addresses, sizes = rows[fields.F_PHYSICAL], rows[fields.F_SIZE]
-        edges = np.flatnonzero(addresses[1:] != addresses[:-1] + sizes[:-1]) + 1
+        starts, stops = _edges(rows)
+        edges = np.flatnonzero(starts[1:] != stops[:-1]) + 1
         for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
             if stop > start:
-                yield Run(rows.cut(start, stop), int(addresses[start]), int(addresses[stop - 1] + sizes[stop - 1]))
+                yield _run(rows.cut(start, stop))
+
+
+def _edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The addresses at which the entries of messages begin and end, DLedger's heads included."""
+    frames, at = rows.frames, rows[fields.F_FRAME]
+    return rows.start + frames.positions[at], rows.start + frames.positions[at] + frames.sizes[at]
+
+
+def _run(rows: Messages) -> Run:
+    starts, stops = _edges(rows)
+    return Run(rows, int(starts[0]), int(stops[-1]))
 
 
 def repair_store(
@@ -89,17 +102,18 @@ def repair_store(
 ) -> Report:
     """A copy of a store on which a broker starts and serves all that could be kept. The source is not touched.
 
-    Options: `policy` = salvage or cut, `move` = true, and those of `rebuild_store`. Consume queues and index are made anew.
-    OptionError for a store whose log DLedger wrote, or whose files have no sizes in common.
+    Options: `policy` = salvage or cut, `move` = true, `dry_run` = true (the same report, and nothing is written), and those of
+    `rebuild_store`. Consume queues and index are made anew. OptionError for a store whose log DLedger wrote, unless its messages may
+    move into a plain one, or whose files have no sizes in common.
     """
     options = options or {}
     policy, move = options.get("policy", "salvage"), options.get("move", "false") == "true"
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
-    with new_directory(target) as stage:
+    with nullcontext(Nowhere()) if options.get("dry_run", "false") == "true" else new_directory(target) as stage:
         report = Report(os.fspath(target))
-        sizes = sizes_of(files).told(options)
-        mended = _Mended(stage / "commitlog", sizes.commit_log, report, Slots(files), move=move)
+        sizes, settings = sizes_of(files).told(options), dispatch.settings_of(files, options)
+        mended = _Mended(stage / "commitlog", sizes.commit_log, report, Slots(files), settings, move=move)
         logs = dispatch.commit_logs(files)
         for number, file in enumerate(logs):
             clean = mended.take(file, skip=policy == "salvage", is_last=number == len(logs) - 1)
@@ -109,31 +123,30 @@ def repair_store(
                     report.bytes_lost += later.size
                 break
         mended.close()
-        report.files += mended.log.files
+        report.files += mended.files
         unwanted = (*DERIVED, *NEVER_COPIED, COMMIT_LOG.name)
         for file in files:
             if file.format not in unwanted and file.format is not None and file.problem is None:
                 copy_file(file, stage / relative(file))
                 report.files += 1
-        others = [file for file in files if file.format != COMMIT_LOG.name]
-        counted = Report()
-        write_derived([*others, *store_files(stage)], stage, sizes, options, counted)
-        report.messages, report.queues, report.units, report.keys = (
-            counted.messages,
-            counted.queues,
-            counted.units,
-            counted.keys,
-        )
-        report.files += counted.files
-        report.notes += counted.notes
+        write_from(mended.derived, files, stage, sizes, settings, report)
     return report
 
 
 class _Mended:
-    """The commit log on its way: runs written where they were, holes covered."""
+    """The commit log on its way: runs written where they were, holes covered; and what derives from it."""
 
-    def __init__(self, folder: Path, file_size: int, report: Report, slots: Slots, *, move: bool) -> None:
-        self.slots = slots
+    def __init__(
+        self,
+        folder: Path | Nowhere,
+        file_size: int,
+        report: Report,
+        slots: Slots,
+        settings: dispatch.Settings,
+        *,
+        move: bool,
+    ) -> None:
+        self.slots, self.settings, self.derived = slots, settings, dispatch.Derived()
         self.file_size, self.report, self.move = file_size, report, move
         self.log: LogWriter
         self.folder = folder
@@ -153,7 +166,8 @@ class _Mended:
         lost_before, notes_before = self.report.bytes_lost, len(self.report.notes)
         end, seen = first, False
         for run in runs_of(file, skip=skip):
-            _refuse_dledger(run)
+            if not self.move:
+                _refuse_dledger(run)
             hole = run.start - end
             if hole:
                 self.report.bytes_lost += hole
@@ -181,13 +195,23 @@ class _Mended:
         return False
 
     def add(self, run: Run) -> None:
-        entries = from_messages(run.rows)
+        entries = from_messages(run.rows, moves=self.move)
         if self.move:
-            self.log.append(entries)
+            self._derive(run.rows.moved(self.log.append(entries)))
             return
+        self._derive(run.rows)
         sizes = entries.sizes()
         data = entries.encode(sizes, run.rows[fields.F_PHYSICAL].copy(), run.start, run.stop)
         self.log.write(run.start, data.data)
+
+    def _derive(self, rows: Messages) -> None:
+        dispatch.derive_from(rows, self.settings, self.derived)
+
+    def _put(self, address: int, entry: bytes) -> None:
+        """An entry of our own at an address."""
+        frames = replace(scan(np.frombuffer(entry, np.uint8), 0), base=address)
+        self._derive(Messages.take(frames, File("", 0, None, COMMIT_LOG.name), with_crc=False))
+        self.log.write(address, memoryview(entry))
 
     def fill(self, start: int, stop: int, run: Run) -> None:
         """Cover a hole so that a broker reads across it, and so that every queue keeps its numbers.
@@ -216,7 +240,7 @@ class _Mended:
             self.report.notes.append(
                 f"{slot.topic} queue {slot.queue_id}: message {slot.number} is lost; a placeholder has its number"
             )
-            self.log.write(start, memoryview(covering(start, stop - start, time, slot)))
+            self._put(start, covering(start, stop - start, time, slot))
             return
         while start < stop:
             size = min(stop - start, LARGEST_FILLER)
@@ -227,8 +251,12 @@ class _Mended:
                     f"a hole of {stop - start} bytes at address {start:,} is too small for an entry ({SMALLEST_FILLER} bytes): "
                     "repair with move, which closes it"
                 )
-            self.log.write(start, memoryview(covering(start, size, time, None)))
+            self._put(start, covering(start, size, time, None))
             start += size
+
+    @property
+    def files(self) -> int:
+        return self.log.files if self.started else 0
 
     def close(self) -> None:
         if self.started:
@@ -327,7 +355,9 @@ def _tail(file: File, position: int) -> str:
         head = source.read(position, BLANK.size)
         if len(head) == BLANK.size:
             room, magic = np.frombuffer(head, ">i4").tolist()
-            if magic == MAGIC_BLANK and room == source.size - position:
+            if (room, magic) == (source.size - position, MAGIC_BLANK):
+                return "blank"
+            if (room, magic) == (DLEDGER_BLANK_MAGIC, source.size - position):
                 return "blank"
         last, at = 0, position
         while at < source.size:
@@ -347,5 +377,5 @@ def _refuse_dledger(run: Run) -> None:
         rows[fields.F_START][0]
     ):
         raise OptionError(
-            f"a log of DLedger entries ({DLEDGER.name}) cannot be repaired in place; convert it with move"
+            f"a log of DLedger entries ({DLEDGER.name}) cannot be mended in place; with move its messages go into a plain commit log"
         )

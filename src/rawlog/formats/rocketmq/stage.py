@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +37,38 @@ class Report(Account):
         return not self.bytes_lost and not self.messages_lost
 
 
-def write_sized(path: Path, pieces: list[NDArray[np.uint8] | bytes], size: int) -> None:
+class Nowhere:
+    """Stands for a directory, and for the files in it, of a run that writes nothing: it takes all and keeps none of it."""
+
+    def __truediv__(self, name: str) -> Nowhere:
+        return self
+
+    @property
+    def parent(self) -> Nowhere:
+        return self
+
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """There is nothing to make."""
+
+    def open(self, mode: str) -> Any:
+        """What is written goes to the system's own nowhere."""
+        return open(os.devnull, mode)
+
+
+def write_sized(path: Path | Nowhere, pieces: list[NDArray[np.uint8] | bytes], size: int) -> None:
     """A file of `size` bytes that begins with these and goes on with zeros, which take no room on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         for piece in pieces:
             file.write(bytes(piece) if isinstance(piece, bytes) else piece.tobytes())
-        file.truncate(size)
+        if isinstance(path, Path):
+            file.truncate(size)
 
 
-def copy_file(file: File, path: Path) -> None:
+def copy_file(file: File, path: Path | Nowhere) -> None:
     """The same bytes again; runs of zeros stay holes."""
+    if isinstance(path, Nowhere):
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with Source(file.path) as source, path.open("wb") as out:
         position = 0

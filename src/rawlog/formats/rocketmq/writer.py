@@ -31,7 +31,7 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.rebuild import Sizes, write_derived
-from rawlog.formats.rocketmq.stage import Report
+from rawlog.formats.rocketmq.stage import Nowhere, Report
 from rawlog.storage import new_directory
 
 OPTIONS = (
@@ -49,7 +49,7 @@ def blank(room: int) -> bytes:
 class LogWriter:
     """Commit-log files of one size, filled in order below a directory; the last one is padded when it is closed."""
 
-    def __init__(self, folder: Path, file_size: int, start: int = 0) -> None:
+    def __init__(self, folder: Path | Nowhere, file_size: int, start: int = 0) -> None:
         assert start % file_size == 0
         self.folder, self.file_size, self.end = folder, file_size, start
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,8 @@ class LogWriter:
         if blank_entry and room:
             self._file.seek(self.file_size - room)
             self._file.write(blank(room))
-        self._file.truncate(self.file_size)
+        if not isinstance(self.folder, Nowhere):
+            self._file.truncate(self.file_size)
         self._file.close()
         self._file = None
 

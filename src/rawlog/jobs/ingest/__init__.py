@@ -21,7 +21,8 @@ from rawlog.jobs.ingest.folds import by_unit, fold, suited
 from rawlog.jobs.ingest.plan import Plan, packed
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
-from rawlog.jobs.lake import Lake, Overtaken, check_url, lake_name, unit_mark
+from rawlog.jobs.lake import Lake, Overtaken
+from rawlog.jobs.lake.names import check_url, lake_name, unit_mark
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
 from rawlog.rows import Part, read

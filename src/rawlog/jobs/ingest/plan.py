@@ -14,8 +14,8 @@ from rawlog.errors import AccessError, OptionError
 from rawlog.format import File
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.values import Piece
-from rawlog.jobs.lake import History, Lake, Taken, lake_name
-from rawlog.jobs.partitions import Cut, cuts_of
+from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
+from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
 from rawlog.rows import Part
 from rawlog.select import Selection
 from rawlog.storage import Source
@@ -53,10 +53,9 @@ class Plan:
         self.tables = [table for table in tables if folds.family_of(table.name) is None]
         self.folded = [table for table in tables if folds.family_of(table.name) is not None]
         self.chosen = _selection_text(selection)
-        self.histories: dict[str, History] = {
-            table.name: lake.history(lake_name(table)) for table in (*tables, FILES, FINDINGS)
-        }
-        self.cuts = {table.name: _cuts(lake, table, partition_by) for table in self.tables}
+        loaded = {table.name: lake.load(lake_name(table)) for table in (*tables, FILES, FINDINGS)}
+        self.histories: dict[str, History] = {name: history_of(found) for name, found in loaded.items()}
+        self.cuts = {table.name: _cuts(loaded[table.name], table, partition_by) for table in self.tables}
         self.folds = {
             table.name: list(folds.due(table.name, whole, self.histories[table.name], self.chosen))
             for table in self.folded
@@ -145,14 +144,16 @@ class Plan:
         ]
 
 
-def _cuts(lake: Lake, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
+def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
     """How the data files of a table are cut: as it was made, or as is asked if it is new."""
     wanted = cuts_of(table, partition_by or ())
-    there = lake.cuts(table)
-    if there is not None and partition_by is not None and there != wanted:
+    if found is None:
+        return wanted
+    there = parse_cuts(found)
+    if partition_by is not None and there != wanted:
         has = ", ".join(map(str, there)) or "nothing"
-        raise OptionError(f"{lake.path}: table {lake_name(table)} is there already, partitioned by {has}")
-    return wanted if there is None else there
+        raise OptionError(f"table {lake_name(table)} of the lake is there already, partitioned by {has}")
+    return there
 
 
 def packed(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:

@@ -11,22 +11,42 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rawlog import registry
 from rawlog.errors import AccessError, OptionError, RawlogError
 from rawlog.jobs.lake import commits
+from rawlog.jobs.lake.names import (
+    CATALOG,
+    JOBS,
+    check_url,
+    is_catalog_file,
+    is_lake,
+    known_tables,
+    lake_name,
+    unit_mark,
+    url,
+)
 from rawlog.jobs.lake.state import Folded, History, Taken, history_of, newest_first, told
-from rawlog.jobs.lake.writers import Writer, is_alive
-from rawlog.jobs.partitions import Cut, parse_cuts
+from rawlog.jobs.lake.writers import Writer, is_alive, is_run
+from rawlog.jobs.partitions import Cut
 from rawlog.storage import is_remote, listing, local_path
-from rawlog.tables import COMMON, Column, Table
+from rawlog.tables import Table
 
-__all__ = ["Folded", "History", "Lake", "Overtaken", "Taken", "is_lake", "known_tables", "lake_name"]
+__all__ = [
+    "JOBS",
+    "Folded",
+    "History",
+    "Lake",
+    "Overtaken",
+    "Taken",
+    "history_of",
+    "is_lake",
+    "known_tables",
+    "lake_name",
+]
 
-CATALOG = "catalog.db"
 #: The name under which tables stand in a lake's own catalog.
 CATALOG_NAME = "rawlog"
 #: Raised when an older rawlog could no longer tell what is done.
@@ -44,56 +64,9 @@ PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
 }
 
-JOBS = Table(
-    "jobs",
-    Column("run", "string"),
-    Column("started", "timestamp"),
-    Column("finished", "timestamp"),
-    Column("version", "string", "of rawlog"),
-    Column("paths", "array<string>"),
-    Column("selection", "string", "as JSON; empty: everything"),
-    Column("files", "bigint", "files that were new or had grown"),
-    Column("size", "bigint", "bytes read"),
-    Column("tables", "map<string,bigint>", "rows added, by table"),
-    Column("errors", "bigint"),
-    Column("warnings", "bigint"),
-    Column("verdict", "string", "clean, suspect, damaged"),
-    about="one row a run that added something",
-)
-
 
 class Overtaken(AccessError):
     """Another run took some of the sources meanwhile: what is left to do must be planned anew."""
-
-
-def lake_name(table: Table | str) -> str:
-    """The name of a table in a lake: those that every system has stand in the namespace `rawlog`."""
-    name = table if isinstance(table, str) else table.name
-    return name if "." in name else f"rawlog.{name}"
-
-
-def check_url(path: str) -> None:
-    """OptionError for a URL with credentials or settings in it: it would stand in the lake's metadata for all to read."""
-    if is_remote(path):
-        scheme, rest = path.split("://", 1)
-        if "@" in rest.split("/", 1)[0] or "?" in rest:
-            bare = f"{scheme}://{rest.split('@', 1)[-1].partition('?')[0]}"
-            raise OptionError(
-                f"{bare}: credentials and settings in a URL would be kept in the lake; give them by the environment (AWS_…)"
-            )
-
-
-def is_lake(path: str) -> bool:
-    """Whether a path is a lake with a catalog of its own, or the catalog of one that lies elsewhere."""
-    if is_remote(path):
-        return False
-    local = local_path(path)
-    return os.path.isfile(os.path.join(local, CATALOG)) or _is_catalog_file(local)
-
-
-def _is_catalog_file(name: str) -> bool:
-    """Whether the name of a catalog is that of a SQLite file."""
-    return not is_remote(name) and name.endswith(".db") and os.path.isfile(local_path(name))
 
 
 class Lake:
@@ -105,7 +78,7 @@ class Lake:
         `path` may be such a file too, to read the lake. AccessError if the path is no lake, cannot be one, or may not be written;
         OptionError for an unknown catalog.
         """
-        if catalog is None and _is_catalog_file(path):
+        if catalog is None and is_catalog_file(path):
             catalog, path = path, os.path.dirname(os.path.abspath(local_path(path)))
         check_url(path)
         self.path = path.rstrip("/") if is_remote(path) else os.path.abspath(local_path(path))
@@ -150,7 +123,7 @@ class Lake:
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
         with self.told():
             file = os.path.join(self.path, CATALOG) if catalog is None else os.path.abspath(local_path(catalog))
-            if catalog is not None and not (_is_catalog_file(catalog) or (create and catalog.endswith(".db"))):
+            if catalog is not None and not (is_catalog_file(catalog) or (create and catalog.endswith(".db"))):
                 try:
                     return load_catalog(catalog)
                 except Exception as error:
@@ -229,11 +202,6 @@ class Lake:
     def data_path(self, name: str, run: str) -> str:
         """Where a run writes the data files of a table."""
         return f"{self.path}/{name.replace('.', '/')}/data/{run}"
-
-    def cuts(self, table: Table) -> tuple[Cut, ...] | None:
-        """How a table's data files are cut into partitions; None if it is not there yet."""
-        found = self.load(lake_name(table))
-        return None if found is None else parse_cuts(found)
 
     def ensure(self, table: Table, cuts: Sequence[Cut] = ()) -> Any:
         """The Iceberg table for one of ours, made (with partitions, if so asked) or widened as needed."""
@@ -315,7 +283,7 @@ class Lake:
                     raise Overtaken(
                         f"{self.path}: another run folded {unit} into {lake_name(table)} meanwhile; run again"
                     )
-            said, urls = told(run, sources, selection, units or {}), [_url(file) for file in files]
+            said, urls = told(run, sources, selection, units or {}), [url(file) for file in files]
             if units:
                 old = {unit_mark(unit) for unit in units}
                 commits.exchange(target, urls, said, lambda path: path.rpartition("/")[2].partition("-")[0] in old)
@@ -352,32 +320,36 @@ class Lake:
         In an object store nobody knows who is dead: there, only a run itself removes what it left.
         """
         removed = 0
-        for name, folder in self._run_folders(run):
+        for name, folders in self._run_folders(run):
             table = self.load(name)
             named = self.named(table)
-            for entry in list(listing(folder)):
-                if _url(entry.path) not in named:
-                    self.remove(entry.path, table)
-                    removed += 1
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
+            for folder in folders:
+                for entry in list(listing(folder)):
+                    if url(entry.path) not in named:
+                        self.remove(entry.path, table)
+                        removed += 1
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
         return removed
 
-    def _run_folders(self, run: str | None) -> Iterator[tuple[str, str]]:
-        """The directories of data files to sweep, each with the name of its table."""
+    def _run_folders(self, run: str | None) -> Iterator[tuple[str, list[str]]]:
+        """The directories of data files to sweep, by the name of their table."""
         if is_remote(self.path):
             for name in self.tables() if run is not None else ():
                 folder = self.data_path(name, str(run))
                 with contextlib.suppress(AccessError):
                     next(listing(folder))
-                    yield name, folder
+                    yield name, [folder]
             return
         for data in sorted(Path(self.path).glob("*/*/data")):
             name = f"{data.parent.parent.name}.{data.parent.name}"
-            folders = [one for one in data.iterdir() if one.is_dir() and (run is None or one.name == run)]
-            dead = [one for one in folders if run is not None or not is_alive(self.path, one.name)]
-            done = history_of(self.load(name)).runs if dead and run is None else frozenset()
-            yield from ((name, str(one)) for one in dead if one.name not in done)
+            folders = [one for one in data.iterdir() if is_run(one.name) and run in (None, one.name)]
+            done = history_of(self.load(name)).runs if folders and run is None else frozenset()
+            dead = [
+                one for one in folders if run is not None or not (one.name in done or is_alive(self.path, one.name))
+            ]
+            if dead:
+                yield name, [str(one) for one in dead]
 
     def named(self, table: Any | None) -> set[str]:
         """The data files that some snapshot of a table names."""
@@ -398,29 +370,11 @@ class Lake:
                 table.io.delete(path)
 
 
-def known_tables() -> dict[str, Table]:
-    """Every table that a lake may hold, by its name there."""
-    every: Iterable[Table] = (*COMMON, JOBS, *registry.tables().values())
-    return {lake_name(table): table for table in every}
-
-
 def _object_store() -> dict[str, str]:
     """Where the environment says that S3 is. Credentials are not passed on: PyIceberg finds them as pyarrow does."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return {key: value for key, value in (("s3.endpoint", endpoint), ("s3.region", region)) if value}
-
-
-def unit_mark(unit: str) -> str:
-    """What the names of the data files of a unit begin with."""
-    import hashlib
-
-    return hashlib.blake2b(unit.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _url(path: str) -> str:
-    # As it is, not percent-encoded: PyIceberg does not decode.
-    return path if "://" in path else f"file://{path}"
 
 
 def _line(error: BaseException) -> str:

@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from rawlog.errors import AccessError
-from rawlog.jobs.lake import Lake, commits, known_tables, lake_name
+from rawlog.jobs.lake import Lake, commits
+from rawlog.jobs.lake.names import known_tables, lake_name, url
 from rawlog.jobs.lake.state import everything, history_of, newest_first
 from rawlog.jobs.lake.writers import living
 from rawlog.jobs.sheet import Sheet
@@ -117,7 +118,7 @@ def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = Fals
     # Listed first: what is committed from now on is not among them.
     there = [entry for entry in listing(_folder(lake, name)) if entry.modified is None or entry.modified < until]
     named = _named(lake, _loaded(lake, name))
-    found = [(entry.path, entry.size) for entry in there if _url(entry.path) not in named]
+    found = [(entry.path, entry.size) for entry in there if url(entry.path) not in named]
     if not dry_run:
         for path, _ in found:
             lake.remove(path, table)
@@ -160,7 +161,7 @@ def join(lake: Lake, name: str, *, dry_run: bool = False) -> tuple[int, int]:
         present = {str(task.file.file_path) for task in target.scan().plan_files()}
         if not old <= present:
             raise AccessError(f"{lake.path}: {name} was changed meanwhile; nothing was joined")
-        commits.exchange(target, [_url(path) for path in made], {"rawlog.joined": run}, old.__contains__)
+        commits.exchange(target, [url(path) for path in made], {"rawlog.joined": run}, old.__contains__)
 
     try:
         lake.change(lambda: _loaded(lake, name), None, exchange)
@@ -244,7 +245,3 @@ def _loaded(lake: Lake, name: str) -> Any:
 
 def _folder(lake: Lake, name: str) -> str:
     return f"{lake.path}/{name.replace('.', '/')}"
-
-
-def _url(path: str) -> str:
-    return path if "://" in path else f"file://{path}"

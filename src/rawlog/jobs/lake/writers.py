@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator
 from typing import IO
 
 FOLDER = ".writers"
+_RUN = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.\d+)?")
 
 
 class Writer:
@@ -41,6 +43,11 @@ class Writer:
                 os.unlink(self._path)
             self._file.close()
             self._file = None
+
+
+def is_run(name: str) -> bool:
+    """Whether a directory is one of a run's, by its name: those of other programs are none of our business."""
+    return _RUN.fullmatch(name) is not None
 
 
 def is_alive(folder: str, run: str) -> bool:

@@ -173,8 +173,11 @@ def parquet_files(paths: Sequence[str]) -> list[str]:
     return [entry.path for path in paths for entry in listing(path) if entry.path.endswith(".parquet") and entry.size]
 
 
-def offered_files(files: Sequence[str]) -> Offer:
-    """The partitions in Parquet files. OptionError if they have no topic, partition or offset."""
+def offered_files(files: Sequence[str], *, of_any_system: bool = False) -> Offer:
+    """The partitions in Parquet files. OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of
+    them, unless they may be `of_any_system`: then such rows are left out.
+    """
+    nameless = 0
     found: dict[tuple[str, int], list[Span]] = {}
     ends: dict[tuple[str, int], list[tuple[int, int, bool, int]]] = {}
     columns: tuple[str, ...] = ()
@@ -187,7 +190,12 @@ def offered_files(files: Sequence[str]) -> Offer:
         told = set(TOLD) <= set(names)
         columns = tuple(name for name in (*RECORDS.names, *(TOLD if told else ())) if name in names)
         wanted = ["topic", "partition", "offset", *([*TOLD, "timestamp"] if told else [])]
-        for key, part in _partitions(path, data.to_table(columns=wanted)):
+        rows = data.to_table(columns=wanted)
+        if of_any_system:
+            named = pc.and_(pc.is_valid(rows.column("topic")), pc.is_valid(rows.column("partition")))
+            nameless += rows.num_rows - (pc.sum(named).as_py() or 0)
+            rows = rows.filter(named)
+        for key, part in _partitions(path, rows):
             offsets = part.column("offset").to_numpy()
             rising = bool((np.diff(offsets) > 0).all())
             found.setdefault(key, []).append(Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising))
@@ -197,7 +205,8 @@ def offered_files(files: Sequence[str]) -> Offer:
         {
             key: Fragments(*key, tuple(spans), columns, tuple(sorted(ends.get(key, ()))))
             for key, spans in sorted(found.items())
-        }
+        },
+        notes=[f"{nameless:,} rows without a topic or partition are left out"] if nameless else [],
     )
 
 
@@ -231,9 +240,9 @@ def offered_lake(path: str) -> Offer:
     full, plain = (lake.data_files(lake_name(name)) for name in ("kafka.records", "records"))
     if not full and not plain:
         raise AccessError(f"{path}: the lake has no records")
-    offer = offered_files(full or plain)
+    offer = offered_files(full or plain, of_any_system=not full)
     if full and plain:
-        visible = offered_files(plain).partitions
+        visible = offered_files(plain, of_any_system=True).partitions
         for key, one in offer.partitions.items():
             there = visible.get(key)
             if isinstance(one, Fragments) and isinstance(there, Fragments):

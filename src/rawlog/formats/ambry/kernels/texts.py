@@ -9,6 +9,7 @@ import numpy as np
 from rawlog.formats.ambry.kernels.records import FIELDS, KIND, KIND_PUT, KIND_TTL_UPDATE, SERDE
 from rawlog.formats.ambry.layouts import KEY_V1, KEY_V2, KEY_V6, KEYS
 from rawlog.kernels import inline, kernel
+from rawlog.kernels.digits import put_integer
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i16
 from rawlog.status import OK
@@ -61,6 +62,9 @@ def _joined(texts: Any) -> tuple[Any, Any]:
 NAMES, NAME_ENDS = _joined(name for name, _, _, _ in HEADERS)
 WORD_BYTES, WORD_ENDS = _joined(WORDS)
 NAME_BYTES = int(NAME_ENDS[-1])
+OPTIONAL = np.flatnonzero(HEADER_HOW == TEXT_OR_NONE)
+PAIRS = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.uint8)
+LONGEST_DIGITS = 19
 
 
 @kernel
@@ -121,21 +125,25 @@ def write_uuids(data: Any, starts: Any, sizes: Any, out: Any, ends: Any) -> Any:
 
 @inline
 def put_number(out: Any, to: Any, value: Any) -> Any:
-    """A number in decimal. -> position behind it"""
+    """A number in decimal, two digits at a time. -> position behind it"""
     if value < 0:
-        out[to] = 45
-        to += 1
-    # Counted down from a negative number, for the most negative one has no positive twin.
-    rest = value if value < 0 else -value
-    digits, left = 1, rest
-    while left <= -10:
-        left = -(-left // 10) if left != -9223372036854775808 else np.int64(-922337203685477580)
-        digits += 1
-    for place in range(digits):
-        tens = -(-rest // 10) if rest != -9223372036854775808 else np.int64(-922337203685477580)
-        out[to + digits - 1 - place] = 48 + (tens * 10 - rest)
-        rest = tens
-    return to + digits
+        return put_integer(out, to, value)
+    size, limit = np.int64(1), np.int64(10)
+    while size < LONGEST_DIGITS and value >= limit:
+        size += 1
+        limit *= 10
+    place, rest = to + size, value
+    while rest >= 100:
+        quotient = rest // 100
+        pair = (rest - quotient * 100) * 2
+        place -= 2
+        out[place], out[place + 1] = PAIRS[pair], PAIRS[pair + 1]
+        rest = quotient
+    if rest >= 10:
+        out[to], out[to + 1] = PAIRS[rest * 2], PAIRS[rest * 2 + 1]
+    else:
+        out[to] = 48 + rest
+    return to + size
 
 
 @inline
@@ -152,33 +160,57 @@ def is_there(when: Any, kind: Any, serde: Any) -> Any:
     return kind == KIND_TTL_UPDATE
 
 
+@inline
+def is_written(header: Any, fields: Any, index: Any) -> Any:
+    """Whether a message has a header."""
+    if not is_there(HEADER_WHEN[header], fields[KIND, index], fields[SERDE, index]):
+        return False
+    return HEADER_HOW[header] != TEXT_OR_NONE or fields[HEADER_FIELD[header] + 1, index] > 0
+
+
 @kernel
 def write_headers(
-    data: Any, fields: Any, list_ends: Any, key_ends: Any, keys: Any, value_ends: Any, values: Any
+    data: Any, fields: Any, list_ends: Any, key_ends: Any, keys: Any, value_ends: Any, values: Any, present: Any
 ) -> Any:
     """The headers of messages that were parsed. -> (headers, bytes of values, status)
 
-    There must be room for all of HEADERS a message, and for SLACK bytes behind all keys and values.
+    There must be room for all of HEADERS a message, and for SLACK bytes behind all keys and values. `present` is room for COUNT numbers.
+    Messages that follow one another mostly have the same headers: then their names are copied at once.
     """
     count, key_to, value_to = 0, np.int64(0), np.int64(0)
+    shape, names, names_at, names_size = np.int64(-1), 0, np.int64(0), np.int64(0)
     list_ends[0] = 0
     key_ends[0] = 0
     value_ends[0] = 0
     for index in range(fields.shape[1]):
-        kind, serde = fields[KIND, index], fields[SERDE, index]
-        for header in range(COUNT):
-            if not is_there(HEADER_WHEN[header], kind, serde):
-                continue
+        here = np.int64(fields[KIND, index]) | (8 if fields[SERDE, index] >= 3 else 0)
+        for number in range(OPTIONAL.size):
+            if fields[HEADER_FIELD[OPTIONAL[number]] + 1, index] > 0:
+                here |= np.int64(16) << number
+        if here == shape:
+            copy(keys, key_to, keys, names_at, names_size)
+            key_to += names_size
+        else:
+            shape, names, names_at = here, 0, key_to
+            for header in range(COUNT):
+                if is_written(header, fields, index):
+                    present[names] = header
+                    names += 1
+                    size = NAME_ENDS[header + 1] - NAME_ENDS[header]
+                    copy(keys, key_to, NAMES, NAME_ENDS[header], size)
+                    key_to += size
+            names_size = key_to - names_at
+        ends = key_to - names_size
+        for number in range(names):
+            header = present[number]
             how, row = HEADER_HOW[header], HEADER_FIELD[header]
             value = fields[row, index]
-            if how in (TEXT, TEXT_OR_NONE):
+            if how == NUMBER:
+                value_to = put_number(values, value_to, value)
+            elif how in (TEXT, TEXT_OR_NONE):
                 size = fields[row + 1, index]
-                if how == TEXT_OR_NONE and size <= 0:
-                    continue
                 copy(values, value_to, data, value, size)
                 value_to += size
-            elif how == NUMBER:
-                value_to = put_number(values, value_to, value)
             else:
                 word = value
                 if how == TYPE_NAME:
@@ -188,11 +220,9 @@ def write_headers(
                 size = WORD_ENDS[word + 1] - WORD_ENDS[word]
                 copy(values, value_to, WORD_BYTES, WORD_ENDS[word], size)
                 value_to += size
-            size = NAME_ENDS[header + 1] - NAME_ENDS[header]
-            copy(keys, key_to, NAMES, NAME_ENDS[header], size)
-            key_to += size
+            ends += NAME_ENDS[header + 1] - NAME_ENDS[header]
             count += 1
-            key_ends[count] = key_to
+            key_ends[count] = ends
             value_ends[count] = value_to
         list_ends[index + 1] = count
     return count, value_to, OK

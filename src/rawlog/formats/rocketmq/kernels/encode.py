@@ -43,7 +43,7 @@ from rawlog.formats.rocketmq.layouts import (
     PAIR_END,
     V6_MORE,
 )
-from rawlog.kernels import kernel
+from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import write_i8, write_i16, write_i32, write_i64
@@ -99,6 +99,20 @@ def place_entries(sizes: Any, start: Any, file_size: Any, addresses: Any) -> Any
         addresses[row] = address
         address += size
     return address
+
+
+@inline
+def put_crc(out: Any, start: Any, at: Any) -> None:
+    """Write the property with the checksum of the entry from `start` to `at`, least significant digit first."""
+    value = sum_crc32(out, start, at) & CRC_MASK
+    for index in range(CRC_NAME.size):
+        out[at + index] = CRC_NAME[index]
+    at += CRC_NAME.size
+    out[at] = NAME_VALUE
+    for index in range(CRC_DIGITS):
+        out[at + 1 + index] = 48 + value % 10
+        value //= 10
+    out[at + 1 + CRC_DIGITS] = PAIR_END
 
 
 @kernel
@@ -165,12 +179,19 @@ def encode_entries(
         copy(out, at, properties, pairs, size)
         at += size
         if crc_property:
-            value = sum_crc32(out, start, at) & CRC_MASK
-            for index in range(CRC_NAME.size):
-                out[at + index] = CRC_NAME[index]
-            at += CRC_NAME.size
-            out[at] = NAME_VALUE
-            for index in range(CRC_DIGITS):
-                out[at + 1 + index] = 48 + value % 10
-                value //= 10
-            out[at + 1 + CRC_DIGITS] = PAIR_END
+            put_crc(out, start, at)
+
+
+@kernel
+def renew_crcs(numbers: Any, property_offsets: Any, sizes: Any, out: Any) -> None:
+    """Where entries end with the property of their checksum, write it anew: they stand at another address now."""
+    for row in range(sizes.size):
+        if np.int64(property_offsets[row + 1]) - np.int64(property_offsets[row]) < CRC_SIZE:
+            continue
+        start = np.int64(numbers[N_AT, row])
+        at = start + np.int64(sizes[row]) - CRC_SIZE
+        named: Any = out[at + CRC_NAME.size] == NAME_VALUE and out[at + CRC_SIZE - 1] == PAIR_END
+        for index in range(CRC_NAME.size):
+            named = named and out[at + index] == CRC_NAME[index]
+        if named:
+            put_crc(out, start, at)

@@ -1,0 +1,78 @@
+"""Names in a lake: its tables, its catalog, its URL, and the data files of a unit."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+
+from rawlog import registry
+from rawlog.errors import OptionError
+from rawlog.storage import is_remote, local_path
+from rawlog.tables import COMMON, Column, Table
+
+CATALOG = "catalog.db"
+
+JOBS = Table(
+    "jobs",
+    Column("run", "string"),
+    Column("started", "timestamp"),
+    Column("finished", "timestamp"),
+    Column("version", "string", "of rawlog"),
+    Column("paths", "array<string>"),
+    Column("selection", "string", "as JSON; empty: everything"),
+    Column("files", "bigint", "files that were new or had grown"),
+    Column("size", "bigint", "bytes read"),
+    Column("tables", "map<string,bigint>", "rows added, by table"),
+    Column("errors", "bigint"),
+    Column("warnings", "bigint"),
+    Column("verdict", "string", "clean, suspect, damaged"),
+    about="one row a run that added something",
+)
+
+
+def lake_name(table: Table | str) -> str:
+    """The name of a table in a lake: those that every system has stand in the namespace `rawlog`."""
+    name = table if isinstance(table, str) else table.name
+    return name if "." in name else f"rawlog.{name}"
+
+
+def known_tables() -> dict[str, Table]:
+    """Every table that a lake may hold, by its name there."""
+    every: Iterable[Table] = (*COMMON, JOBS, *registry.tables().values())
+    return {lake_name(table): table for table in every}
+
+
+def check_url(path: str) -> None:
+    """OptionError for a URL with credentials or settings in it: it would stand in the lake's metadata for all to read."""
+    if is_remote(path):
+        scheme, rest = path.split("://", 1)
+        if "@" in rest.split("/", 1)[0] or "?" in rest:
+            bare = f"{scheme}://{rest.split('@', 1)[-1].partition('?')[0]}"
+            raise OptionError(
+                f"{bare}: credentials and settings in a URL would be kept in the lake; give them by the environment (AWS_…)"
+            )
+
+
+def is_lake(path: str) -> bool:
+    """Whether a path is a lake with a catalog of its own, or the catalog of one that lies elsewhere."""
+    if is_remote(path):
+        return False
+    local = local_path(path)
+    return os.path.isfile(os.path.join(local, CATALOG)) or is_catalog_file(local)
+
+
+def is_catalog_file(name: str) -> bool:
+    """Whether the name of a catalog is that of a SQLite file."""
+    return not is_remote(name) and name.endswith(".db") and os.path.isfile(local_path(name))
+
+
+def unit_mark(unit: str) -> str:
+    """What the names of the data files of a unit begin with."""
+    return hashlib.blake2b(unit.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def url(path: str) -> str:
+    """A path as Iceberg's metadata name it."""
+    # As it is, not percent-encoded: PyIceberg does not decode.
+    return path if "://" in path else f"file://{path}"
