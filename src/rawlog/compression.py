@@ -26,17 +26,9 @@ Bytes = bytes | bytearray | memoryview
 _local = threading.local()
 
 
-def decompress(
-    codec: str,
-    data: Any,
-    *,
-    limit: int = DEFAULT_LIMIT,
-    broken_lz4_header: bool = False,
-    into: memoryview | None = None,
-) -> Bytes:
+def decompress(codec: str, data: Any, *, limit: int = DEFAULT_LIMIT, broken_lz4_header: bool = False) -> Bytes:
     """The bytes that `data` holds compressed, at most `limit` of them.
 
-    `into` is memory that the answer may be a part of, from its front on, where the codec can write to it and it is large enough.
     `broken_lz4_header` leaves the header checksum of lz4 unverified: Kafka's magic 0 has a wrong one.
     Raises CorruptError for malformed, truncated or oversized data, OptionError for an unknown codec.
     """
@@ -47,8 +39,6 @@ def decompress(
         return view
     if codec == "lz4":
         return _decompress_lz4(view, limit, broken_lz4_header)
-    if codec == "snappy":
-        return _decompress_snappy(view, limit, into)
     try:
         decompressor = _DECOMPRESSORS[codec]
     except KeyError:
@@ -154,12 +144,12 @@ _SNAPPY_RATIO = 64
 """More than any element of a snappy block can stretch a byte."""
 
 
-def _decompress_snappy(view: memoryview, limit: int, into: memoryview | None) -> Bytes:
+def _decompress_snappy(view: memoryview, limit: int) -> Bytes:
     head = bytes(view[: len(XERIAL_HEADER) + 4])
     if head[:8] != XERIAL_MAGIC:
-        return _join_snappy([view], limit, into)
+        return _join_snappy([view], limit)
     if head[:-4] == XERIAL_HEADER and int.from_bytes(head[-4:], "big") == len(view) - len(head):
-        return _join_snappy([view[len(head) :]], limit, into)  # one block, as most batches have
+        return _join_snappy([view[len(head) :]], limit)  # one block, as most batches have
     blocks: list[memoryview] = []
     position = _skip_xerial_header(view, 0)
     while position < len(view):
@@ -174,7 +164,7 @@ def _decompress_snappy(view: memoryview, limit: int, into: memoryview | None) ->
             raise _corrupt("snappy", f"block of {size:,} bytes where {len(view) - position:,} are left")
         blocks.append(view[position : position + size])
         position += size
-    return _join_snappy(blocks, limit, into)
+    return _join_snappy(blocks, limit)
 
 
 def _skip_xerial_header(view: memoryview, position: int) -> int:
@@ -188,30 +178,25 @@ def _skip_xerial_header(view: memoryview, position: int) -> int:
     return position + len(XERIAL_HEADER)
 
 
-def _join_snappy(blocks: list[memoryview], limit: int, into: memoryview | None) -> Bytes:
+def _join_snappy(blocks: list[memoryview], limit: int) -> Bytes:
+    pieces: list[bytearray] = []
+    made = 0
     try:
-        sizes = [_snappy_size(block) for block in blocks]
-        made = sum(sizes)
-        if made > limit:
-            raise _too_large("snappy", limit)
-        out = into[:made] if into is not None and made <= len(into) else memoryview(bytearray(made))
-        position = 0
-        for block, size in zip(blocks, sizes, strict=True):
-            written = cramjam.snappy.decompress_raw_into(block, out[position : position + size])
+        for block in blocks:
+            size = cramjam.snappy.decompress_raw_len(block)
+            if size > len(block) * _SNAPPY_RATIO:
+                raise _corrupt("snappy", f"block of {len(block):,} bytes declares {size:,}")
+            made += size
+            if made > limit:
+                raise _too_large("snappy", limit)
+            piece = bytearray(size)
+            written = cramjam.snappy.decompress_raw_into(block, piece)
             if written != size:
                 raise _corrupt("snappy", f"block of {written:,} bytes, {size:,} declared")
-            position += size
+            pieces.append(piece)
     except (cramjam.DecompressionError, ValueError, OverflowError) as error:
         raise _corrupt("snappy", error) from None
-    return out
-
-
-def _snappy_size(block: memoryview) -> int:
-    """What a block says it decompresses to, if that can be."""
-    size = int(cramjam.snappy.decompress_raw_len(block))
-    if size > len(block) * _SNAPPY_RATIO:
-        raise _corrupt("snappy", f"block of {len(block):,} bytes declares {size:,}")
-    return size
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _compress_snappy(view: memoryview) -> Bytes:
@@ -432,6 +417,7 @@ _LEVELS: dict[str, tuple[int, int]] = {"gzip": (-1, 9), "zlib": (-1, 9), "lz4": 
 _DECOMPRESSORS: dict[str, Callable[[memoryview, int], Bytes]] = {
     "gzip": _decompress_gzip,
     "zlib": _decompress_zlib,
+    "snappy": _decompress_snappy,
     "zstd": _decompress_zstd,
 }
 

@@ -17,7 +17,7 @@ from rawlog.errors import AccessError, DataError, UnknownFormatError
 from rawlog.findings import Findings
 from rawlog.format import File, Format, Spans, Want
 from rawlog.frames import Frames
-from rawlog.select import Selection
+from rawlog.select import Selection, partition_columns
 from rawlog.status import Status
 from rawlog.tables import RECORDS, Table
 from rawlog.tree import Tree
@@ -339,16 +339,37 @@ class Rows:
             yield batch
 
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
-        """The parts in order; `last` is resolved into a first offset for each group."""
+        """The parts in order; `last` is resolved into a first offset for each group, or for each partition of files that hold many."""
         if self.selection.last is None:
             for part in plan(self.tree, self.table, self.selection):
                 yield part, self.selection
             return
-        ends = self._ends()
+        ends, starts = self._ends(), None
         for part in plan(self.tree, self.table, self.selection.replace(last=None)):
             key = part.file.place.group or part.file.path
+            if key not in ends and part.file.place.topic is None and "topic" in self.table.names:
+                starts = self._starts() if starts is None else starts
+                yield part, self.selection.replace(last=None, starts=starts)
+                continue
             start = max(0, ends.get(key, 0) - self.selection.last)
             yield part, self.selection.replace(last=None, from_offset=start)
+
+    def _starts(self) -> tuple[tuple[str, int, int], ...]:
+        """The first wanted offset of each partition, by the offsets of all rows: for files that only their rows tell the partition of."""
+        import pyarrow as pa
+
+        asked, (_, high) = self.selection, self.table.offsets or ("", "")
+        every = Selection(
+            asked.topics, asked.topic_pattern, asked.partitions, isolation=asked.isolation, errors=asked.errors
+        )
+        names = (*partition_columns(self.table), high)
+        ends: dict[tuple[str, int], int] = {}
+        for batch in Rows(self.tree, self.table, every.replace(columns=names, options=asked.options)).batches():
+            table = pa.Table.from_batches([batch]).drop_null()
+            for row in table.group_by(list(names[:2])).aggregate([(high, "max")]).to_pylist():
+                queue = (row[names[0]], row[names[1]])
+                ends[queue] = max(ends.get(queue, 0), row[f"{high}_max"] + 1)
+        return tuple((topic, number, end - (asked.last or 0)) for (topic, number), end in ends.items())
 
     def _ends(self) -> dict[str, int]:
         """The end offset of each group of files that this table reads."""

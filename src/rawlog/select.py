@@ -33,7 +33,8 @@ class Selection:
     """Rows by topic, partition, offset, time, key and expression; columns by name.
 
     Offsets and times are half-open: from `from_offset` to before `to_offset`, from `since` to before `until` (microseconds).
-    `last` asks for that many rows before each partition's end instead of a `from_offset`.
+    `last` asks for that many rows before each partition's end instead of a `from_offset`; `starts` are such first offsets where one file
+    holds many partitions: topic, partition, offset.
     """
 
     topics: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Selection:
     from_offset: int | None = None
     to_offset: int | None = None
     last: int | None = None
+    starts: tuple[tuple[str, int, int], ...] | None = None
     since: int | None = None
     until: int | None = None
     key: bytes | None = None
@@ -78,7 +80,16 @@ class Selection:
     @property
     def takes_every_row(self) -> bool:
         """Whether rows are kept whatever they hold (files may still be left out)."""
-        bounds = (self.from_offset, self.to_offset, self.last, self.since, self.until, self.key, self.where)
+        bounds = (
+            self.from_offset,
+            self.to_offset,
+            self.last,
+            self.starts,
+            self.since,
+            self.until,
+            self.key,
+            self.where,
+        )
         return all(bound is None for bound in bounds)
 
     def takes_all_of(self, file: File) -> bool:
@@ -142,6 +153,8 @@ class Selection:
         names: list[str] = []
         if any(bound is not None for bound in (self.from_offset, self.to_offset, self.last)):
             names += self._range(table, "offsets", "an offset")
+        if self.starts is not None:
+            names += [*partition_columns(table), *self._range(table, "offsets", "an offset")]
         if self.since is not None or self.until is not None:
             names += self._range(table, "times", "a time")
         if self.key is not None:
@@ -193,6 +206,8 @@ class Selection:
                 tests.append(pc.greater_equal(high, self.from_offset))
             if self.to_offset is not None:
                 tests.append(pc.less(low, self.to_offset))
+        if self.starts is not None:
+            tests.append(self._after_starts(batch, table))
         if self.since is not None or self.until is not None:
             low, high = (batch.column(name).cast(pa.int64()) for name in self._range(table, "times", "a time"))
             if self.since is not None:
@@ -218,8 +233,34 @@ class Selection:
             mask = pc.and_kleene(mask, test)
         return pc.fill_null(mask, False)
 
+    def _after_starts(self, batch: pa.RecordBatch, table: Table) -> pa.Array:
+        """Which rows do not lie before the first wanted offset of their partition."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        topic, partition = (batch.column(name) for name in partition_columns(table))
+        high = batch.column(self._range(table, "offsets", "an offset")[1])
+        encoded = topic.dictionary_encode()
+        codes = {name: code for code, name in enumerate(encoded.dictionary.to_pylist())}
+        first = np.full(batch.num_rows, _INT64 - 1, np.int64)
+        numbers = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+        places = pc.fill_null(partition, -1).to_numpy(zero_copy_only=False)
+        for name, number, offset in self.starts or ():
+            if name in codes:
+                first[(numbers == codes[name]) & (places == number)] = offset
+        return pc.greater_equal(high, pa.array(first))
+
     def replace(self, **changes: object) -> Selection:
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def partition_columns(table: Table) -> tuple[str, str]:
+    """The columns that tell the topic and the partition of a table's rows. OptionError if there are none."""
+    for names in (("topic", "partition"), ("topic", "queue_id")):
+        if set(names) <= set(table.names):
+            return names
+    raise OptionError(f"table {table.name} cannot be selected by partition: its rows have none")
 
 
 def parse_time(text: str | int | datetime, now: float | None = None) -> int:

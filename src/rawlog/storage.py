@@ -346,9 +346,15 @@ def move(path: str, target: str, *, overwrite: bool = False) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and all below it, wherever it is. Best effort."""
+    """Remove a directory and all below it, wherever it is. Best effort.
+
+    It gets another name first, so that whoever still writes below it finds nothing to write to.
+    """
     if not is_remote(path):
-        shutil.rmtree(local_path(path), ignore_errors=True)
+        gone = f"{local_path(path)}.gone"
+        with contextlib.suppress(OSError):
+            os.rename(local_path(path), gone)
+            shutil.rmtree(gone, ignore_errors=True)
         return
     with contextlib.suppress(OSError, ValueError, AccessError):
         system, inner = file_system(path)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
+from rawlog.errors import RawlogError
 from tests.jobs.recordings import damage, ingest, record
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def test_an_answer_is_streamed_in_order_and_its_damage_is_told_behind_the_sound_
         answer = engine.ask(sql)
         assert answer.schema.names == ["id", "x"]
         seen = []
-        with pytest.raises(rawlog.RawlogError, match="too far") as caught:
+        with pytest.raises(RawlogError, match="too far") as caught:
             for batch in answer.batches():
                 seen += batch.column("id").to_pylist()
         assert "\n" not in str(caught.value)

@@ -91,7 +91,7 @@ def test_a_prompt_answers_completes_cancels_and_remembers(terminal: Terminal, lo
     terminal.type("select ofset from records;\n")
     terminal.until(r"unknown column 'ofset'; did you mean offset\?")
     terminal.until(PROMPT)
-    terminal.type(".sch\treplay.en\t\n")
+    terminal.type(".sch\t replay.en\t\n")
     terminal.until(r"replay\.entries[\s\S]*number +bigint")
     terminal.until(PROMPT)
     terminal.type("\\d\n")

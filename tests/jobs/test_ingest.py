@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 
 import duckdb
 import polars
@@ -20,6 +21,7 @@ from rawlog.engines import local
 from rawlog.errors import AccessError, OptionError
 from rawlog.jobs import lake as lakes
 from rawlog.jobs.ingest import Ingest, Ingested, plan
+from rawlog.jobs.ingest import follow as following
 from rawlog.jobs.ingest.values import Decoded
 from rawlog.jobs.lake import Lake
 from rawlog.select import Selection
@@ -317,6 +319,29 @@ def test_a_lake_of_a_newer_version_is_refused(lake: Path, logs: Path, monkeypatc
         ingest(lake, logs)
     with pytest.raises(AccessError, match="use a newer rawlog"):
         ingest(lake, logs)
+
+
+# Following ------------------------------------------------------------------------------------------------------------
+
+
+def test_following_forgets_old_snapshots_but_not_what_was_taken(
+    lake: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "TIDY_AFTER", 2)
+    monkeypatch.setattr(following, "GRACE", 0)
+    stop, taken = Event(), 0
+    with Ingest(str(lake)) as job:
+        look = lambda: open_tree(str(logs))  # noqa: E731
+        for number, outcome in enumerate(following.follow(job, look, lambda tree: local.run(job, tree), stop, 0.01)):
+            taken += outcome.tables["rawlog.records"]
+            if number == 5:
+                stop.set()
+            else:
+                record(logs / f"more-{number}.log", 5, first=5000 + 100 * number)
+    assert taken == len(held(lake)) == 80 + 5 * 5
+    assert held(lake) == expected(logs)
+    assert len(Lake(str(lake)).load("rawlog.records").snapshots()) <= 3
+    assert ingest(lake, logs).files == 0
 
 
 # Without rawlog -------------------------------------------------------------------------------------------------------

@@ -254,7 +254,7 @@ def test_an_unfinished_last_batch_is_normal_and_one_in_the_middle_is_not(tmp_pat
     with pytest.raises(DataError):
         restored(tmp_path / "source", tmp_path / "other")
     assert not restored(tmp_path / "source", tmp_path / "other", errors="skip").is_whole
-    clean(tmp_path / "other")
+    assert {one.code for one in rawlog.verify(tmp_path / "other")} == {"kafka.partition.gap"}
 
 
 def test_logs_of_every_age_are_carried(tmp_path: Path) -> None:
@@ -383,6 +383,19 @@ def test_spark_restores_the_same(spark: Any, whole: Path, tmp_path: Path) -> Non
         name for name in mine if name.startswith("__consumer_offsets")
     }
     assert set(mine) == set(theirs)
+
+
+def test_a_partition_number_that_cannot_be_takes_no_time(tmp_path: Path) -> None:
+    shutil.copytree(KAFKA / "codec-none-0", tmp_path / "source" / "codec-none-2147483647")
+    with pytest.raises(OptionError, match="partition 2,147,483,647"):
+        restored(tmp_path / "source", tmp_path / "data")
+
+
+def test_offsets_can_be_left_out(tmp_path: Path) -> None:
+    account = restored(KAFKA, tmp_path / "data", offsets=False)
+    assert account.offsets_committed == 0
+    assert not list((tmp_path / "data").glob("__consumer_offsets-*"))
+    assert restored(KAFKA, tmp_path / "some", topics=("codec-*",), offsets=False).topics == 6
 
 
 def test_a_partition_that_is_there_twice_is_refused(tmp_path: Path) -> None:

@@ -135,6 +135,39 @@ def test_the_daemon_imports_nothing_that_starts_threads() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
+def test_an_archive_of_classes_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from rawlog.spark import archive
+    from rawlog.spark.session import _settings
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    java = find_java()
+    assert archive.java_options(java) == ""
+    assert "SharedArchiveFile" not in _settings("local[2]", False, {})["spark.driver.extraJavaOptions"]
+    path = archive.path_for(java)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert f"-XX:SharedArchiveFile={path}" in _settings("local[2]", False, {})["spark.driver.extraJavaOptions"]
+    assert archive.path_for(Java(tmp_path, 21, "PATH")) != path
+
+
+def test_workers_of_this_machine_run_behind_our_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script needs nothing of rawlog's on the path, and is passed over where the daemon is not to be had."""
+    made = sys.modules["rawlog.spark.session"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(made, "DAEMON", tmp_path / "daemon.py")
+    (tmp_path / "daemon.py").write_text("import sys; print('ours', sys.argv[1:])")
+    python = made._python()
+    run = lambda *given: subprocess.run([python, *given], capture_output=True, text=True, check=False)  # noqa: E731
+    assert run("-m", "pyspark.daemon", "pyspark.worker").stdout == "ours ['pyspark.worker']\n"
+    assert run("-c", "print(1)").stdout == "1\n"
+    (tmp_path / "daemon.py").unlink()
+    script = Path(python).read_text().replace("exec ", "echo ")
+    told = subprocess.run(
+        ["sh", "-c", script, "sh", "-m", "pyspark.daemon"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split()[1:] == ["-m", "pyspark.daemon"], "Spark's own, where ours is not to be had"
+
+
 def test_the_session_is_ready(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.range(10).count() == 10

@@ -63,7 +63,7 @@ KEYWORDS = (
         "EXPLAIN",
     ),
 )
-_BEFORE_TABLE = re.compile(r"\b(?:from|join|describe|desc|\.schema|\\d)\s+[\w.]*$", re.IGNORECASE)
+_BEFORE_TABLE = re.compile(r"(?:\b(?:from|join|describe|desc)|\.schema|\\d)\s+[\w.]*$", re.IGNORECASE)
 
 
 class Completer:

@@ -35,6 +35,7 @@ class SparkEngine(Engine):
         self._spark: SparkSession | None = None
         self._stage = Stage() if embedded else None
         self._registered: set[str] = set()
+        self._created: set[str] = set()
 
     @property
     def spark(self) -> SparkSession:
@@ -59,7 +60,7 @@ class SparkEngine(Engine):
         words = text.column_words(sql)
         complaints = self._complaints(needed)
         for name, view in self.hollow(sql).items():
-            self.spark.createDataFrame([], view.table.ddl).createOrReplaceTempView(name)
+            self._create(name, self.spark.createDataFrame([], view.table.ddl))
         try:
             with complaints:
                 frame = self._analysed(rewritten, needed, words)
@@ -76,12 +77,16 @@ class SparkEngine(Engine):
     def _analysed(self, rewritten: str, needed: dict[str, View], words: set[str] | None) -> DataFrame:
         self._register_functions(text.words_of(rewritten))
         for name, view in needed.items():
-            self._load(view, text.needed_columns(view.table, words)).createOrReplaceTempView(name)
+            self._create(name, self._load(view, text.needed_columns(view.table, words)))
         return self.spark.sql(rewritten)
 
     def _stream(self, frame: DataFrame, schema: pa.Schema, complaints: translated) -> Iterator[pa.RecordBatch]:
         with complaints:
             yield from stream(frame, schema)
+
+    def _create(self, name: str, frame: DataFrame) -> None:
+        frame.createOrReplaceTempView(name)
+        self._created.add(name)
 
     def cancel(self) -> None:
         """Cancel the jobs of this session."""
@@ -99,7 +104,11 @@ class SparkEngine(Engine):
         return sorted({*names, *functions.NAMES})
 
     def close(self) -> None:
-        """Remove what was staged; the session stays."""
+        """Remove the views and what was staged; the session stays."""
+        if self._spark is not None:
+            for name in self._created:
+                with suppress(Exception):  # the session may be gone
+                    self._spark.catalog.dropTempView(name)
         if self._stage is not None:
             self._stage.close()
 

@@ -60,7 +60,9 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
     if not {"key", "value"} & set(schema.names):
         raise OptionError(f"columns {', '.join(schema.names)}: key or value expected, as in {', '.join(RECORDS.names)}")
     target.check()
-    return SinkWriter(target)
+    made = SinkWriter(target)
+    made_directory(made.stage, parents=True)
+    return made
 
 
 class SinkWriter(DataSourceArrowWriter):
@@ -86,7 +88,7 @@ class SinkWriter(DataSourceArrowWriter):
             told = sorted((one for one in messages if one is not None), key=lambda one: one.number)
             shares = [one.share for one in told]
             if not self.target.divides:
-                shares = [self.target.write(spilled(shares), f"{self.stage}/whole", "rows")]
+                shares = [self.target.write(spilled(shares), f"{self.stage}/all", "rows")]
             lost = added(share.lost for share in shares)
             refused = [one for name, one in lost.items() if name not in self.target.accepted]
             if refused:

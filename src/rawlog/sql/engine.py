@@ -33,6 +33,8 @@ class Engine(ABC):
 
     def __init__(self, given: Sequence[View]) -> None:
         self.views: Mapping[tuple[str, ...], View] = {name: view for view in given for name in view.names if name}
+        # What engines call them, which may be asked for as well.
+        self._spelled = {("_".join(name),): view for name, view in self.views.items()} | dict(self.views)
 
     @abstractmethod
     def ask(self, sql: str) -> Answer:
@@ -57,7 +59,7 @@ class Engine(ABC):
 
     def read(self, sql: str) -> tuple[str, dict[str, View]]:
         """The statement as the engine may understand it, and the views it names."""
-        return text.rewrite(sql, self.views)
+        return text.rewrite(sql, self._spelled)
 
     def hollow(self, sql: str) -> dict[str, View]:
         """The views that a statement may only look at from outside, such as SHOW TABLES: it names none and is no query."""

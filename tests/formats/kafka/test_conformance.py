@@ -126,7 +126,7 @@ class TestLog(FormatTests):
         return re.fullmatch(r"\d{20}\.log", path.name) is not None
 
     def marked(self, path: Path) -> bool:
-        return path.stat().st_size > 0 and "legacy" not in path.parts  # magic 0 and 1 are known by name alone
+        return path.stat().st_size > 0
 
     def protected(self, data: bytes) -> Iterable[int]:
         for position, size, magic in kafka.frames(data)[0]:

@@ -12,7 +12,8 @@ from rawlog.formats.rocketmq.repair import repair_store
 from rawlog.formats.rocketmq.writer import write_store
 from tests.conftest import needed
 from tests.formats.rocketmq.stores import copy, log_files, store
-from tests.formats.rocketmq.test_checks import flip_body, zero_page
+from tests.formats.rocketmq.test_checks import drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
+from tests.reference import rocketmq as reference
 from tests.services.rocketmq import ROCKETMQ_4, ROCKETMQ_5, RocketBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -97,15 +98,22 @@ def test_broker_leaves_what_rawlog_wrote_as_it_is(version: str, tmp_path: Path) 
         broker.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("damage", [flip_body, zero_page])
+def damaged_everywhere(root: Path) -> None:
+    """All at once: a page of zeros, a wrong checksum and no blank entry in the first file, a stale entry behind the last."""
+    for damage in (drop_blank, flip_body, zero_page, leave_stale_entry):
+        damage(root)
+
+
+@pytest.mark.parametrize("damage", [damaged_everywhere, tear_last_entry])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_broker_serves_a_mended_store(version: str, damage: Any, tmp_path: Path) -> None:
-    """A broker on the damaged store itself would have deleted all that follows the damage (the next test)."""
+    """A broker on the damaged store itself would have deleted all that follows the damage (the tests below)."""
     root = copy("broker-4.9.7", tmp_path)
     damage(root)
     repair_store(rawlog.open(root).files, tmp_path / "mended")
     queues = entries(tmp_path / "mended")
-    assert sum(map(len, queues.values())) > 450
+    assert sum(map(len, queues.values())) > 440
+    end = log_end(tmp_path / "mended")
     broker = start(version, tmp_path / "mended")
     try:
         for (topic, queue_id), rows in queues.items():
@@ -114,14 +122,34 @@ def test_broker_serves_a_mended_store(version: str, damage: Any, tmp_path: Path)
         row = next(row for rows in queues.values() for row in rows if row["keys"])
         assert row["bytes"] in broker.by_key(row["topic"], row["keys"].split(" ")[0])
         assert broker.by_address(row["physical_offset"]) == row["bytes"]
-        broker.send("gold4_one", 0, b"one more")
+        assert sent_to(broker) >= end
+        assert broker.by_address(end) is not None, "what was sent or delivered first does not follow the last message"
     finally:
         broker.__exit__(None, None, None)
 
 
-def test_broker_alone_deletes_what_the_finding_says(tmp_path: Path) -> None:
+def log_end(root: Path) -> int:
+    """The address behind the last message that stands in its own place."""
+    path = [path for path in log_files(root) if path.read_bytes().strip(b"\0")][-1]
+    end = int(path.name)
+    for one in reference.messages(path.read_bytes()):
+        if one.physical_offset != int(path.name) + one.position or not one.crc_ok:
+            break
+        end = one.physical_offset + one.size
+    return end
+
+
+def sent_to(broker: RocketBroker) -> int:
+    """Send one message more; its physical offset."""
+    broker.send("gold4_one", 0, b"one more")
+    entry = broker.pull("gold4_one", 0)[-1]
+    return int.from_bytes(entry[28:36], "big")
+
+
+@pytest.mark.parametrize("damage", [flip_body, drop_blank, zero_page])
+def test_broker_alone_deletes_what_the_finding_says(damage: Any, tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
-    flip_body(root)
+    damage(root)
     [found] = [
         each for each in rawlog.verify(root) if each.code == "rocketmq.store.next-start" and "4.x" in each.message
     ]
@@ -131,6 +159,40 @@ def test_broker_alone_deletes_what_the_finding_says(tmp_path: Path) -> None:
     left = [path.name for path in log_files(root) if path.read_bytes().strip(b"\0")]
     assert left == names[:1]
     assert all(name in found.message for name in names[1:])
+
+
+def test_broker_cuts_off_a_torn_last_entry(tmp_path: Path) -> None:
+    """What it takes next, a message sent or a delayed one delivered, stands where the torn entry began."""
+    root = copy("broker-4.9.7", tmp_path)
+    tear_last_entry(root)
+    findings = [each for each in rawlog.verify(root) if each.code.startswith("rocketmq.commitlog.")]
+    assert findings
+    torn = log_end(root)
+    broker = start(ROCKETMQ_4, root)
+    try:
+        sent_to(broker)
+        there = broker.by_address(torn)
+        assert there is not None
+        assert int.from_bytes(there[28:36], "big") == torn
+    finally:
+        broker.__exit__(None, None, None)
+
+
+def test_broker_takes_up_a_stale_entry_as_the_finding_says(tmp_path: Path) -> None:
+    """It does not compare physical offsets: the log goes on behind the stale entry, which is never mended by itself."""
+    root = copy("broker-4.9.7", tmp_path)
+    end = log_end(root)
+    leave_stale_entry(root)
+    [found] = [each for each in rawlog.verify(root) if each.code == "rocketmq.commitlog.stale"]
+    assert "takes them up" in found.message
+    broker = start(ROCKETMQ_4, root)
+    try:
+        # Delayed messages that are due may come first, but nothing stands where the log really ends but the stale entry.
+        assert sent_to(broker) >= end + (found.size or 0) > end
+        stale = broker.by_address(end)
+        assert stale is None or int.from_bytes(stale[28:36], "big") != end
+    finally:
+        broker.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("damage", ["stray", "size"])

@@ -230,3 +230,19 @@ def test_compaction_topics_and_timers_are_read() -> None:
         if each["topic"] == "rmq_sys_wheel_timer"
     }
     assert {row["physical_offset"] for row in timers} == timed
+
+
+@pytest.mark.parametrize(("table", "queue"), [("records", "partition"), ("rocketmq.messages", "queue_id")])
+def test_the_last_rows_are_those_of_each_queue(table: str, queue: str) -> None:
+    """One file holds the messages of all queues: the last two of the file would be two in all, of one queue perhaps."""
+    root = store("broker-4.9.7")
+    name = "offset" if table == "records" else "queue_offset"
+    whole = rawlog.read(root, table=table, columns=["topic", queue, name]).to_pylist()
+    ends: dict[tuple[str, int], int] = {}
+    for row in whole:
+        ends[row["topic"], row[queue]] = max(row[name], ends.get((row["topic"], row[queue]), -1))
+    for last in (0, 2):
+        wanted = [row for row in whole if row[name] > ends[row["topic"], row[queue]] - last]
+        assert rawlog.read(root, table=table, columns=["topic", queue, name], last=last).to_pylist() == wanted
+    [only] = rawlog.read(root, last=1, topic=whole[0]["topic"], partition=whole[0][queue]).to_pylist()
+    assert only["offset"] == ends[whole[0]["topic"], whole[0][queue]]

@@ -22,11 +22,11 @@ def erase_blobs(files: Sequence[File], target: str, blob_ids: Iterable[str | byt
     Sizes, offsets, index and blooms stay right: only zeros and checksums are written. OptionError for an id that the log does not have.
     """
     store = one_store(files)
-    wanted = {keys.order(one if isinstance(one, bytes) else keys.from_text(one)): one for one in blob_ids}
+    wanted = {keys.identity_of(one if isinstance(one, bytes) else keys.from_text(one)): one for one in blob_ids}
     if not wanted:
         raise OptionError("no blob named: nothing to erase")
     report = Report()
-    met: set[bytes] = set()
+    met: set[tuple[int, int, int]] = set()
     with new_directory(target) as work:
         for file in (*store.logs, *store.index_files, *store.bloom_files, *store.others):
             if file.problem is None:
@@ -35,8 +35,9 @@ def erase_blobs(files: Sequence[File], target: str, blob_ids: Iterable[str | byt
             name = file.path.rpartition("/")[2]
             with (work / name).open("r+b") as out:
                 for messages in read_messages(file, check=True, errors="raise"):
+                    found = keys.identities(messages.data, messages["key_start"], messages["key_size"]).tuples
                     for index in np.flatnonzero(messages["kind"] == Kind.PUT).tolist():
-                        identity = keys.order(messages.key(index))
+                        identity = found[index]
                         if identity not in wanted:
                             continue
                         frames = messages.frames

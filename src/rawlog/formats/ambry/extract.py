@@ -20,7 +20,7 @@ from rawlog.formats.ambry.content import Metadata, open_envelope, parse_metadata
 from rawlog.formats.ambry.fold import now_of
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, Kind
 from rawlog.formats.ambry.reader import Messages, scan, trouble
-from rawlog.formats.ambry.rebuild import Report
+from rawlog.formats.ambry.rebuild import Report, number_option
 from rawlog.formats.ambry.state import LIVE, STATES
 from rawlog.formats.ambry.store import Store, fold_store, stores
 from rawlog.storage import Source, new_directory
@@ -70,7 +70,7 @@ def extract_blobs(files: Sequence[File], target: str, options: Mapping[str, str]
         raise OptionError("no blob with content in what was given")
     chosen = _chosen(known, options)
     report = Extraction()
-    limit = int(options.get("limit", 1 << 30))
+    limit = number_option(options, "limit", 1 << 30) or 1 << 30
     with new_directory(target) as work:
         _Writer(work, known, naming, limit, report).run(chosen)
         report.files = sorted(path.name for path in work.iterdir())

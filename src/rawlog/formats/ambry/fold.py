@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ def now_of(options: Mapping[str, str]) -> int:
     text = str(options.get("now", "")).strip()
     if not text:
         return int(time.time() * 1000)
-    if text.lstrip("-").isdigit():
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

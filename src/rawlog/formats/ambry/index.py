@@ -23,6 +23,7 @@ from rawlog.formats.ambry.keys import Identities, identities
 from rawlog.formats.ambry.layouts import (
     CRC_SIZE,
     INDEXES,
+    KEYS,
     NONE,
     RESET_KIND_SIZE,
     RESET_LIFE_SIZE,
@@ -39,6 +40,9 @@ from rawlog.storage import Source
 
 KINDS = pa.array([kind.name for kind in sorted(Kind)])
 VERSION_BITS = 8
+#: Bytes in front of a key's uuid, by the key's version.
+_BEFORE_UUID = np.zeros(256, np.int64)
+_BEFORE_UUID[list(KEYS)] = [KEYS[version].at("uuid") if version >= 6 else KEYS[version].size for version in KEYS]
 Integers = NDArray[np.integer[Any]]
 #: The latest time that an index value holds.
 LATEST_SECOND = (1 << 31) - 1
@@ -179,6 +183,12 @@ class Entries:
     def identities(self) -> Identities:
         """Which blob each entry is of."""
         return identities(self.data, self.starts, self.sizes)
+
+    @property
+    def uuid_spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the uuid alone stands in each key, which blooms may be made of, and its size."""
+        before = _BEFORE_UUID[self.data[self.starts + 1]]
+        return self.starts + before, self.sizes - before
 
     def take(self, rows: Any) -> Entries:
         """Some of the entries."""

@@ -49,16 +49,17 @@ def runs(
         at = stop
 
 
-def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | None = None) -> bytes:
+def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | None = None, least: int = 0) -> bytes:
     """The bytes of an index file with these entries, which are in log order. EncodeError where an old version cannot hold the keys.
 
-    Equal keys are written with the bytes of the first of them. Without `last_modified` it is the latest time of an operation.
+    Equal keys are written with the bytes of the first of them. Without `last_modified` it is the latest time of an operation. An entry
+    takes `least` bytes at least, as older releases had it.
     """
     leader, order = _sorted(run)
     value_size, key_size = VALUES[version].size, int(run.sizes.max())
     if version < 2 and (run.sizes != key_size).any():
         raise EncodeError(f"an index of version {version} has keys of one size only")
-    entry_size = key_size + value_size
+    entry_size = max(key_size + value_size, least if version >= 2 else 0)
     end = int(run.offset[-1]) + int(run.size[-1])
     head = version.to_bytes(2, "big") + (key_size if version < 2 else entry_size).to_bytes(4, "big")
     head += value_size.to_bytes(4, "big") + end.to_bytes(8, "big")
@@ -108,14 +109,20 @@ def _values(run: Entries, version: int) -> NDArray[np.uint8]:
 
 
 def bloom_of(
-    run: Entries, *, max_entries: int = MAX_ENTRIES, probability: float = PROBABILITY, like: Bloom | None = None
+    run: Entries,
+    *,
+    max_entries: int = MAX_ENTRIES,
+    probability: float = PROBABILITY,
+    like: Bloom | None = None,
+    by_uuid: bool = False,
 ) -> Bloom:
     """The bloom of a sealed index file; `like` gives its dimensions, else the store's settings do."""
     found = make((), max(max_entries, len(run)), probability)
     if like is not None:
         found = Bloom(like.hash_count, like.words * 0)
     distinct = np.unique(_sorted(run)[0])
-    found.add_keys(run.data, run.starts[distinct], run.sizes[distinct])
+    starts, sizes = run.uuid_spans if by_uuid else (run.starts, run.sizes)
+    found.add_keys(run.data, starts[distinct], sizes[distinct])
     return found
 
 
@@ -128,8 +135,10 @@ def write_index_files(
     max_entries: int = MAX_ENTRIES,
     probability: float = PROBABILITY,
     like: Bloom | None = None,
+    by_uuid: bool = False,
     starts: frozenset[tuple[int, int]] = frozenset(),
     last_modified: Callable[[int, Entries], int | None] | None = None,
+    least: int = 0,
     seal_last: bool = False,
 ) -> list[str]:
     """Index files of all entries into a directory, with a bloom for each that is sealed: all but the last, unless `seal_last`.
@@ -145,10 +154,10 @@ def write_index_files(
         names.append(segments[where].index_name(start))
         if work is not None:
             told = None if last_modified is None else last_modified(where, run)
-            (work / names[-1]).write_bytes(encode_index(run, last_modified=told))
+            (work / names[-1]).write_bytes(encode_index(run, last_modified=told, least=least))
         if seal_last or number < len(made) - 1:
             names.append(segments[where].index_name(start, "bloom"))
             if work is not None:
-                bloom = bloom_of(run, max_entries=max_entries, probability=probability, like=like)
+                bloom = bloom_of(run, max_entries=max_entries, probability=probability, like=like, by_uuid=by_uuid)
                 (work / names[-1]).write_bytes(bloom.encode())
     return names

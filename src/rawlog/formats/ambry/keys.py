@@ -184,10 +184,10 @@ class Identities:
         same: NDArray[np.bool_] = (self.group == other.group) & (self.high == other.high) & (self.low == other.low)
         return same
 
-    def rows_of(self, raw: bytes) -> NDArray[np.int64]:
-        """The rows of one blob."""
-        one = identities(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.full(1, len(raw), np.int64))
-        return np.flatnonzero((self.group == one.group[0]) & (self.high == one.high[0]) & (self.low == one.low[0]))
+    @property
+    def tuples(self) -> list[tuple[int, int, int]]:
+        """The same as tuples, to look them up."""
+        return list(zip(self.group.tolist(), self.high.tolist(), self.low.tolist(), strict=True))
 
     def __len__(self) -> int:
         return int(self.group.size)
@@ -207,6 +207,11 @@ def identities(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64])
             found.high[row] = int.from_bytes(digest[:8], "big", signed=True)
             found.low[row] = int.from_bytes(digest[8:], "big", signed=True)
     return found
+
+
+def identity_of(raw: bytes) -> tuple[int, int, int]:
+    """Which blob one key is of."""
+    return identities(np.frombuffer(raw, np.uint8), np.zeros(1, np.int64), np.full(1, len(raw), np.int64)).tuples[0]
 
 
 _FLIP = 0x80  # the sign of a signed number, so that it sorts as bytes do

@@ -17,6 +17,8 @@ from rawlog.formats.ambry.layouts import CRC_SIZE, HEADERS, SEGMENT_HEADER, SEGM
 _LOG = re.compile(r"(?:(\d{1,18})_(\d{1,18})_log|log_current)(_temp)?")
 _INDEXED = re.compile(r"(?:(\d{1,18})_(\d{1,18})_)?(\d{1,18})_(index|bloom)")
 _COMPACTION_LOG = re.compile(r"(.+)_compactionLog(?:_(\d+)_.*)?")
+#: Below a store: a replica that is being copied from another server, which the store does not read.
+COPYING = "fileCopyTempDirectory"
 MARKERS = (
     "cleanshutdown",
     "compactor_clean_shutdown",

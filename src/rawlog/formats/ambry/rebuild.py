@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from rawlog.account import Account
 from rawlog.errors import AccessError, OptionError, RawlogError
 from rawlog.format import File
 from rawlog.formats.ambry.bloom import Bloom, read_bloom
-from rawlog.formats.ambry.index import Entries
+from rawlog.formats.ambry.index import Entries, IndexFile
 from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, write_index_files
 from rawlog.formats.ambry.layouts import BLOOM_TABLE
 from rawlog.formats.ambry.paths import is_current_compaction, segment_of, start_of
@@ -84,7 +85,7 @@ def number_option(options: Mapping[str, str], name: str, default: int | None) ->
     text = options.get(name)
     if text is None:
         return default
-    if not str(text).isdigit() or not int(text):
+    if not re.fullmatch(r"[0-9]{1,18}", str(text)) or not int(text):
         raise OptionError(f"{name} {text!r}: a number above 0 expected")
     return int(text)
 
@@ -127,6 +128,7 @@ def write_indexes(
     max_entries = number_option(options, "max_entries", None)
     probability = probability_option(options)
     most = max_entries or max((len(index.entries) for index in sound.values()), default=MAX_ENTRIES)
+    style = _bloom_style(store, sound)
     folded = fold(catalog, known, ORPHANS)
     report.messages += len(catalog)
 
@@ -141,7 +143,9 @@ def write_indexes(
         work,
         max_entries=most,
         probability=probability,
-        like=None if max_entries or "probability" in options else _bloom_of(store),
+        like=None if max_entries or "probability" in options else style.like,
+        by_uuid=style.by_uuid,
+        least=max((index.header.entry_size for _, index in known if index.header.version >= 2), default=0),
         starts=frozenset() if max_entries else frozenset(sound),
         last_modified=last_modified,
     )
@@ -159,8 +163,16 @@ def probability_option(options: Mapping[str, str]) -> float:
     return chosen
 
 
-def _bloom_of(store: Store) -> Bloom | None:
-    """Any sound bloom of a store: they all have the same dimensions."""
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How a store makes its blooms: one to be like, and whether they hold uuids only."""
+
+    like: Bloom | None = None
+    by_uuid: bool = False
+
+
+def _bloom_style(store: Store, sound: Mapping[tuple[int, int], IndexFile]) -> _Style:
+    """What any sound bloom of a store shows: they all have the same dimensions, and hold whole keys or uuids."""
     segments = store.segments()
     for file in sorted(store.bloom_files, key=lambda one: start_of(one.path)):
         try:
@@ -168,6 +180,13 @@ def _bloom_of(store: Store) -> Bloom | None:
                 bloom = read_bloom(Cursor(source.read(0, source.size)))
         except RawlogError:
             continue
-        if bloom.crc_ok and segment_of(file.path) in segments:
-            return bloom
-    return None
+        segment = segment_of(file.path)
+        if not bloom.crc_ok or segment not in segments:
+            continue
+        index = sound.get((segments.index(segment), start_of(file.path)))
+        if index is None:
+            return _Style(bloom)
+        keys = index.entries
+        by_uuid = not bloom.have(keys.data, keys.starts, keys.sizes).all()
+        return _Style(bloom, by_uuid and bool(bloom.have(keys.data, *keys.uuid_spans).all()))
+    return _Style()

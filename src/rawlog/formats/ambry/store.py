@@ -15,7 +15,7 @@ from rawlog.format import File
 from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.index import IndexFile, read_index
 from rawlog.formats.ambry.keys import Identities
-from rawlog.formats.ambry.paths import Segment, is_current_compaction, is_log, segment_of, split, start_of
+from rawlog.formats.ambry.paths import COPYING, Segment, is_current_compaction, is_log, segment_of, split, start_of
 from rawlog.formats.ambry.reader import Messages
 from rawlog.formats.ambry.state import ALWAYS, Catalog, CatalogBuilder, Fold, fold
 from rawlog.formats.ambry.structures import Compaction, Cursor, read_compaction
@@ -48,6 +48,8 @@ def settle(files: Sequence[File]) -> list[File]:
 
 
 def _settle(folder: str, group: list[File]) -> list[File]:
+    if split(folder)[1] == COPYING:
+        return [replace(file, place=replace(file.place, state="copying")) for file in group]
     around = {file.path: file.size for file in group} | _siblings(folder, group)
     compaction = _compaction(around)
     live: dict[Segment, str] = {}
@@ -251,8 +253,7 @@ class Context:
         """Which of these blobs may have been."""
         if self.deleted is None:
             return np.ones(len(identity), np.bool_)
-        rows = zip(identity.group.tolist(), identity.high.tolist(), identity.low.tolist(), strict=True)
-        return np.array([one in self.deleted for one in rows], np.bool_)
+        return np.array([one in self.deleted for one in identity.tuples], np.bool_)
 
 
 def context(file: File, group: Sequence[File], options: dict[str, str]) -> Context | None:
@@ -278,7 +279,7 @@ def _deleted(group: tuple[File, ...], folder: str) -> frozenset[tuple[int, int, 
     """The blobs that a store holds for deleted; asked for by each of its segments, and found once."""
     folded = fold_store(next(one for one in stores(group) if one.folder == folder))
     gone = folded.catalog.identity.take(folded.first[folded.is_deleted])
-    return frozenset(zip(gone.group.tolist(), gone.high.tolist(), gone.low.tolist(), strict=True))
+    return frozenset(gone.tuples)
 
 
 __all__ = [

@@ -13,7 +13,7 @@ from rawlog.format import File
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import IndexFile
 from rawlog.formats.ambry.kernels import entries as kernels
-from rawlog.formats.ambry.layouts import INDEXES, KEYS, NONE, Kind
+from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
 from rawlog.formats.ambry.survey import surveys
 
@@ -73,6 +73,7 @@ def unsettled(files: Files) -> Iterator[Mark]:
                 "temp": "a compaction's target, not committed",
                 "compacted": "replaced by a compaction",
                 "orphan": "its log segment is not there",
+                "copying": "a replica that is being copied here",
             }
             yield Mark(words.get(file.place.state, file.place.state), path=file.path, size=file.size)
 
@@ -270,11 +271,9 @@ def bloom_key(files: Files) -> Iterator[Mark]:
                 continue
             path, bloom = found
             entries = index.entries
-            skipped = np.array([KEYS[version].size if version < 6 else KEYS[6].at("uuid") for version in range(1, 8)])
-            before = skipped[entries.data[entries.starts + 1].astype(np.int64) - 1]
             known = bloom.have(entries.data, entries.starts, entries.sizes)
             if not known.all():  # some stores go by the uuid alone
-                known |= bloom.have(entries.data, entries.starts + before, entries.sizes - before)
+                known |= bloom.have(entries.data, *entries.uuid_spans)
             if not known.all():
                 missing = dict.fromkeys(entries.key(at) for at in np.flatnonzero(~known).tolist())
                 name = index.path.rpartition("/")[2]

@@ -33,17 +33,17 @@ from rawlog.walk import walk
 SLOT_BYTES = 8 * kernels.SLOT
 LOAD = 0.9
 """How much of the map may be in use (log.cleaner.io.buffer.load.factor)."""
-ROOMY = 2
-"""Slots for every record, where memory allows: fewer look-ups that have to go on."""
+FIRST_SLOTS, GROWTH = 1 << 14, 4
+"""A map begins small, so that the caches hold it where there are few keys, and grows while it is half full."""
 
 
 class KeyMap:
     """The latest offset of every key, in slots of 24 bytes, never more than `memory` holds."""
 
-    def __init__(self, memory: int, records: int) -> None:
-        slots = memory // SLOT_BYTES
-        self.most = int(slots * LOAD)
-        self.table = np.zeros((max(1, min(slots, ROOMY * records + 1)), kernels.SLOT), np.int64)
+    def __init__(self, memory: int) -> None:
+        self.slots = max(1, memory // SLOT_BYTES)
+        self.most = int(self.slots * LOAD)
+        self.table = np.zeros((min(self.slots, FIRST_SLOTS), kernels.SLOT), np.int64)
         self.state = np.array([0, NONE], np.int64)
         self.scratch = np.zeros(SCRATCH, np.uint8)
 
@@ -62,20 +62,41 @@ class KeyMap:
 
     def put(self, located: Located, last_offsets: NDArray[np.int64], first_dirty: int) -> bool:
         """Take in the keys of batches; whether the map is full."""
-        status = kernels.map_keys(
-            located.data, located.firsts, np.ascontiguousarray(last_offsets), located.offsets, located.keys, located.sizes,
-            first_dirty, self.most, self.table, self.state, self.scratch,
-        )[2]  # fmt: skip
-        return bool(status == Status.FULL)
+        digests, lasts, row = self._digests(located), np.ascontiguousarray(last_offsets), 0
+        while True:
+            is_largest = len(self.table) == self.slots
+            most = self.most if is_largest else len(self.table) // 2
+            _, row, status = kernels.map_keys(
+                digests,
+                located.sizes,
+                located.offsets,
+                located.firsts,
+                lasts,
+                row,
+                first_dirty,
+                most,
+                self.table,
+                self.state,
+            )
+            if status != Status.FULL or is_largest:
+                return bool(status == Status.FULL)
+            larger = np.zeros((min(self.slots, len(self.table) * GROWTH), kernels.SLOT), np.int64)
+            kernels.move_keys(self.table, larger)
+            self.table = larger
 
     def judge(self, located: Located, keeps_deletes: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], int]:
         """Which records stay, and how many go because they have no key."""
         keep = np.empty(located.offsets.size, np.bool_)
         _, without, _ = kernels.judge_records(
-            located.data, located.firsts, keeps_deletes, located.offsets, located.keys, located.sizes, located.nulls,
-            self.table, self.latest, self.scratch, keep,
+            self._digests(located), located.sizes, located.offsets, located.firsts, keeps_deletes, located.nulls,
+            self.table, self.latest, keep,
         )  # fmt: skip
         return keep, int(without)
+
+    def _digests(self, located: Located) -> NDArray[np.int64]:
+        made = np.empty((2, located.keys.size), np.int64)
+        kernels.digest_keys(located.data, located.keys, located.sizes, self.scratch, made)
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from rawlog.account import Account
 from rawlog.errors import OptionError, unknown
 from rawlog.format import File
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
-from rawlog.formats.kafka.cleaner import SLOT_BYTES, Counts, KeyMap, Round
+from rawlog.formats.kafka.cleaner import Counts, KeyMap, Round
 from rawlog.formats.kafka.derived import Derivation, Limits, txnindex, whole_number
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels.indexing import MOST
@@ -257,9 +257,6 @@ class _Compaction:
     def _prepared(self, first_dirty: int, stop: int) -> Round:
         """A round with its map of keys."""
         dirty = self._dirty(first_dirty, stop)
-        records = [one.records for one in dirty]
-        told = sum(one or 0 for one in records)
-        most = self.settings.memory // SLOT_BYTES if None in records else told
         round = Round(
             self.settings.now,
             self.settings.delete_retention_ms,
@@ -268,7 +265,7 @@ class _Compaction:
             self.loaded.producers,
             self.aborted,
             self.loaded.producer_ids,
-            KeyMap(self.settings.memory, most),
+            KeyMap(self.settings.memory),
         )
         ends = [one.base for one in dirty[1:]] + [stop]
         round.build([(one.file, end) for one, end in zip(dirty, ends, strict=True)])
@@ -285,7 +282,7 @@ class _Compaction:
         aborted: list[Aborted] = []
         for group in groups:
             writer.begin(group[0].base)
-            size, top, records = writer.bytes, -1, round.counts.records_kept
+            size, top = writer.bytes, -1
             for segment in group:
                 for left in round.clean(segment.file, keeps_old_deletes=segment.modified_ms > horizon):
                     if len(left.frames):
@@ -297,8 +294,7 @@ class _Compaction:
             path = f"{writer.folder}/{segment_name(group[0].base, 'log')}"
             place = replace(file.place, start_offset=group[0].base)
             file = replace(file, path=path, size=writer.bytes - size, place=place)
-            kept = round.counts.records_kept - records
-            made.append(Segment(file, group[0].base, max_timestamp=top, records=kept))
+            made.append(Segment(file, group[0].base, max_timestamp=top))
         rest = [one for one in self.segments if one.base >= end]
         next_base = rest[0].base if rest else self.loaded.end_offset
         self.segments = made + rest

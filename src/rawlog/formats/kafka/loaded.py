@@ -30,14 +30,13 @@ from rawlog.walk import describe, walk
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A log segment, with what its batches and the files beside it tell. `records` is None where only decompression would tell."""
+    """A log segment, with what its batches and the files beside it tell."""
 
     file: File
     base: int
     index_bytes: int = 0
     timeindex_bytes: int = 0
     max_timestamp: int = NONE
-    records: int | None = 0
 
     @property
     def size(self) -> int:
@@ -121,8 +120,7 @@ class _Walker:
                 f"offset {base:,} in front of the one before, {self.end:,}", path=file.path, format=LOG.name
             )
         self.end = max(self.end, base)
-        top, records = NONE, 0
-        unknown = False
+        top = NONE
         for frames in walk(file, LOG, errors="raise"):
             head = heads(frames)
             _, error = sound(frames, head)
@@ -135,12 +133,10 @@ class _Walker:
                 self.derivation.add(frames, head)
                 self.ids.update(np.unique(head["producer_id"]).tolist())
                 top = max(top, int(head["max_timestamp"].max()))
-                unknown |= bool((head["record_count"] < 0).any())
-                records += int(np.clip(head["record_count"], 0, None).sum())
         self.loaded.end_offset = self.end
         if is_last and self.end:
             self.loaded.snapshots[self.end] = self.derivation.snapshot(self.end)
-        made = Segment(file, base, max_timestamp=top, records=None if unknown else records)
+        made = Segment(file, base, max_timestamp=top)
         index, times = self.beside.get(("kafka.index", base)), self.beside.get(("kafka.timeindex", base))
         size = index.size if index is not None else file.size // 4096 * INDEX_ENTRY.size
         time_size = times.size if times is not None else file.size // 4096 * TIME_INDEX_ENTRY.size

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable
 
 from rawlog.format import File, Place
-from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, SMALLEST_BATCH
+from rawlog.formats.kafka.layouts import BATCH, ENTRY_V0, ENTRY_V1, MAGIC_V2, OUTLINE, SMALLEST_BATCH
+from rawlog.layout import Layout
 
 _SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
 _DIRECTORY = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]{32}-(delete|stray|future))?")
 _LARGEST_OFFSET = (1 << 63) - 1
+ENTRIES = (ENTRY_V0, ENTRY_V1)
+ENTRY_BITS = 0x0B
+"""What the attributes of an entry may say: codecs 0 to 3, log append time."""
 METADATA_TOPIC = "__cluster_metadata"
 
 OFFSET_CHECKPOINTS = (
@@ -77,19 +82,41 @@ def file_named(*names: str) -> Callable[[str], Place | None]:
 
 
 def sniff_log(head: bytes, size: int) -> bool:
-    """Whether bytes begin with a record batch v2 whose fixed fields agree with one another."""
+    """Whether bytes begin with a record batch v2 whose fixed fields agree, or with a whole entry of magic 0 or 1."""
+    if len(head) <= OUTLINE.size or _number(head, OUTLINE, "base_offset") < 0:
+        return False
+    magic = head[OUTLINE.at("magic")]
+    if magic == MAGIC_V2:
+        return _begins_batch(head, size)
+    return magic < len(ENTRIES) and _begins_entry(head, size, ENTRIES[magic])
+
+
+def _number(head: bytes, layout: Layout, name: str) -> int:
+    return int.from_bytes(head[layout.at(name) : layout.after(name)], "big", signed=True)
+
+
+def _begins_batch(head: bytes, size: int) -> bool:
     if len(head) < BATCH.size:
         return False
-
-    def number(name: str) -> int:
-        return int.from_bytes(head[BATCH.at(name) : BATCH.after(name)], "big", signed=True)
-
-    length = number("length")
+    length, count = _number(head, BATCH, "length"), _number(head, BATCH, "record_count")
     return (
-        head[BATCH.at("magic")] == MAGIC_V2
-        and length >= SMALLEST_BATCH
-        and number("base_offset") >= 0
-        and number("attributes") >> 7 == 0
-        and 0 <= number("record_count") <= number("last_offset_delta") + 1
-        and (length + BATCH.after("length") <= size or number("record_count") <= length)
+        length >= SMALLEST_BATCH
+        and _number(head, BATCH, "attributes") >> 7 == 0
+        and 0 <= count <= _number(head, BATCH, "last_offset_delta") + 1
+        and (length + BATCH.after("length") <= size or count <= length)
     )
+
+
+def _begins_entry(head: bytes, size: int, layout: Layout) -> bool:
+    """Key and value must fill the entry exactly; its checksum decides where all of it is there to be summed."""
+    end = layout.after("length") + _number(head, layout, "length")
+    if not layout.size + 4 <= end <= size or head[layout.at("attributes")] & ~ENTRY_BITS:
+        return False
+    value = layout.size + max(_number(head, layout, "key_length"), 0)
+    if value + 4 <= len(head):
+        length = int.from_bytes(head[value : value + 4], "big", signed=True)
+        if value + 4 + max(length, 0) != end:
+            return False
+    elif end > len(head):
+        return False  # a key so long that nothing of this can be seen
+    return end > len(head) or zlib.crc32(head[layout.after("crc") : end]) == _number(head, layout, "crc") & 0xFFFF_FFFF

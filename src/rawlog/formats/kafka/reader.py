@@ -29,8 +29,6 @@ from rawlog.tables import HEADERS, arrow_type
 
 COLUMNS = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
 """The columns that `decode_columns` knows."""
-USUAL_RATIO = 3
-"""What compressed payloads mostly do not exceed, times their size; more room is made where they do."""
 LARGEST_WINDOW = (1 << 31) - 1 - SLACK
 """Arrow's binary columns hold less than 2 GiB: more payload than this must be cut by the caller."""
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -176,7 +174,7 @@ def _decompress(
 ) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
     """All payloads end to end in one buffer. A batch of no records is not looked at, as by Kafka."""
     window: Any = memoryview(data)  # type: ignore[arg-type]
-    out = _memory(int((stops - firsts).sum()) * USUAL_RATIO + SLACK)
+    pieces: list[Any] = []
     made = 0
     sizes = np.zeros(firsts.size, np.int64)
     for index, (first, stop, codec, count) in enumerate(
@@ -184,36 +182,21 @@ def _decompress(
     ):
         if count == 0:
             continue
-        piece, room = window[first:stop], memoryview(out.data)[made:]
         try:
+            piece = window[first:stop]
             if codec:
-                piece = compression.decompress(CODECS[codec], piece, limit=limit, into=room)
+                piece = compression.decompress(CODECS[codec], piece, limit=limit)
         except DataError as error:
             raise error.at(position=first - BATCH.size, layout=BATCH.name) from None
-        size = len(piece)
-        if made + size > total and index > 0:
+        made += len(piece)
+        if made > total and index > 0:
             raise TooMuch(index)
-        if out.size - made < size + SLACK:
-            out = _grown(out, made, size)
-        if not (isinstance(piece, memoryview) and piece.obj is out):
-            memoryview(out.data)[made : made + size] = piece
-        sizes[index] = size
-        made += size
+        pieces.append(piece)
+        sizes[index] = len(piece)
     ends = np.cumsum(sizes)
     # The spare bytes let every copy out of it be a wide one.
-    return byte_view(out[: made + SLACK]), ends - sizes, ends
-
-
-def _grown(out: Bytes, made: int, size: int) -> Bytes:
-    """The same bytes with room for `size` more, and as much again."""
-    larger = _memory(2 * (made + size) + SLACK)
-    larger[:made] = out[:made]
-    return larger
-
-
-def _memory(size: int) -> Bytes:
-    """Bytes of Arrow's pool, which keeps its pages from window to window."""
-    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
+    whole = b"".join((*pieces, bytes(SLACK)))
+    return byte_view(whole), ends - sizes, ends
 
 
 def _decode(

@@ -14,7 +14,7 @@ from rawlog.errors import RawlogError
 from rawlog.format import File
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import Index, key_hash
-from rawlog.formats.rocketmq.layouts import HEAD, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, UNIT
+from rawlog.formats.rocketmq.layouts import DLEDGER, DLEDGER_MAGIC, HEAD, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, UNIT
 from rawlog.storage import Source
 from rawlog.tables import Table
 
@@ -90,27 +90,35 @@ def _by_key(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
     with Source(file.path) as source:
         ranges: Ranges = []
         for address in sorted(hits):
-            size = _message_size(source, address - start, address)
-            if size is None:
+            frame = _frame_of(source, address - start, address)
+            if frame is None:
                 return None
-            ranges.append((address - start, address - start + size))
+            ranges.append(frame)
         for low, high in uncovered:
             if low < high:
-                if low > start and _message_size(source, low - start, low) is None:
+                first = (0, 0) if low <= start else _frame_of(source, low - start, low)
+                last = (None, None) if high >= stop else _frame_of(source, high - start, high)
+                if first is None or last is None:
                     return None
-                ranges.append((low - start, None if high >= stop else high - start))
+                ranges.append((first[0], last[0]))
     return _merged(ranges)
 
 
-def _message_size(source: Source, position: int, address: int) -> int | None:
-    """The size of the message at a position, if one stands there and knows its address."""
+def _frame_of(source: Source, position: int, address: int) -> tuple[int, int] | None:
+    """Where the entry of the message at a position begins and ends, if one stands there and knows its address."""
     raw = source.read(position, HEAD.size)
     if len(raw) < HEAD.size:
         return None
     head = np.frombuffer(raw, HEAD.dtype)[0]
     if int(head["magic"]) not in (MAGIC_V1, MAGIC_V2) or int(head["physical_offset"]) != address:
         return None
-    return int(head["total_size"])
+    size = int(head["total_size"])
+    if position >= DLEDGER.size:
+        around = np.frombuffer(source.read(position - DLEDGER.size, DLEDGER.size), DLEDGER.dtype)[0]
+        whole = (DLEDGER_MAGIC, size + DLEDGER.size, address - DLEDGER.size)
+        if (int(around["magic"]), int(around["size"]), int(around["position"])) == whole:
+            return position - DLEDGER.size, position + size
+    return position, position + size
 
 
 def _merged(ranges: Ranges) -> Ranges:
@@ -153,10 +161,11 @@ def _by_offset(file: File, group: Sequence[File], selection: Any) -> Ranges | No
     start, stop = file.place.start_offset or 0, (file.place.start_offset or 0) + file.size
     if high < start or low >= stop:
         return []
+    if low <= start:
+        return [(0, None if high >= stop else high - start)]
     with Source(file.path) as source:
-        if low > start and _message_size(source, low - start, low) is None:
-            return None
-    return [(max(0, low - start), None if high >= stop else high - start)]
+        frame = _frame_of(source, low - start, low)
+    return None if frame is None else [(frame[0], None if high >= stop else high - start)]
 
 
 def _queue_range(
@@ -225,4 +234,5 @@ def _by_time(file: File, group: Sequence[File], since: int) -> Ranges | None:
     if best >= start + file.size:
         return []
     with Source(file.path) as source:
-        return None if _message_size(source, best - start, best) is None else [(best - start, None)]
+        frame = _frame_of(source, best - start, best)
+    return None if frame is None else [(frame[0], None)]

@@ -16,7 +16,7 @@ from rawlog.format import File
 from rawlog.formats.rocketmq import COMMIT_LOG, dispatch
 from rawlog.formats.rocketmq.dispatch import Derived, Queue, Settings
 from rawlog.formats.rocketmq.kernels import entries as kernels
-from rawlog.formats.rocketmq.layouts import CHECKPOINT, MAGIC_BLANK
+from rawlog.formats.rocketmq.layouts import BLANK, CHECKPOINT, DLEDGER_BLANK_MAGIC, MAGIC_BLANK
 from rawlog.formats.rocketmq.reader import Messages
 from rawlog.frames import Frames
 from rawlog.status import Status
@@ -36,6 +36,7 @@ class LogFile:
     last_time: int = 0
     messages: int = 0
     behind: int = 0
+    is_dledger: bool = False
 
     @property
     def stop(self) -> int:
@@ -141,10 +142,14 @@ def _survey(store: Store, file: File) -> LogFile:
                 _add(log, rows.cut(0, bad), rows.frame_position(bad))
                 log.behind += int(sound[bad:].sum())
             good = rows.where(sound)
+            log.is_dledger = log.is_dledger or bool(
+                (rows[kernels.F_START] != frames.starts[rows[kernels.F_FRAME]]).any()
+            )
             dispatch.derive_from(good, store.settings, store.derived)
             if not ended and len(frames):
                 last = int(frames.starts[-1])
-                if int.from_bytes(bytes(frames.data[last + 4 : last + 8]), "big", signed=True) == MAGIC_BLANK:
+                first, second = np.frombuffer(bytes(frames.data[last : last + BLANK.size]), ">i4").tolist()
+                if second == MAGIC_BLANK or first == DLEDGER_BLANK_MAGIC:
                     ended, log.ends_with, log.end = True, "blank", frames.base + last
             if not ended and frames.status.is_damage:
                 ended, log.ends_with = True, "damage"

@@ -123,9 +123,12 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
     """What a broker would destroy at its next start: from the first byte it cannot read on, the log is cut and later files are deleted.
 
     Which file it begins with depends on its version, on whether `abort` is there, and on the checkpoint (after a crash) or the queues
-    (since 5.3.2). Mend a copy with `rawlog repair` before any broker sees the store.
+    (since 5.3.2). Mend a copy with `rawlog repair` before any broker sees the store. Nothing is said of a log that DLedger wrote, whose
+    own recovery decides.
     """
     for store in stores_of(files):
+        if any(log.is_dledger for log in store.logs):
+            continue
         told: dict[tuple[str, int], list[str]] = {}
         for name, first in scan_starts(store):
             end = _scan(store, first)
@@ -139,8 +142,10 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
             if not lost:
                 continue
             deleted = ", ".join(parts(each.file.path)[0] for each in later if each.messages or each.behind)
+            # A file that is full to its last byte hides what follows, and the next message is written over it.
+            then = "write over" if position == log.file.size else "delete"
             what = f"would cut the log at byte {position:,} of this file" + (
-                f" and delete {deleted}" if deleted else ""
+                f" and {then} {deleted}" if deleted else ""
             )
             yield Mark(
                 f"{' and '.join(names)} {what}: {lost:,} readable messages lost",

@@ -122,6 +122,7 @@ class Convert(Job[Written, Converted]):
         """Shares as the target wants them. UnknownFormatError if there is nothing to read, AccessError if the target is in the way."""
         if not self.dry_run:
             self.target.check()
+            made_directory(str(self.stage), parents=True)
         tasks = self._sifting(tree)
         if tasks is None:
             takes = list(self._takes(tree))
@@ -232,6 +233,7 @@ class Convert(Job[Written, Converted]):
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
         path = f"{folder}/{task.name}"
+        made_directory(folder)
         made_directory(path)
         try:
             account = sift(task.files, path, self._keep(), self.target.options)

@@ -104,11 +104,17 @@ def _systems() -> tuple[str, ...]:
     return tuple(family.name for family in registry.families() if any(one.is_written for one in family.formats))
 
 
-def made_directory(folder: str) -> None:
-    """A local directory, made; AccessError if it cannot be."""
+def made_directory(folder: str, *, parents: bool = False) -> None:
+    """A local directory, made; AccessError if it cannot be.
+
+    Without `parents` the one above must be there: a task that outlives its job shall not bring back the stage that was removed.
+    """
     if not is_remote(folder):
         try:
-            os.makedirs(folder, exist_ok=True)
+            if parents:
+                os.makedirs(folder, exist_ok=True)
+            elif not os.path.isdir(folder):
+                os.mkdir(folder)
         except OSError as error:
             raise unwritable(folder, error) from None
 
@@ -205,7 +211,7 @@ class FileOutlet(Outlet):
             self._join_remote(filled, names)
             return
         if not filled:
-            made_directory(self.path)
+            made_directory(self.path, parents=True)
             return
         whole = Path(filled[0].folder).parent / "whole"
         whole.mkdir()
@@ -301,7 +307,7 @@ class SharedOutlet(FormatOutlet):
     def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> Any:
         shares = writable(self.format).shares
         assert shares is not None
-        os.makedirs(path)
+        os.mkdir(path)
         return path, shares.write(passage.over(_records(batches)), path, self.options)
 
     def join(self, shares: Sequence[Share]) -> None:

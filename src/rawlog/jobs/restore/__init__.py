@@ -9,158 +9,37 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rawlog.account import Account
 from rawlog.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
 from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
 from rawlog.formats.kafka.partition_writer import PartitionWriter, refuse_existing, staged, topic_id_in
 from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
-from rawlog.formats.kafka.sink import is_topic
 from rawlog.formats.kraft import committed
 from rawlog.formats.kraft.blueprint import (
     INTERNAL_CONFIGS,
     PRODUCER_BLOCK,
     Blueprint,
     Topic,
-    is_id,
     new_id,
     safe_configs,
 )
-from rawlog.formats.kraft.carrying import Carried, Wish
-from rawlog.formats.kraft.fold import level_text
-from rawlog.formats.kraft.names import METADATA_VERSION
-from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.formats.kraft.carrying import Wish
+from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import is_lake
-from rawlog.jobs.restore.directories import Content, Directory, Known, Offer, offered
+from rawlog.jobs.restore.directories import Directory, Known, Offer, offered
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
+from rawlog.jobs.restore.values import NEVER, Asked, Part, Restored, Restoring, Result
 from rawlog.storage import is_remote, local_path, new_directory
 from rawlog.tree import Tree, open_tree
 
+#: So many partitions of a topic may be missing; a higher number is a name that only looks like a partition's.
+MOST_MISSING = 10_000
+
 __all__ = ["Asked", "Restore", "Restored", "Restoring"]
-
-NEVER = ("__cluster_metadata", "__remote_log_metadata")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be restored, and as what. `until` is in µs and left out itself; `rename` maps old names of topics to new ones."""
-
-    topics: tuple[str, ...] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
-    until: int | None = None
-    errors: str = "raise"
-    partitions_only: bool = False
-    keep_retention: bool = False
-    offsets: bool = True
-    node: int = 1
-    cluster_id: str | None = None
-    level: int | None = None
-    overwrite: bool = False
-
-    def check(self) -> Asked:
-        """OptionError for what cannot be."""
-        for old, new in self.rename.items():
-            if not is_topic(new) or new in INTERNAL_CONFIGS or new in NEVER:
-                raise OptionError(f"rename {old}={new}: no name for a topic")
-        if len(set(self.rename.values())) < len(self.rename):
-            raise OptionError("rename: two topics under one name")
-        if self.cluster_id is not None and not is_id(self.cluster_id):
-            raise OptionError(f"cluster id {self.cluster_id!r}: 22 characters of URL-safe base64 expected")
-        return self
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether the cluster is restored as it is: then its own topics are carried as they are."""
-        return not self.topics and not self.rename and self.until is None and not self.partitions_only
-
-    def wants(self, topic: str) -> bool:
-        """Whether a topic is among those asked for."""
-        import fnmatch
-
-        return not self.topics or any(fnmatch.fnmatchcase(topic, glob) for glob in self.topics)
-
-
-@dataclass(frozen=True, slots=True)
-class Restoring:
-    """One partition to be carried. `kind` is `data`, or for committed offsets `refresh` (carried, and committed anew) or `scratch`."""
-
-    name: str
-    partition: int
-    content: Content
-    wish: Wish
-    kind: str = "data"
-
-
-@dataclass(frozen=True, slots=True)
-class Part(Done):
-    """A partition that was carried, and where it is."""
-
-    task: Restoring
-    folder: str
-    account: Carried
-
-
-@dataclass(slots=True)
-class Restored(Account):
-    """What came of it: counts, each partition's own account, and what the source did not have."""
-
-    target: str = ""
-    cluster_id: str | None = None
-    node_id: int | None = None
-    metadata_version: int | None = None
-    topics: int = 0
-    records: int = 0
-    bytes: int = 0
-    records_cut: int = 0
-    transactions_aborted: int = 0
-    offsets_committed: int = 0
-    partitions: dict[str, Carried] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that was asked for is there."""
-        return not self.missing and all(one.is_whole for one in self.partitions.values())
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything, each partition by its name."""
-        told = {name: one.as_json() for name, one in self.partitions.items()}
-        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "partitions"}
-        return {**own, "partitions": told, "is_whole": self.is_whole}
-
-    def lines(self) -> list[str]:
-        """The notes, what is lost, and the sums."""
-        made = list(self.notes)
-        for name, one in self.partitions.items():
-            made += [f"{name}: {note}" for note in one.notes]
-        made += [f"{name}: not in the source; it will be empty" for name in self.missing]
-        made.append(
-            f"{self.topics:,} topics, {len(self.partitions):,} partitions, {self.records:,} records, {self.bytes:,} bytes"
-        )
-        if self.records_cut or self.transactions_aborted:
-            made.append(
-                f"{self.records_cut:,} later records left out, {self.transactions_aborted:,} open transactions aborted"
-            )
-        if self.offsets_committed:
-            made.append(f"{self.offsets_committed:,} committed offsets of consumer groups")
-        if self.cluster_id is not None and self.metadata_version is not None:
-            release = level_text(METADATA_VERSION, self.metadata_version)
-            made.append(
-                f"cluster {self.cluster_id}, node.id {self.node_id}, metadata.version {self.metadata_version} ({release})"
-            )
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class Result(Outcome):
-    """The account, as an engine hands it back."""
-
-    account: Restored
 
 
 class Restore(Job[Part, Result]):
@@ -226,8 +105,8 @@ class Restore(Job[Part, Result]):
         for root in roots:
             if is_remote(root):
                 continue
-            source = Path(local_path(root)).absolute()
-            if source == self.target or source in self.target.parents or self.target in source.parents:
+            source, target = Path(local_path(root)).resolve(), self.target.resolve()
+            if source == target or source in target.parents or target in source.parents:
                 raise OptionError(f"{self.target}: the target and the source {root} lie inside one another")
 
     def _offered(self, tree: Tree) -> Offer:
@@ -251,7 +130,8 @@ class Restore(Job[Part, Result]):
         if topic in NEVER:
             return False
         if topic in INTERNAL_CONFIGS:
-            return self.asked.is_everything and self._carries_batches
+            left = topic == CONSUMER_OFFSETS and not self.asked.offsets
+            return self.asked.is_everything and self._carries_batches and not left
         return self.asked.wants(topic)
 
     def _topic(self, source: str, offer: Offer) -> Topic:
@@ -260,6 +140,9 @@ class Restore(Job[Part, Result]):
         name = asked.rename.get(source, source)
         known = offer.known.get(source, Known({}, {}))
         found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
+        count = max(found, default=-1) + 1
+        if count > len(found) + MOST_MISSING:
+            raise OptionError(f"topic {source}: partition {count - 1:,}, although only {len(found):,} are there")
         configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
         configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention)
         self.account.notes += notes
@@ -269,7 +152,7 @@ class Restore(Job[Part, Result]):
             name,
             source,
             own if there is None else uuid_bytes(there),
-            max(found, default=-1) + 1,
+            count,
             configs,
             dict(known.epochs),
         )
@@ -285,7 +168,7 @@ class Restore(Job[Part, Result]):
             asked.errors,
             int(interval) if interval.isdecimal() else 4096,
         )
-        kind = "refresh" if topic.source == CONSUMER_OFFSETS and asked.offsets else "data"
+        kind = "refresh" if topic.source == CONSUMER_OFFSETS else "data"
         for number in range(topic.partitions):
             content = offer.partitions.get((topic.source, number))
             if content is None:
@@ -315,9 +198,8 @@ class Restore(Job[Part, Result]):
         extra: Callable[[PartitionWriter], object] | None = None
         anew: list[committed.Current] = []
         if task.kind == "refresh" and isinstance(task.content, Directory):
-            found = committed.current(
-                [file for file in task.content.files if file.format == "kafka.log" and file.place.state is None]
-            )
+            segments = [one for one in task.content.files if one.format == "kafka.log" and one.place.state is None]
+            found = committed.current(segments, task.wish.errors)
             anew = list(committed.committed_anew(found, self.now, lambda topic: topic))
             extra = lambda writer: committed.append(writer, anew, self.now)  # noqa: E731
         with _told(self.target):

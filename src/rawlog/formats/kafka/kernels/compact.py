@@ -86,6 +86,18 @@ def locate_records_v2(
     return row, np.int64(data.size), OK
 
 
+@kernel
+def digest_keys(data: Any, keys: Any, sizes: Any, scratch: Any, out: Any) -> Any:
+    """Write the two numbers of every key's digest into the rows of `out`, where there is a key. -> (count, position, status)
+
+    On its own, so that the look-ups which follow wait for memory side by side.
+    """
+    for row in range(keys.size):
+        if sizes[row] >= 0:
+            out[0, row], out[1, row] = digest(data, np.int64(keys[row]), np.int64(sizes[row]), scratch)
+    return keys.size, np.int64(data.size), OK
+
+
 @inline
 def _slot(table: Any, low: Any, high: Any) -> Any:
     """Where a digest stands in the map, or the free slot where it would."""
@@ -100,30 +112,31 @@ def _slot(table: Any, low: Any, high: Any) -> Any:
 
 @kernel
 def map_keys(
-    data: Any,
+    digests: Any,
+    sizes: Any,
+    offsets: Any,
     firsts: Any,
     last_offsets: Any,
-    offsets: Any,
-    keys: Any,
-    sizes: Any,
+    begin: Any,
     first_dirty: Any,
     most: Any,
     table: Any,
     state: Any,
-    scratch: Any,
 ) -> Any:
-    """Put the keys of rows firsts[i] to firsts[i + 1] of every batch i into the map. -> (batches, rows, status)
+    """Put the keys of rows firsts[i] to firsts[i + 1] of every batch i, from row `begin` on, into the map. -> (batches, rows, status)
 
     FULL: the map holds `most` keys and a record with a key comes; it ends in front of that one.
     """
     for batch in range(last_offsets.size):
-        for row in range(firsts[batch], firsts[batch + 1]):
+        if firsts[batch + 1] < begin:
+            continue
+        for row in range(max(firsts[batch], begin), firsts[batch + 1]):
             offset = np.int64(offsets[row])
             if sizes[row] < 0 or offset < first_dirty:
                 continue
             if state[SIZE] >= most:
                 return batch, row, FULL
-            low, high = digest(data, np.int64(keys[row]), np.int64(sizes[row]), scratch)
+            low, high = digests[0, row], digests[1, row]
             at = _slot(table, low, high)
             if table[at, 2] == 0:
                 table[at, 0] = low
@@ -137,17 +150,29 @@ def map_keys(
 
 
 @kernel
+def move_keys(table: Any, larger: Any) -> Any:
+    """Put everything in the map into a larger one. -> (slots, keys, status)"""
+    count = 0
+    for slot in range(table.shape[0]):
+        if table[slot, 2] != 0:
+            at = _slot(larger, table[slot, 0], table[slot, 1])
+            larger[at, 0] = table[slot, 0]
+            larger[at, 1] = table[slot, 1]
+            larger[at, 2] = table[slot, 2]
+            count += 1
+    return table.shape[0], count, OK
+
+
+@kernel
 def judge_records(
-    data: Any,
+    digests: Any,
+    sizes: Any,
+    offsets: Any,
     firsts: Any,
     keeps_deletes: Any,
-    offsets: Any,
-    keys: Any,
-    sizes: Any,
     nulls: Any,
     table: Any,
     latest: Any,
-    scratch: Any,
     keep: Any,
 ) -> Any:
     """Say of every record whether compaction keeps it. -> (batches, rows without a key that are dropped, status)"""
@@ -163,8 +188,7 @@ def judge_records(
             elif nulls[row] and not keeps_deletes[batch]:
                 keep[row] = False
             else:
-                low, high = digest(data, np.int64(keys[row]), np.int64(sizes[row]), scratch)
-                keep[row] = offset + 1 >= table[_slot(table, low, high), 2]
+                keep[row] = offset + 1 >= table[_slot(table, digests[0, row], digests[1, row]), 2]
     return keeps_deletes.size, without, OK
 
 
