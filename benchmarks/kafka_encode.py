@@ -53,7 +53,7 @@ def measure(what: str, records: pa.RecordBatch, run: object, repeat: int = 3) ->
 
 
 def produce(records: pa.RecordBatch, codec: str) -> float:
-    """The rate of librdkafka producing to a real local broker."""
+    """The rate of librdkafka producing to a real local broker, many records a call."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -61,29 +61,29 @@ def produce(records: pa.RecordBatch, codec: str) -> float:
     from tests.services.kafka import KAFKA_3, KafkaBroker
 
     folder = tempfile.mkdtemp()
-    keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
+    columns = records.column("key").to_pylist(), records.column("value").to_pylist()
+    messages = [{"key": key, "value": value} for key, value in zip(*columns, strict=True)]  # a batch takes no times
+    chunks = [messages[start : start + 10_000] for start in range(0, len(messages), 10_000)]
     try:
         with KafkaBroker(KAFKA_3, folder) as broker:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
             for future in admin.create_topics([NewTopic("orders", 1)]).values():
                 future.result()
             settings = {
                 "bootstrap.servers": broker.bootstrap,
+                "log_level": 0,
                 "compression.type": codec,
                 "linger.ms": 20,
-                "queue.buffering.max.messages": 1_000_000,
+                "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 1 << 20,
                 "acks": 1,
             }
             producer = Producer(settings)
             start = time.perf_counter()
-            for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-                while True:
-                    try:
-                        producer.produce("orders", key=key, value=value, timestamp=1_700_000_000_000 + number)
-                        break
-                    except BufferError:
-                        producer.poll(0.05)
+            for chunk in chunks:
+                while len(producer) > 1_000_000:
+                    producer.poll(0.01)
+                assert producer.produce_batch("orders", chunk) == len(chunk)
             producer.flush(120)
             return records.num_rows / (time.perf_counter() - start)
     finally:

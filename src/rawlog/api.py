@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rawlog import registry
 from rawlog.errors import OptionError, unknown
 from rawlog.findings import Findings
-from rawlog.inspection import Chosen, verify_tree
+from rawlog.inspection import Chosen, inspect_replicas, verify_tree
 from rawlog.rows import Rows
 from rawlog.select import Selection, parse_columns, parse_time
 from rawlog.target import Passage, batches_of, writable
@@ -77,9 +77,24 @@ def read(paths: Paths, *, table: str = "records", format: str | None = None, **s
     return open(paths, format=format).table(table, **selection).to_arrow()
 
 
-def verify(paths: Paths, *, only: Iterable[str] = (), skip: Iterable[str] = (), format: str | None = None) -> Findings:
-    """Check everything at `paths`; damage is a finding, never an exception."""
-    return verify_tree(open_tree(paths, format=format), Chosen(tuple(only), tuple(skip)).check())
+def verify(
+    paths: Paths,
+    *,
+    only: Iterable[str] = (),
+    skip: Iterable[str] = (),
+    format: str | None = None,
+    against: Paths | None = None,
+) -> Findings:
+    """Check everything at `paths`; damage is a finding, never an exception. `against` is a place with replicas to compare with."""
+    chosen = Chosen(tuple(only), tuple(skip)).check()
+    tree = open_tree(paths, format=format)
+    result = verify_tree(tree, chosen)
+    if against is not None:
+        from rawlog.replicas import replicas_of, rules_for
+
+        for pair in replicas_of(tree, open_tree(against, format=format)):
+            result.items += inspect_replicas(pair, rules_for(pair), chosen).items
+    return result
 
 
 def write(

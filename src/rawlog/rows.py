@@ -157,9 +157,9 @@ def whole(file: File, group: Sequence[File], table: Table, selection: Selection)
 
 def cut(part: Part, group: Sequence[File], size: int) -> list[Part]:
     """A part of one file in pieces of about `size` bytes, cut at frames; `group` is the file's."""
-    if part.size <= size + size // 2:
-        return [part]
     file, format = part.file, registry.formats()[str(part.file.format)]
+    if format.whole or part.size <= size + size // 2:
+        return [part]
     marks = [(position, 0) for position in format.cuts(file, group, size)] if format.cuts is not None else []
     if not marks:
         marks = _walked_cuts(part, format, size)

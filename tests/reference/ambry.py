@@ -6,7 +6,7 @@ import base64
 import struct
 import uuid
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 HEADER_SIZES = {1: 34, 2: 38, 3: 40}
@@ -431,3 +431,98 @@ def murmur3(data: bytes) -> tuple[int, int]:
     h1, h2 = mix(h1), mix(h2)
     h1 = (h1 + h2) % full
     return h1, (h2 + h1) % full
+
+
+def order(raw: bytes) -> tuple[Any, ...]:
+    """A key as Ambry compares it (specification 4.4): equal for keys that are one blob."""
+    key = read_key(raw, 0, len(raw))
+    group = {1: 1, 2: 2, 3: 3, 4: 3, 5: 3, 6: 4, 7: 4}[key.version]
+    if group == 4:
+        halves = raw[18:26], raw[26:34]
+        return (group, *(int.from_bytes(half, "big", signed=True) for half in halves))
+    text = raw[16 if group == 1 else 22 :].decode("utf-8", "replace").encode("utf-16-be")
+    number = int.from_bytes(raw[4 if group == 1 else 10 :][:8], "big", signed=True)
+    if group == 3:
+        return group, text
+    if group == 1:
+        return group, number, text
+    parts = (raw[3:4], raw[4:6], raw[6:8])
+    return (group, *(int.from_bytes(part, "big", signed=True) for part in parts), number, text)
+
+
+DELETE, TTL, UNDELETE = 1, 2, 4
+
+
+@dataclass
+class Entry:
+    """An entry of the index as a live store adds it."""
+
+    kind: str
+    place: tuple[int, int]
+    flags: int
+    expires: int
+    original: int
+    account: int
+    container: int
+    life: int
+
+    @property
+    def acts(self) -> str:
+        return (
+            "DELETE"
+            if self.flags & DELETE
+            else "UNDELETE"
+            if self.flags & UNDELETE
+            else "TTL_UPDATE"
+            if self.flags & TTL
+            else "PUT"
+        )
+
+
+def find(entries: list[Entry]) -> Entry | None:
+    """The state of a blob (15.2)."""
+    for entry in reversed(entries):
+        if entry.acts != "TTL_UPDATE":
+            latest = entries[-1]
+            if latest.flags & TTL and not entry.flags & TTL:
+                return replace(entry, flags=entry.flags | TTL, expires=latest.expires)
+            return entry
+    return None
+
+
+def refused(kind: str, life: int, state: Entry | None) -> bool:
+    """Whether a message cannot follow a state (14, step 5)."""
+    if state is None:
+        return False
+    if kind == "PUT" or life < state.life:
+        return True
+    if kind == "DELETE":
+        return state.acts == "DELETE" and state.life >= life
+    return kind == "TTL_UPDATE" and (state.acts == "DELETE" or bool(state.flags & TTL))
+
+
+def add(
+    entries: list[Entry], kind: str, place: tuple[int, int], expires: int, account: int, container: int, life: int
+) -> None:
+    """Append the entry that a live store would add for a message (10.3)."""
+    made = Entry(kind, place, 0, expires, -1, account, container, life)
+    if kind == "PUT":
+        made.original = place[1]
+        entries.append(made)
+        return
+    before = entries[-1] if kind == "UNDELETE" and entries else find(entries)
+    made.expires = -1
+    flags = before.flags if before else 0
+    if before:
+        made.account, made.container, made.expires = before.account, before.container, before.expires
+    if kind == "DELETE":
+        made.flags = (flags | DELETE) & ~UNDELETE
+        if before and before.flags == 0 and before.place[0] == place[0]:
+            made.original = before.place[1]
+    elif kind == "TTL_UPDATE":
+        made.flags, made.expires = (flags | TTL) & ~UNDELETE, -1
+        if before and before.place[0] == place[0]:
+            made.original = before.place[1]
+    else:
+        made.flags = (flags | UNDELETE) & ~DELETE
+    entries.append(made)

@@ -132,6 +132,12 @@ class RocketBroker:
     def _tail(self) -> str:
         return self.log.read_bytes()[-3000:].decode("utf-8", "replace")
 
+    def processor_seconds(self) -> float:
+        """What the processor has done for the broker so far, all threads together."""
+        assert self._process is not None
+        ticks = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         """A clean stop."""
         self._end(signal.SIGTERM)

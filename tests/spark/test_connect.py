@@ -41,7 +41,8 @@ from rawlog.sql.views import Source, views
 engine = SparkEngine(lambda: spark, views(Source(None, (sys.argv[1],))), embedded=False)
 answer = engine.ask("SELECT offset, kafka_partition(cast(offset AS string), 5) AS p FROM records ORDER BY offset")
 asked = [row for batch in answer.batches() for row in batch.to_pylist()]
-print("RESULT " + json.dumps({"kind": type(spark).__module__, "offsets": offsets, "count": count, "error": error, "streamed": streamed, "asked": asked}))
+result = {"kind": type(spark).__module__, "offsets": offsets, "count": count, "error": error, "streamed": streamed, "asked": asked}
+print("RESULT " + json.dumps(result))
 spark.stop()
 """
 

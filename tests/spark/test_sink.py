@@ -101,7 +101,9 @@ def test_rows_out_of_order_are_refused_with_what_to_do(tmp_path: Path) -> None:
         EncodeError, match=r"offsets 0 to 9 and 5 to 14 came in different tasks; .*repartition\(\"topic\""
     ):
         save(tmp_path / "out", [[rows_of(range(10))], [rows_of(range(5, 15))]], to="kafka")
-    with pytest.raises(EncodeError, match=r"offset 3 after 9: offsets must rise; sort them \(in Spark: df\.repartition"):
+    with pytest.raises(
+        EncodeError, match=r"offset 3 after 9: offsets must rise; sort them \(in Spark: df\.repartition"
+    ):
         save(tmp_path / "out", [[rows_of(range(10)), rows_of([3])]], to="kafka")
     with pytest.raises(EncodeError, match="some rows have an offset, others have none"):
         none = rows_of(range(3), offset=None)

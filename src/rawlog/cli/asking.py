@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,9 +85,12 @@ def show(given: dict[str, Any], answer: Answer, stopped: Callable[[], bool] = bo
         import pyarrow as pa
 
         schema = pa.schema([schema.field(name) for name in printer.columns])
+    batches = answer.batches()
+    with engine.waiting("asking"):
+        first = next(batches, None)
     with printer:
         printer.begin(schema)
-        for batch in answer.batches():
+        for batch in itertools.chain(() if first is None else (first,), batches):
             if stopped():
                 break
             count += batch.num_rows

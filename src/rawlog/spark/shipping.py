@@ -10,6 +10,7 @@ import os
 import sys
 import zipfile
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rawlog.spark.session import is_connect, runs_here, scratch
@@ -43,8 +44,8 @@ def _add(archive: zipfile.ZipFile, folder: Any, name: str) -> None:
 
 def ship(spark: SparkSession) -> None:
     """Send rawlog to the workers of a session, classic or Connect, where these are not on this machine alone; once a session."""
-    if getattr(spark, "_rawlog_shipped", False) or runs_here(spark):
-        return
+    if getattr(spark, "_rawlog_shipped", False) or runs_here(spark) or not Path(__file__).is_file():
+        return  # not from an archive: then it was sent already
     archive = scratch() / f"{PACKAGE}.zip"  # executors may ask for it later
     if not archive.exists():
         build(archive)

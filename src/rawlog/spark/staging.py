@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rawlog.errors import RawlogError
 from rawlog.sql.views import Files
 
 #: Bytes of input up to which a table is small, and of output past which it was not.
@@ -55,24 +56,33 @@ class Stage:
             return made
 
     def _write(self, files: Files, columns: Sequence[str]) -> Path | None:
-        import pyarrow as pa
-        from pyarrow import parquet
-
         if sum(part.size for part in files.parts()) > SMALL:
             return None
         self._count += 1
         path = self.folder / f"{self._count}.parquet"
+        try:
+            if self._fill(path, files, columns):
+                return path
+        except OSError as error:
+            if isinstance(error, RawlogError):
+                raise
+            # No room for it here: Spark's tasks read it by themselves.
+        path.unlink(missing_ok=True)
+        return None
+
+    def _fill(self, path: Path, files: Files, columns: Sequence[str]) -> bool:
+        """Write a table's columns; False if that is more than a stage is for."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
         schema = files.table.subset(columns).schema
         sink: Any
         with pa.OSFile(str(path), "wb") as sink, parquet.ParquetWriter(sink, schema, compression="none") as writer:
             for batch in files.batches(columns):
                 writer.write_batch(batch, row_group_size=ROW_GROUP)
                 if sink.tell() > LARGEST:
-                    break
-            else:
-                return path
-        path.unlink()
-        return None
+                    return False
+        return True
 
     def close(self) -> None:
         """Remove all of it."""

@@ -49,6 +49,8 @@ class Base:
     everything: ClassVar[Path]
     #: Name and place of a file of this format, for bytes that a test makes.
     name: ClassVar[str] = "file.log"
+    #: Whether positions in its rows are those of another file, as an index has them.
+    points_elsewhere: ClassVar[bool] = False
 
     def header(self, data: bytes) -> int:
         """The bytes in front of the first frame."""
@@ -181,7 +183,7 @@ def frames_of(file: File, format: Format, **how: Any) -> list[tuple[int, int, in
     return found
 
 
-def survives(log: Log, format: Format) -> Findings:
+def survives(log: Log, format: Format, points_elsewhere: bool = False) -> Findings:
     """Do all that can be done with a file. Whatever is wrong with it is a RawlogError, and all places lie inside it."""
     size = log.files[0].size
     plain(log.table("files").to_arrow())
@@ -192,7 +194,8 @@ def survives(log: Log, format: Format) -> Findings:
             except RawlogError as error:
                 told(error, size)
                 continue
-            _inside(rows, size)
+            if not points_elsewhere:
+                _inside(rows, size)
     findings = inspect_file(log.files[0])
     _inside([finding.as_row() for finding in findings], size)
     if format.explain is not None:

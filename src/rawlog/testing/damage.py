@@ -32,7 +32,7 @@ class Damage(Base):
             for cut in range(len(data)):
                 piece = self.put(scratch, data[:cut])
                 if 0 < cut < self.least(data):
-                    survives(piece, self.subject)
+                    survives(piece, self.subject, self.points_elsewhere)
                     continue
                 kept = [frame for frame in frames if frame[2] <= cut]
                 assert frames_of(piece.files[0], self.subject) == kept, f"cut at {cut}"
@@ -63,7 +63,7 @@ class Damage(Base):
                 flipped = bytearray(data)
                 flipped[position] ^= 1 << position % 8
                 log = self.put(scratch, bytes(flipped))
-                findings = survives(log, self.subject)
+                findings = survives(log, self.subject, self.points_elsewhere)
                 if position in protected:
                     assert findings.errors, f"byte {position} changed, and verify finds nothing"
                     with pytest.raises(DataError):
@@ -82,7 +82,9 @@ class Damage(Base):
 
     def test_lengths_that_cannot_be_take_no_memory(self, scratch: Path) -> None:
         for data in self.small:
-            survives(self.put(scratch, data), self.subject)  # what is imported and compiled once is not counted
+            survives(
+                self.put(scratch, data), self.subject, self.points_elsewhere
+            )  # what is imported and compiled once is not counted
             for length in LENGTHS:
                 # The peak is that of the worst place: one block serves them all, for starting to trace is slow.
                 with bounded(MEMORY, f"a length {length.hex()}"):
@@ -99,7 +101,7 @@ class Damage(Base):
     @shared
     @given(data=st.data())
     def test_any_bytes_give_only_rawlog_errors(self, scratch: Path, data: st.DataObject) -> None:
-        survives(self.put(scratch, data.draw(self.mutations())), self.subject)
+        survives(self.put(scratch, data.draw(self.mutations())), self.subject, self.points_elsewhere)
 
     @shared
     @given(data=st.data())

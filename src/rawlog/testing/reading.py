@@ -110,7 +110,7 @@ class Reading(Base):
             log = self.put(scratch, data)
             told: list[Any] = [rows_of(log, table, errors="stop") for table in self.subject.tables]
             told.append([finding.as_row() for finding in inspect_file(log.files[0])])
-            told.append(frames_of(log.files[0], self.subject))
+            told.append(frames_of(log.files[0], self.subject, errors="stop"))
             return told
 
         whole = [all_of(data) for data in self.small]

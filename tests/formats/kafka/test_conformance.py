@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,202 @@ class TestLog(FormatTests):
         for position, size, magic in kafka.frames(data)[0]:
             yield from range(position + (17 if magic == 2 else 12), position + (21 if magic == 2 else 16))
             yield from range(position + (21 if magic == 2 else 17), position + size)
+
+
+def beside(suffix: str, limit: int = 3) -> tuple[Path, ...]:
+    """Some golden files of a kind that are neither empty nor padded."""
+    found = (path for case in CASES for path in sorted(case.path.glob(f"*.{suffix}")))
+    return tuple(path for path in found if 0 < path.stat().st_size < 5000)[:limit]
+
+
+def times(milliseconds: int) -> int | None:
+    """Milliseconds as the rows of a table have them: no time, or one that microseconds cannot hold, is none."""
+    return None if milliseconds == -1 or abs(milliseconds) > ((1 << 63) - 1) // 1000 else milliseconds * 1000
+
+
+class Beside(FormatTests):
+    """A file of fixed entries beside a segment."""
+
+    everything = GOLDEN
+    golden: tuple[Path, ...] = ()
+    small: tuple[bytes, ...] = ()
+    table: str
+    entry: struct.Struct
+    padded = True
+
+    def entries(self, data: bytes) -> list[tuple[int, ...]]:
+        whole = [self.entry.unpack_from(data, at) for at in range(0, len(data) - self.entry.size + 1, self.entry.size)]
+        if self.padded:
+            whole = whole[: next((n for n, one in enumerate(whole) if not any(one)), len(whole))]
+        return whole
+
+    def row(self, *fields: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]]:
+        return {self.table: [self.row(*fields) for fields in self.entries(data)]}
+
+    def owns(self, path: Path) -> bool | None:
+        if path.parent.name == "__cluster_metadata-0":
+            return None
+        return (
+            re.fullmatch(rf"\d{{20}}\.{self.format.split('.')[1]}(\.deleted|\.cleaned|\.swap)?", path.name) is not None
+        )
+
+
+class TestIndex(Beside):
+    format, table, entry = "kafka.index", "kafka.index", struct.Struct(">ii")
+    golden = beside("index")
+    small = (struct.pack(">iiii", 3, 4100, 9, 8300), struct.pack(">ii", 7, 5000) + bytes(16))
+    name = "orders-0/00000000000000000000.index"
+    points_elsewhere = True
+
+    def row(self, *fields: int) -> dict[str, Any]:
+        relative, position = fields
+        return {"relative_offset": relative, "position": position}
+
+    def samples(self) -> st.SearchStrategy[bytes]:
+        number = st.integers(1, (1 << 31) - 1)
+        return st.lists(st.tuples(number, number), max_size=12).map(
+            lambda rows: b"".join(struct.pack(">ii", *row) for row in rows)
+        )
+
+
+class TestTimeIndex(Beside):
+    format, table, entry = "kafka.timeindex", "kafka.timeindex", struct.Struct(">qi")
+    golden = beside("timeindex")
+    small = (struct.pack(">qiqi", 1_700_000_000_000, 3, 1_700_000_000_009, 9), struct.pack(">qi", 5, 1) + bytes(24))
+    name = "orders-0/00000000000000000000.timeindex"
+
+    def entries(self, data: bytes) -> list[tuple[int, ...]]:
+        return [(0, 0)] if data == bytes(12) else super().entries(data)  # only alone are zeros an entry
+
+    def row(self, *fields: int) -> dict[str, Any]:
+        timestamp, relative = fields
+        return {"timestamp": times(timestamp), "relative_offset": relative}
+
+
+class TestTxnIndex(Beside):
+    format, table, entry = "kafka.txnindex", "kafka.txnindex", struct.Struct(">hqqqq")
+    golden = beside("txnindex")
+    small = (bytes.fromhex("0000 0000000000000007 0000000000000258 000000000000025b 000000000000025a") * 2,)
+    name = "orders-0/00000000000000000000.txnindex"
+    padded = False
+
+    def entries(self, data: bytes) -> list[tuple[int, ...]]:
+        whole = super().entries(data)
+        return whole[: next((n for n in range(len(whole)) if data[n * 34]), len(whole))]
+
+    def row(self, *fields: int) -> dict[str, Any]:
+        names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+        return dict(zip(names, fields[1:], strict=True))
+
+
+class TestSnapshot(Beside):
+    format, table, entry = "kafka.snapshot", "kafka.producers", struct.Struct(">qhiqiqiq")
+    golden = beside("snapshot")
+    small = (
+        bytes.fromhex(
+            "0001 097dddaf 00000002"
+            "0000000000000007 0000 00000001 0000000000000259 00000001 000001a1e0b54ef4 00000005 ffffffffffffffff"
+            "0000000000000008 0001 00000000 000000000000025a 00000000 000001a1e0b54ef3 ffffffff 000000000000025a"
+        ),
+    )
+    name = "orders-0/00000000000000000603.snapshot"
+    padded = False
+
+    def header(self, data: bytes) -> int:
+        return 10
+
+    def least(self, data: bytes) -> int:
+        return len(data)
+
+    def protected(self, data: bytes) -> Iterable[int]:
+        return range(len(data))
+
+    def test_damage_in_one_place_costs_no_frame_before_it(self) -> None:
+        """It costs all of them: one checksum covers the file."""
+
+    def entries(self, data: bytes) -> list[tuple[int, ...]]:
+        if len(data) < 10 or data[:2] != b"\0\x01" or kafka.crc32c(data[6:]) != int.from_bytes(data[2:6], "big"):
+            return []
+        return super().entries(data[10:])[: int.from_bytes(data[6:10], "big")]
+
+    def row(self, *fields: int) -> dict[str, Any]:
+        names = ("producer_id", "epoch", "last_sequence", "last_offset", "offset_delta", "timestamp")
+        names += ("coordinator_epoch", "current_txn_first_offset")
+        row: dict[str, Any] = dict(zip(names, fields, strict=True))
+        return {name: row[name] for name in row if name != "timestamp"} | {"timestamp": times(row["timestamp"])}
+
+
+class Lines(FormatTests):
+    """A checkpoint: a version, a count, and lines of fields."""
+
+    everything = GOLDEN
+    golden: tuple[Path, ...] = ()
+    small: tuple[bytes, ...] = ()
+    table: str
+    bits: tuple[int, ...]
+
+    def header(self, data: bytes) -> int:
+        return sum(len(line) for line in data.splitlines(keepends=True)[:2])
+
+    def least(self, data: bytes) -> int:
+        return len(data)
+
+    def test_damage_in_one_place_costs_no_frame_before_it(self) -> None:
+        """It costs all of them: Kafka takes nothing of a file that is wrong in one line."""
+
+    def row(self, *fields: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]] | None:
+        """Of whole files only: where damage begins in a text is a matter of taste."""
+        try:
+            version, count, *rows = data.decode("ascii").removesuffix("\n").split("\n")
+            table = [row.split() for row in rows]
+        except ValueError:
+            return None
+        if version != "0" or count != str(len(rows)) or any(len(row) != len(self.bits) for row in table):
+            return None
+        for row in table:
+            for text, bits in zip(row, self.bits, strict=True):
+                if bits and not (re.fullmatch(r"-?\d+", text) and -(1 << bits - 1) <= int(text) < 1 << bits - 1):
+                    return None
+        return {self.table: [self.row(*row) for row in table]}
+
+
+class TestEpochs(Lines):
+    format, table, bits = "kafka.epochs", "kafka.epochs", (32, 64)
+    golden = tuple(case.path / "leader-epoch-checkpoint" for case in CASES if "legacy" not in case.broker)[:3]
+    small = (b"0\n2\n0 0\n2 450\n",)
+    name = "orders-0/leader-epoch-checkpoint"
+
+    def row(self, *fields: str) -> dict[str, Any]:
+        return {"epoch": int(fields[0]), "start_offset": int(fields[1])}
+
+    def samples(self) -> st.SearchStrategy[bytes]:
+        row = st.tuples(st.integers(-1, (1 << 31) - 1), st.integers(0, (1 << 63) - 1))
+        return st.lists(row, max_size=9).map(
+            lambda rows: f"0\n{len(rows)}\n{''.join(f'{a} {b}' + chr(10) for a, b in rows)}".encode()
+        )
+
+    def owns(self, path: Path) -> bool | None:
+        return path.name == "leader-epoch-checkpoint"
+
+
+class TestOffsetCheckpoint(Lines):
+    format, table, bits = "kafka.checkpoint", "kafka.checkpoints", (0, 32, 64)
+    golden = tuple(sorted((GOLDEN / "kafka" / "broker-4.3.0").rglob("*-offset-checkpoint")))
+    small = (b"0\n2\norders 0 17\na.b_c 12 450\n",)
+    name = "recovery-point-offset-checkpoint"
+
+    def row(self, *fields: str) -> dict[str, Any]:
+        return {
+            "topic": fields[0],
+            "partition": int(fields[1]),
+            "offset": int(fields[2]),
+        }
+
+    def owns(self, path: Path) -> bool | None:
+        return path.name.endswith("-offset-checkpoint")

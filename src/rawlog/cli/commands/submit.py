@@ -55,6 +55,7 @@ def command(
         raise OptionError(f"{verb}: no job for a cluster; these are: {', '.join(VERBS)}")
     if "--master" in arguments:
         raise OptionError("--master goes before the verb")
+    from rawlog.spark.session import LOGGING
     from rawlog.spark.shipping import build
 
     with tempfile.TemporaryDirectory(prefix="rawlog-submit-") as folder:
@@ -62,11 +63,14 @@ def command(
         options = ["--py-files", str(archive), "--deploy-mode", deploy_mode, "--name", f"rawlog {verb}"]
         for name, value in (("--master", master or os.environ.get("SPARK_MASTER")), ("--archives", archives)):
             options += [name, value] if value else []
+        if deploy_mode == "client":  # the driver's log is this terminal
+            options += ["--driver-java-options", f"-Dlog4j2.configurationFile={folder}/log4j2.properties"]
         for setting in conf:
             options += ["--conf", setting]
         line = [_spark_submit(), *options, str(driver), verb, *arguments]
         build(archive)
         driver.write_text(DRIVER)
+        Path(folder, "log4j2.properties").write_text(LOGGING)
         try:
             done = subprocess.run(line, env=_environment(), check=False)
         except OSError as error:

@@ -128,6 +128,7 @@ FAMILY = Family(
             "reference_time",
             "purge_tombstones",
             "max_entries",
+            "probability",
         ),
     },
     title="LinkedIn Ambry",

@@ -24,6 +24,9 @@ from rawlog.formats.ambry.store import Store, read_catalog, sound_indexes, store
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.storage import Source, new_directory
 
+OLD_ENTRY = 115
+"""The least size of an entry before 2023-02; new files of a store whose old ones all have it keep to it."""
+
 
 @dataclass(slots=True)
 class Report(Account):
@@ -129,6 +132,7 @@ def write_indexes(
     probability = probability_option(options)
     most = max_entries or max((len(index.entries) for index in sound.values()), default=MAX_ENTRIES)
     style = _bloom_style(store, sound)
+    sizes = [index.header.entry_size for _, index in known if index.header.version >= 2]
     folded = fold(catalog, known, ORPHANS)
     report.messages += len(catalog)
 
@@ -145,7 +149,7 @@ def write_indexes(
         probability=probability,
         like=None if max_entries or "probability" in options else style.like,
         by_uuid=style.by_uuid,
-        least=max((index.header.entry_size for _, index in known if index.header.version >= 2), default=0),
+        least=OLD_ENTRY if sizes and min(sizes) >= OLD_ENTRY else 0,
         starts=frozenset() if max_entries else frozenset(sound),
         last_modified=last_modified,
     )

@@ -80,7 +80,7 @@ def scan_snapshot(data: Bytes, kind: int) -> Frames:
     """The entries of a snapshot, whose one checksum covers the whole file."""
     empty = _stride(data, SNAPSHOT_ENTRY, SNAPSHOT_HEADER.size, 0, Status.OK)
     if data.size < SNAPSHOT_HEADER.size:
-        return _stride(data, SNAPSHOT_ENTRY, 0, 0, Status.TRUNCATED)
+        return _stride(data, SNAPSHOT_ENTRY, 0, 0, Status.TRUNCATED if data.size else Status.OK)
     head = SNAPSHOT_HEADER.take(data, np.zeros(1, np.int64))[0]
     if int(head["version"]) != 1:
         return _stride(data, SNAPSHOT_ENTRY, 0, 0, Status.BAD_MAGIC)

@@ -20,12 +20,13 @@ from rawlog.frames import Bytes, Frames
 from rawlog.status import Status
 
 _SPACE = re.compile(rb"\s+")
+_NUMBER = re.compile(rb"[+-]?[0-9]{1,25}")
 
 
 def lines_of(data: Bytes) -> Frames:
-    """The lines of a text, without their ends."""
-    ends = np.flatnonzero(data == 10).astype(np.int64)
-    starts = np.concatenate(([0], ends + 1)).astype(np.int64)
+    """The lines of a text, with their ends."""
+    ends = np.flatnonzero(data == 10).astype(np.int64) + 1
+    starts = np.concatenate(([0], ends)).astype(np.int64)
     stops = np.concatenate((ends, [data.size])).astype(np.int64)
     full = starts < data.size
     return Frames(data, starts[full], stops[full], int(data.size), Status.OK)
@@ -34,47 +35,53 @@ def lines_of(data: Bytes) -> Frames:
 def line(frames: Frames, index: int) -> bytes:
     """One line without its end."""
     text = bytes(frames.data[int(frames.starts[index]) : int(frames.stops[index])])
-    return text.removesuffix(b"\r")
+    return text.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _scan_checkpoint(data: Bytes, fields: int) -> Frames:
-    """Lines of a checkpoint: `0`, the number of lines that follow, then rows of so many fields. Only the rows are frames."""
+def _scan_checkpoint(data: Bytes, *kinds: int) -> Frames:
+    """Lines of a checkpoint: `0`, the number of lines that follow, then rows of fields. Only the rows are frames.
+
+    `kinds` are the bits that the number in each field may take; 0 for a text.
+    """
     frames = lines_of(data)
     if not data.size:
         return frames
-    try:
-        if len(frames) < 2 or int(line(frames, 0)) != 0:
-            return _stopped(frames, 0, Status.BAD_MAGIC)
-        declared = int(line(frames, 1))
-    except ValueError:
-        return _stopped(frames, 0, Status.BAD_MAGIC)
+    if len(frames) < 2 or not _is_number(line(frames, 0), 32) or int(line(frames, 0)) != 0:
+        return _refused(frames, 0, Status.BAD_MAGIC)
+    if not _is_number(line(frames, 1), 32):
+        return _refused(frames, 0, Status.BAD_MAGIC)
     rows = frames.slice(2, len(frames))
     for index in range(len(rows)):
         parts = _SPACE.split(line(rows, index).strip())
-        if len(parts) != fields or not all(_is_number(part) for part in parts[-min(fields, 2) :]):
-            return _stopped(rows, index, Status.BAD_VALUE)
-    if declared != len(rows):
-        return Frames(data, rows.starts, rows.stops, int(data.size), Status.BAD_COUNT)
+        sound = len(parts) == len(kinds) and all(
+            _is_number(part, bits) for part, bits in zip(parts, kinds, strict=True) if bits
+        )
+        if not sound:
+            return _refused(rows, index, Status.BAD_VALUE)
+    if int(line(frames, 1)) != len(rows):
+        return _refused(frames, 1, Status.BAD_COUNT)
     return Frames(data, rows.starts, rows.stops, int(data.size), Status.OK)
 
 
-def _is_number(text: bytes) -> bool:
-    return re.fullmatch(rb"-?\d{1,19}", text) is not None and -(1 << 63) <= int(text) < 1 << 63
+def _is_number(text: bytes, bits: int) -> bool:
+    """Whether Java would read a number of so many bits here."""
+    return _NUMBER.fullmatch(text) is not None and -(1 << bits - 1) <= int(text) < 1 << bits - 1
 
 
-def _stopped(frames: Frames, index: int, status: Status) -> Frames:
+def _refused(frames: Frames, index: int, status: Status) -> Frames:
+    """Nothing of a checkpoint counts that is wrong in one line, as for Kafka; the place is that line."""
     reached = int(frames.starts[index]) if index < len(frames) else 0
-    return Frames(frames.data, frames.starts[:index], frames.stops[:index], reached, status)
+    return Frames(frames.data, frames.starts[:0], frames.stops[:0], reached, status)
 
 
 def scan_offsets(data: Bytes, kind: int) -> Frames:
     """The `topic partition offset` rows of an offset checkpoint."""
-    return _scan_checkpoint(data, 3)
+    return _scan_checkpoint(data, 0, 32, 64)
 
 
 def scan_epochs(data: Bytes, kind: int) -> Frames:
     """The `epoch offset` rows of a leader epoch checkpoint."""
-    return _scan_checkpoint(data, 2)
+    return _scan_checkpoint(data, 32, 64)
 
 
 _WORDS = {
@@ -125,10 +132,10 @@ def decode_epochs(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
 def explain_line(frames: Frames, file: File) -> list[Node]:
     """One line of a text."""
-    text = line(frames, 0)
-    shown = text.decode("utf-8", "replace")
-    start = int(frames.starts[0])
-    return [Node(frames.base + start, len(text), "line", "text", shown, "", text.hex(" "))]
+    start, stop = int(frames.starts[0]), int(frames.stops[0])
+    shown = line(frames, 0).decode("utf-8", "replace")
+    raw = bytes(frames.data[start:stop])
+    return [Node(frames.base + start, len(raw), "line", "text", shown, "", raw.hex(" "))]
 
 
 def scan_text(check: Callable[[bytes], None]) -> Callable[[Bytes, int], Frames]:
@@ -137,7 +144,7 @@ def scan_text(check: Callable[[bytes], None]) -> Callable[[Bytes, int], Frames]:
     def scan(data: Bytes, kind: int) -> Frames:
         try:
             check(data.tobytes())
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             return Frames(data, np.empty(0, np.int64), np.empty(0, np.int64), 0, Status.BAD_VALUE)
         return lines_of(data)
 

@@ -140,6 +140,13 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
             log, later = store.logs[number], store.logs[number + 1 :]
             lost = log.behind + sum(each.messages + each.behind for each in later)
             if not lost:
+                if log.ends_with in ("damage", "checksum", "torn"):
+                    yield Mark(
+                        f"{' and '.join(names)} would cut the log at byte {position:,} of this file: the entry there cannot be read",
+                        path=path,
+                        position=position,
+                        severity=Severity.INFO if log.ends_with == "torn" else Severity.WARNING,
+                    )
                 continue
             deleted = ", ".join(parts(each.file.path)[0] for each in later if each.messages or each.behind)
             # A file that is full to its last byte hides what follows, and the next message is written over it.
