@@ -2,13 +2,15 @@
 
     python benchmarks/rocketmq_decode.py --mb 500 [--table rocketmq.messages] [--no-java] [--rebuild]
 
-Bodies of 100 to 200 bytes, tag, key, unique key and two more properties: about 350 bytes a message. Times are those of
-the processor, all threads together, so that a busy machine troubles them little; the two take turns, and the best round of each counts.
+Bodies of 100 to 200 bytes, tag, key, unique key and two more properties: about 350 bytes a message. Times are those of the processor, all
+threads together; the two take turns. So that a busy machine troubles them little, every stretch of 4 MB is timed by itself, and the best of
+all rounds counts for each, on both sides.
 
 Both have the log in memory and go through it once. What each does with a message:
-  MessageDecoder      checks the body's CRC-32, makes a MessageExt with the fixed fields, both hosts as addresses, a copy of the body, the topic as
-                      a string, the properties as a map of strings, and the message id
-  records             checks framing and CRC-32, tells stale entries, fills key, value, topic, partition, offset, timestamp, and all properties as headers
+  MessageDecoder      checks the body's CRC-32, makes a MessageExt with the fixed fields, both hosts as addresses, a copy of the body, the
+                      topic as a string, the properties as a map of strings, and the message id
+  records             checks framing and CRC-32, tells stale entries, fills key, value, topic, partition, offset, timestamp, and all
+                      properties as headers
   rocketmq.messages   the same checks, and all 27 columns: every field of the entry, both hosts and the message id as text, body, topic, the
                       properties as a map (of a repeated name the last), and keys, tags and unique key once more as columns of their own
   …, file read        the same with the file read from the page cache, as every command does
@@ -58,14 +60,22 @@ public class Loop {
             while (in.readLine() != null) {
                 whole.position(0);
                 long n = 0, sum = 0, start = os.getProcessCpuTime();
+                int border = STRETCH;
+                var times = new StringBuilder();
                 while (whole.remaining() > 8 && whole.getInt(whole.position() + 4) == -626843481) {
                     int at = whole.position(), size = whole.getInt(at);
                     MessageExt m = MessageDecoder.decode(whole, true, true, false, false, true);
                     sum += m.getBody().length + m.getProperties().size();
                     whole.position(at + size);
                     n++;
+                    if (at + size >= border) {
+                        long now = os.getProcessCpuTime();
+                        times.append(now - start).append(",");
+                        start = now;
+                        border += STRETCH;
+                    }
                 }
-                System.out.println(n + " " + (os.getProcessCpuTime() - start) + " " + sum);
+                System.out.println(n + " " + times + (os.getProcessCpuTime() - start) + " " + sum);
             }
         }
     }
@@ -131,15 +141,18 @@ class Ours:
             yield replace(found, base=position)
             position += found.reached
 
-    def decode(self, table_name: str, *, from_file: bool = False) -> tuple[int, float]:
-        """All columns of a table; rows and seconds of the processor."""
-        table, count = registry.table_named(table_name), 0
+    def decode(self, table_name: str, *, from_file: bool = False) -> tuple[int, list[float]]:
+        """All columns of a table; rows, and seconds of the processor for each window."""
+        table, count, times = registry.table_named(table_name), 0, []
         assert self.format.decode is not None
         start = time.process_time()
         for frames in self.frames(from_file):
             for batch in self.format.decode(frames, Want(table, self.file)):
                 count += batch.num_rows
-        return count, time.process_time() - start
+            now = time.process_time()
+            times.append(now - start)
+            start = now
+        return count, times
 
 
 class Peer:
@@ -149,11 +162,11 @@ class Peer:
         from tests.services.jars import class_path, java
 
         source = folder / "Loop.java"
-        source.write_text(JAVA)
+        source.write_text(JAVA.replace("STRETCH", str(WINDOW)))
         command = [java(), "-Xmx2g", "-XX:+UseSerialGC", "-cp", class_path("rocketmq-5.3.3"), str(source), str(path)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def round(self) -> tuple[int, float]:
+    def round(self) -> tuple[int, list[float]]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")
@@ -161,7 +174,7 @@ class Peer:
         while True:
             line = self.process.stdout.readline().split()
             if len(line) == 3 and line[0].isdigit():
-                return int(line[0]), int(line[1]) / 1e9
+                return int(line[0]), [int(number) / 1e9 for number in line[1].split(",")]
             if not line and self.process.poll() is not None:
                 raise RuntimeError("the JVM ended")
 
@@ -215,25 +228,29 @@ def main() -> None:
             rows(options.mb << 20), folder / "store", {"derived": "none", "commitlog_size": str(size_of_file)}
         )
         log = folder / "store" / "commitlog" / ("0" * 20)
-        best: dict[str, float] = {}
+        best: dict[str, list[float]] = {}
+
+        def keep(name: str, times: list[float]) -> None:
+            best[name] = [min(pair) for pair in zip(best.get(name, times), times, strict=True)]
+
         count = 0
         peer = None if options.no_java else Peer(log, folder)
         names = options.table or ["records", "rocketmq.messages"]
         ours = Ours(log)
         for _ in range(options.rounds):
             for table in names:
-                count, seconds = ours.decode(table)
-                best[table] = min(best.get(table, 1e9), seconds)
-            count, seconds = ours.decode(names[0], from_file=True)
-            best[f"{names[0]}, file read"] = min(best.get(f"{names[0]}, file read", 1e9), seconds)
+                count, times = ours.decode(table)
+                keep(table, times)
+                count, times = ours.decode(table, from_file=True)
+                keep(f"{table}, file read", times)
             if peer is not None:
-                theirs, seconds = peer.round()
+                theirs, times = peer.round()
                 assert theirs == count
-                best["MessageDecoder"] = min(best.get("MessageDecoder", 1e9), seconds)
-        size = options.mb / 1024
-        for table, seconds in best.items():
-            ratio = f"  {best['MessageDecoder'] / seconds:.2f} x MessageDecoder" if peer is not None else ""
-            print(f"{table:28} {count / seconds / 1e6:6.2f} M messages/s  {size / seconds:5.2f} GB/s{ratio}")
+                keep("MessageDecoder", times)
+        total = {name: sum(times) for name, times in best.items()}
+        for name, seconds in total.items():
+            ratio = f"  {total['MessageDecoder'] / seconds:.2f} x MessageDecoder" if peer is not None else ""
+            print(f"{name:28} {count / seconds / 1e6:6.2f} M messages/s  {used(log) / 1024 / seconds:5.2f} GB/s{ratio}")
         if peer is not None:
             peer.process.kill()
         if options.rebuild:

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import rawlog
@@ -14,6 +15,7 @@ from rawlog.formats.rocketmq.writer import write_store
 from tests.conftest import needed
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
+from tests.golden_data import golden_path
 from tests.reference import rocketmq as reference
 from tests.services.rocketmq import ROCKETMQ_4, ROCKETMQ_5, RocketBroker
 
@@ -68,13 +70,16 @@ def judge(broker: RocketBroker, queues: dict[tuple[str, int], list[dict[str, Any
 @pytest.mark.parametrize("derived", ["full", "none"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_broker_serves_a_store_that_rawlog_wrote(version: str, derived: str, tmp_path: Path) -> None:
-    rows = rawlog.read(store("broker-4.9.7"), topic="gold4_*")
+    """Messages of its own, and a Kafka partition whose offsets begin at 57: the queue begins there too."""
+    late = rawlog.read(golden_path("kafka", "broker-4.3.0", "data", "trimmed-0"))
+    rows = pa.concat_tables([rawlog.read(store("broker-4.9.7"), topic="gold4_*"), late])
     write_store(rows.to_batches(), tmp_path / "store", SIZES | {"derived": derived})
     queues = entries(tmp_path / "store")
     assert sum(map(len, queues.values())) == len(rows)
     broker = start(version, tmp_path / "store")
     try:
         judge(broker, queues)
+        assert broker.offsets("trimmed", 0) == (57, 57 + len(late))
     finally:
         broker.__exit__(None, None, None)
 
