@@ -1,6 +1,6 @@
 """How fast a log segment becomes Arrow columns: scanned, every checksum compared, every record read.
 
-python benchmarks/ambry_decode.py --mb 500 [--sizes mixed|1024] [--table records] [--columns key,value] [--window 2]
+python benchmarks/ambry_decode.py --mb 500 [--sizes mixed|1024] [--table records] [--columns key,value] [--window 4]
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="mixed", help="mixed, or the size of every blob")
     parser.add_argument("--table", default="records")
     parser.add_argument("--columns", help="all by default")
-    parser.add_argument("--window", type=float, default=2, help="MiB at a time")
+    parser.add_argument("--window", type=float, default=4, help="MiB at a time; 4 is what readers take")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dir", help="where to keep the log")
     given = parser.parse_args()

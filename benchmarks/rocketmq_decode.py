@@ -3,8 +3,8 @@
     python benchmarks/rocketmq_decode.py --mb 500 [--table rocketmq.messages] [--no-java] [--rebuild]
 
 Bodies of 100 to 200 bytes, tag, key, unique key and two more properties: about 350 bytes a message. Times are those of the processor, all
-threads together; the two take turns. So that a busy machine troubles them little, every stretch of 4 MB is timed by itself, and the best of
-all rounds counts for each, on both sides.
+threads together (of the peer without its garbage collector's); the two take turns. So that a busy machine troubles them little, every
+stretch of 4 MB is timed by itself, and the best of all rounds counts for each, on both sides.
 
 Both have the log in memory and go through it once. What each does with a message:
   MessageDecoder      checks the body's CRC-32, makes a MessageExt with the fixed fields, both hosts as addresses, a copy of the body, the
@@ -55,11 +55,11 @@ public class Loop {
         try (FileChannel f = FileChannel.open(Path.of(a[0]))) {
             ByteBuffer whole = ByteBuffer.allocate((int) f.size());
             while (whole.hasRemaining() && f.read(whole) > 0) ;
-            var os = (com.sun.management.OperatingSystemMXBean) java.lang.management.ManagementFactory.getOperatingSystemMXBean();
+            var os = java.lang.management.ManagementFactory.getThreadMXBean();
             var in = new java.io.BufferedReader(new java.io.InputStreamReader(System.in));
             while (in.readLine() != null) {
                 whole.position(0);
-                long n = 0, sum = 0, start = os.getProcessCpuTime();
+                long n = 0, sum = 0, start = os.getCurrentThreadCpuTime();
                 int border = STRETCH;
                 var times = new StringBuilder();
                 while (whole.remaining() > 8 && whole.getInt(whole.position() + 4) == -626843481) {
@@ -69,13 +69,13 @@ public class Loop {
                     whole.position(at + size);
                     n++;
                     if (at + size >= border) {
-                        long now = os.getProcessCpuTime();
+                        long now = os.getCurrentThreadCpuTime();
                         times.append(now - start).append(",");
                         start = now;
                         border += STRETCH;
                     }
                 }
-                System.out.println(n + " " + times + (os.getProcessCpuTime() - start) + " " + sum);
+                System.out.println(n + " " + times + (os.getCurrentThreadCpuTime() - start) + " " + sum);
             }
         }
     }

@@ -168,6 +168,8 @@ class Format:
     sniff: Callable[[bytes, int], bool] | None = None
     #: (head, size of the file) -> Origin; raises DataError for a header that cannot be.
     begin: Callable[[bytes, int], Origin] | None = None
+    #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
+    ordered: bool = False
     #: Read in one piece, from the first byte on: files that one checksum covers, or that are text.
     whole: bool = False
     #: The same from the whole opened file, for formats whose head alone does not tell; `begin` is not asked then.

@@ -128,6 +128,8 @@ def _cut(
     tree: Tree, file: File, format: Format, table: Table, selection: Selection, split_size: int | None
 ) -> list[Part]:
     group = tree.group_of(file)
+    if format.ordered and _outside(file, group, selection):
+        return []
     part = whole(file, group, table, selection)
     if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
         return []
@@ -138,6 +140,21 @@ def _cut(
         if picked is not None:
             return [replace(part, start=first, stop=stop) for first, stop in picked]
     return [part] if split_size is None else cut(part, group, split_size)
+
+
+def _outside(file: File, group: Sequence[File], selection: Selection) -> bool:
+    """Whether a file holds only offsets that are not wanted, by where it and the next of its group begin."""
+    start = file.place.start_offset
+    if start is None:
+        return False
+    if selection.to_offset is not None and start >= selection.to_offset:
+        return True
+    if selection.from_offset is None:
+        return False
+    alike = (one.place for one in group if one.format == file.format and one.place.state == file.place.state)
+    return any(
+        place.start_offset is not None and start < place.start_offset <= selection.from_offset for place in alike
+    )
 
 
 def whole(file: File, group: Sequence[File], table: Table, selection: Selection) -> Part:
@@ -239,11 +256,24 @@ def _sound_frames(
             seen(frames)
         yield from _pruned(frames, format, part.file, selection)
         reached = frames.reached_in_file
+        if format.ordered and seen is None and _is_past(frames, format, part.file, selection.to_offset):
+            return
         if frames.last and frames.status is Status.TRUNCATED:
             left = frames.data.size - frames.reached
             say(f"{part.file.path}: byte {reached:,}: the last {left:,} bytes are an unfinished frame")
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
             say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))
+
+
+def _is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
+    """Whether nothing that comes behind these frames can lie before an offset. Only asked where offsets rise."""
+    if stop is None or format.spans is None or not len(frames):
+        return False
+    with contextlib.suppress(DataError):
+        # Where the last begins is known by where the one before it ends.
+        starts = format.spans(frames.slice(max(len(frames) - 2, 0), len(frames)), file).start_offset
+        return starts is not None and int(starts[-1]) >= stop
+    return False
 
 
 def _pruned(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:

@@ -220,6 +220,16 @@ def test_explain_shows_every_byte(run, log):
     assert run("explain", log, "--at", 1, "--number", 1).code == 2
 
 
+def test_explain_finds_an_offset_in_the_directory_of_a_partition(run):
+    folder = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
+    last = max(folder.glob("*.log"))
+    nodes = run("explain", folder, "--offset", str(int(last.stem)), "--json").rows
+    assert nodes == run("explain", last, "--number", "0", "--json").rows
+    assert run("explain", folder, "--offset", str(10**9)).code == 2
+    assert run("explain", folder).code == 3
+    assert "partitions here" in run("explain", folder.parent, "--offset", "5").err
+
+
 def test_explain_writes_a_page_of_its_own(run, tmp_path):
     path = tmp_path / "r.log"
     path.write_bytes(recording(b"<script>alert(1)</script>" * 40))

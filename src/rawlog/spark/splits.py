@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from rawlog import registry, rows
-from rawlog.errors import DataError, OptionError
+from rawlog.errors import AccessError, DataError, OptionError
 from rawlog.format import File
 from rawlog.rows import Part
 from rawlog.select import Selection
 from rawlog.spark.options import Request
-from rawlog.storage import is_remote
+from rawlog.storage import exists, is_remote
 from rawlog.tables import arrow_type
 from rawlog.tree import Tree
 
@@ -127,6 +127,11 @@ def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
         chosen = selection.replace(columns=request.selection.columns)
         try:
             yield from rows.read(part, table, chosen, _note)
+        except AccessError as error:
+            # A broker deletes by its own clock, perhaps between the plan of a batch and its reading.
+            if request.fail_on_data_loss or exists(part.file.path):
+                raise
+            log.warning("%s: deleted before it was read", error)
         except DataError as error:
             # What is still raised while damage is skipped concerns the file as a whole: its header.
             if request.mode != "DROPMALFORMED":

@@ -18,6 +18,7 @@ from rawlog.errors import CorruptError, DataError, RawlogError, UnsupportedError
 from rawlog.formats.kafka.heads import take
 from rawlog.formats.kafka.kernels.batch import scan_batches
 from rawlog.formats.kafka.layouts import BATCH
+from rawlog.formats.kafka.legacy import decode_legacy, decode_plain, starts_plain
 from rawlog.formats.kafka.reader import COLUMNS, Columns, decode_columns
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -300,3 +301,31 @@ def test_same_rows_and_errors_with_the_compiler_off() -> None:
             assert answer == {name: array.to_pylist() for name, array in columns.arrays.items()}
         except DataError as error:
             assert answer == (type(error).__name__, str(error))  # noqa: PT017
+
+
+@given(log=logs(magics=(0, 1)), place=st.integers(0), flip=st.booleans())
+def test_the_short_way_through_plain_entries_is_the_long_way(log: Sample, place: int, flip: bool) -> None:
+    """It goes as far as entries are uncompressed and sound, and gives what the general way gives for those."""
+    data = bytearray(log.data)
+    if flip and data:
+        data[place % len(data)] ^= 0x10
+    starts, stops, _, _ = scan(bytes(data))
+    if not starts_plain(byte_view(data), starts):
+        return
+    found = decode_plain(byte_view(data), starts, stops, COLUMNS)
+    head = take(byte_view(data), starts, stops)
+    plain = head.sound & (head.codec == 0) & (head["magic"] < 2)
+    assert found.count <= (len(plain) if plain.all() else int(np.argmin(plain)))
+    options = {"limit": 1 << 28, "total": 1 << 28}
+    if found.count:
+        front = (starts[: found.count], stops[: found.count])
+        whole = decode_legacy(byte_view(data), *front, COLUMNS, head=head.slice(0, found.count), **options)
+        for name, array in whole.arrays.items():
+            assert found.arrays[name].equals(array), name
+            found.arrays[name].validate(full=True)
+    if found.count < len(plain) and plain[found.count]:  # sound outside, so that only its content can have stopped it
+        one = slice(found.count, found.count + 1)
+        with pytest.raises(CorruptError):
+            decode_legacy(
+                byte_view(data), starts[one], stops[one], COLUMNS, head=head.slice(one.start, one.stop), **options
+            )

@@ -90,3 +90,26 @@ def test_an_index_that_lies_is_not_followed(partition: Path, tmp_path: Path) -> 
         assert rawlog.open(folder).table().count() == BATCHES * RECORDS
         parts = rawlog.open(folder).table().parts(split_size=4 << 20)
         assert len(parts) > 1, "cut by walking where the index is no help"
+
+
+def test_reading_ends_where_nothing_more_is_wanted(partition: Path, read_bytes: list[int]) -> None:
+    rows = rawlog.read(partition, to_offset=120)
+    assert rows["offset"].to_pylist() == list(range(120))
+    assert sum(read_bytes) < 1_000_000
+
+
+def test_segments_outside_of_what_is_wanted_are_not_opened(
+    partition: Path, tmp_path: Path, read_bytes: list[int]
+) -> None:
+    """Of three segments, the wanted rows are in the second; the first lacks an index that could tell."""
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    log = (partition / f"{0:020d}.log").read_bytes()
+    size = len(log) // BATCHES
+    for base, stop in ((0, 1000), (1000, 2000), (2000, BATCHES)):
+        (folder / f"{base * RECORDS:020d}.log").write_bytes(log[base * size : stop * size])
+    wanted = {"from_offset": 1000 * RECORDS, "to_offset": 1000 * RECORDS + 7}
+    assert rawlog.read(folder, **wanted)["offset"].to_pylist() == list(range(1000 * RECORDS, 1000 * RECORDS + 7))
+    assert sum(read_bytes) < 1_000_000
+    wide = {"from_offset": 1000 * RECORDS - 1, "to_offset": 2000 * RECORDS + 1}
+    assert rawlog.read(folder, **wanted | wide).num_rows == 1000 * RECORDS + 2

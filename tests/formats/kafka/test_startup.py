@@ -61,6 +61,17 @@ def test_a_finished_compaction_replaces_what_it_was_made_of(folder: Path) -> Non
     assert states[f"{third}.log"] is None
 
 
+def test_a_swap_that_came_as_far_as_the_logs_is_finished(folder: Path) -> None:
+    """The log has its name; its index is still on the way, and stands in for one of before that has the name."""
+    first, second = bases(folder)[:2]
+    (folder / f"{first}.index").rename(folder / f"{first}.index.swap")
+    shutil.copy(folder / f"{second}.index", folder / f"{second}.index.swap")
+    states = {Path(file.path).name: file.place.state for file in rawlog.open(folder)}
+    assert states[f"{first}.index.swap"] is states[f"{second}.index.swap"] is None
+    assert states[f"{second}.index"] == "replaced"
+    assert states[f"{first}.log"] is states[f"{second}.log"] is None
+
+
 def test_an_interrupted_split_is_undone(folder: Path) -> None:
     whole = offsets(folder)
     first = bases(folder)[0]

@@ -11,9 +11,12 @@ from rawlog.cli.grid import cut, pad, width_of
 from rawlog.text import printable, to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rawlog.explain import Node
     from rawlog.format import File, Format
     from rawlog.frames import Frames
+    from rawlog.tree import Tree
 
 #: So many bytes of a field are shown to people; --json and --html show all.
 HEX_BYTES = 16
@@ -21,7 +24,7 @@ TEXT_CELLS = 60
 
 
 @click.command()
-@click.argument("file", type=options.PATH, metavar="FILE")
+@click.argument("file", type=options.PATH, metavar="PATH")
 @click.option("--at", type=click.IntRange(0), metavar="POSITION", help="The frame that holds this byte of the file.")
 @click.option("--offset", type=int, metavar="N", help="The frame that holds this offset.")
 @click.option("--number", type=click.IntRange(0), metavar="N", help="The frame of this number, from 0.")
@@ -41,28 +44,25 @@ def command(
     show_secrets: bool,
     as_json: bool,
 ) -> None:
-    """Show the bytes of a frame of FILE: position, hex, name, type, value and meaning, to the last bit.
+    """Show the bytes of a frame of a file: position, hex, name, type, value and meaning, to the last bit.
 
-    Without --at, --offset or --number: the file's header and its first frame.
+    Without --at, --offset or --number: the file's header and its first frame. PATH may be the directory of a partition where --offset
+    tells which of its files is meant.
     """
-    from rawlog import registry
-    from rawlog.errors import AccessError, OptionError, UnknownFormatError, UnsupportedError
+    from rawlog.errors import AccessError, OptionError
     from rawlog.tree import open_tree
 
     if sum(choice is not None for choice in (at, offset, number)) > 1:
         raise OptionError("--at, --offset and --number exclude one another")
     tree = open_tree(file, format=as_format)
-    if len(tree) != 1:
-        raise AccessError(f"{file}: explain takes one file, and here are {len(tree):,}")
-    found = tree.files[0]
-    if found.problem is not None:
-        raise AccessError(f"{found.path}: {found.problem}")
-    if found.format is None:
-        raise UnknownFormatError(f"{found.path}: not a file of any known format; --as FORMAT names one")
-    format = registry.formats()[found.format]
-    if format.explain is None:
-        raise UnsupportedError("recognised, but cannot be explained yet", path=found.path, format=format.name)
-    nodes = _nodes(found, format, at, offset, number)
+    if len(tree) == 1:
+        found = tree.files[0]
+        nodes = _nodes(found, _explainable(found), (), at, offset, number)
+    elif offset is None or not len(tree):
+        more = "; with --offset it takes the directory of a partition" if len(tree) else ""
+        raise AccessError(f"{file}: explain takes one file, and here are {len(tree):,}{more}")
+    else:
+        found, nodes = _in_directory(tree, file, offset)
     if show_secrets:
         for node in nodes:
             node.reveal()
@@ -79,7 +79,43 @@ def command(
     output.flush()
 
 
-def _nodes(file: File, format: Format, at: int | None, offset: int | None, number: int | None) -> list[Node]:
+def _explainable(file: File) -> Format:
+    """The format of a file that can be explained; the error that says why it cannot."""
+    from rawlog import registry
+    from rawlog.errors import AccessError, UnknownFormatError, UnsupportedError
+
+    if file.problem is not None:
+        raise AccessError(f"{file.path}: {file.problem}")
+    if file.format is None:
+        raise UnknownFormatError(f"{file.path}: not a file of any known format; --as FORMAT names one")
+    format = registry.formats()[file.format]
+    if format.explain is None:
+        raise UnsupportedError("recognised, but cannot be explained yet", path=file.path, format=format.name)
+    return format
+
+
+def _in_directory(tree: Tree, path: str, offset: int) -> tuple[File, list[Node]]:
+    """The frame that holds an offset, and the file of a partition that it is in."""
+    from rawlog import registry
+    from rawlog.errors import OptionError
+
+    ordered = {name for name, format in registry.formats().items() if format.ordered and format.explain is not None}
+    files = [file for file in tree if file.format in ordered and file.place.state is None]
+    groups = {file.place.group for file in files}
+    if len(groups) != 1:
+        what = "no partition" if not groups else f"{len(groups):,} partitions"
+        raise OptionError(f"{path}: {what} here: name the directory of one, or a file")
+    # Later ones begin behind the offset; the last of the others holds it, unless it ends before.
+    before = [file for file in files if (file.place.start_offset or 0) <= offset]
+    if not before:
+        raise OptionError(_missing(None, offset, None))
+    file = max(before, key=lambda one: one.place.start_offset or 0)
+    return file, _nodes(file, _explainable(file), tree.group_of(file), None, offset, None)
+
+
+def _nodes(
+    file: File, format: Format, group: Sequence[File], at: int | None, offset: int | None, number: int | None
+) -> list[Node]:
     from rawlog.errors import DataError, OptionError
     from rawlog.storage import Source
     from rawlog.walk import HEAD, origin_of
@@ -97,7 +133,8 @@ def _nodes(file: File, format: Format, at: int | None, offset: int | None, numbe
                 nodes += header
                 if not first:
                     return nodes
-        frame = _find(file, format, source, at, offset, 0 if first else number)
+        start = format.seek(file, group, offset, None) if format.seek is not None and offset is not None else None
+        frame = _find(file, format, source, start, at, offset, 0 if first else number)
         if frame is None:
             if first:
                 return nodes
@@ -117,7 +154,13 @@ def _missing(at: int | None, offset: int | None, number: int | None) -> str:
 
 
 def _find(
-    file: File, format: Format, source: Any, at: int | None, offset: int | None, number: int | None
+    file: File,
+    format: Format,
+    source: Any,
+    start: int | None,
+    at: int | None,
+    offset: int | None,
+    number: int | None,
 ) -> Frames | None:
     """The one frame that is wanted. DataError if damage or the end of the file stands in its place."""
     import numpy as np
@@ -128,7 +171,7 @@ def _find(
 
     if offset is not None and format.spans is None:
         raise OptionError(f"{format.name} has no offsets: use --at or --number")
-    for frames in walk(file, format, errors="stop" if offset is None else "skip", source=source):
+    for frames in walk(file, format, start=start, errors="stop" if offset is None else "skip", source=source):
         index = -1
         if at is not None and len(frames) and int(frames.positions[0]) <= at < frames.reached_in_file:
             index = int(np.searchsorted(frames.positions, at, side="right")) - 1

@@ -1,6 +1,6 @@
 """What a store knows of its blobs: all its messages as columns, and the index entries that a live store would have added for them.
 
-A message takes about a hundred bytes here, whatever the size of its blob.
+A message takes about a hundred bytes here, and some 250 while it is folded, whatever the size of its blob.
 """
 
 from __future__ import annotations

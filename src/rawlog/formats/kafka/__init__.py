@@ -48,6 +48,7 @@ LOG = Format(
     carries=frozenset(RECORDS.names),
     match=paths.segment_file("log"),
     sniff=paths.sniff_log,
+    ordered=True,
     **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
     **_from("secrets", decode="decode"),
     **_from("transactions", context="context"),

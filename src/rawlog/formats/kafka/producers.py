@@ -142,7 +142,7 @@ def read_marker(frames: Frames, index: int) -> tuple[int | None, int, int]:
 
 
 def control_type(key: bytes | None) -> int | None:
-    """The type that a control record's key names: int16 version, int16 type."""
-    if key is None or len(key) < 4:
+    """The type that a control record's key names: int16 version, int16 type. None for a key too short, or of a version below 0."""
+    if key is None or len(key) < 4 or key[0] & 0x80:
         return None
     return int.from_bytes(key[2:4], "big", signed=True)

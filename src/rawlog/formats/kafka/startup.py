@@ -34,16 +34,16 @@ def _swapped(group: list[File]) -> list[File]:
     undone = min(cleaned, default=1 << 63)
     ready = {file.path for file in group if file.place.state == "swap" and (file.place.start_offset or 0) < undone}
     logs = [file for file in group if file.path in ready and split(file.path)[1].endswith(".log.swap")]
-    if not logs:
-        return group
-    low = min(file.place.start_offset or 0 for file in logs)
-    high = max(end_offset([file]) for file in logs)
+    # Where the logs have their names already, what is beside them still gets its own.
+    low = min((file.place.start_offset or 0 for file in logs), default=0)
+    high = max((end_offset([file]) for file in logs), default=0)
+    renamed = {path.removesuffix(".swap") for path in ready}
     result = []
     for file in group:
         start = file.place.start_offset
         if file.path in ready:
             file = replace(file, place=replace(file.place, state=None))
-        elif file.place.state is None and start is not None and low <= start < high:
+        elif file.place.state is None and start is not None and (low <= start < high or file.path in renamed):
             file = replace(file, place=replace(file.place, state="replaced"))
         result.append(file)
     return result

@@ -152,13 +152,15 @@ def write_store(
     sizes = check_options(options)
     with new_directory(target, overwrite=overwrite) as stage:
         report = Report(os.fspath(target))
-        log = LogWriter(stage / "commitlog", sizes.commit_log)
+        log: LogWriter | None = None
         numbering = _Numbering()
         for batch in batches:
             if batch.num_rows:
+                log = log or LogWriter(stage / "commitlog", sizes.commit_log, _log_start(batch, sizes))
                 log.append(entries_of(batch, options, numbering))
                 report.messages += batch.num_rows
-        if not log.files:
+        if log is None:
+            log = LogWriter(stage / "commitlog", sizes.commit_log)
             log.seek(0)
         log.close()
         report.files += log.files + 1
@@ -169,6 +171,14 @@ def write_store(
         else:
             (stage / "abort").touch()
     return report
+
+
+def _log_start(first: pa.RecordBatch, sizes: Sizes) -> int:
+    """Where the log begins: behind one file, as if that had expired, if queues may not begin at 0.
+
+    The units that fill the front of such a queue point at address 0: a broker takes them for messages if there is one.
+    """
+    return sizes.commit_log if first.column("offset").null_count < first.num_rows else 0
 
 
 def store_files(root: Path) -> list[File]:
