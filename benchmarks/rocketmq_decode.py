@@ -227,7 +227,7 @@ def main() -> None:
         writer.write_store(
             rows(options.mb << 20), folder / "store", {"derived": "none", "commitlog_size": str(size_of_file)}
         )
-        log = folder / "store" / "commitlog" / ("0" * 20)
+        [log] = (folder / "store" / "commitlog").iterdir()
         best: dict[str, list[float]] = {}
 
         def keep(name: str, times: list[float]) -> None:
