@@ -105,7 +105,7 @@ def rows(size: int) -> Iterator[pa.RecordBatch]:
         ]
         yield pa.RecordBatch.from_pydict(
             {
-                "key": [None] * count,
+                "key": [b"order-%d" % i for i in numbers],
                 "value": values,
                 "topic": ["OrderTopic"] * count,
                 "partition": [i % 4 for i in numbers],

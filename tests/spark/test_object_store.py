@@ -91,7 +91,10 @@ def test_a_point_is_read_by_ranges_and_no_credentials_are_shown(s3: S3Server, co
     events.mkdir()
     values = [b"%08d" % number * 40 for number in range(COUNT)]
     table = pa.table(
-        {"value": pa.array(values), "timestamp": pa.array(range(COUNT), RECORDS.schema.field("timestamp").type)}
+        {
+            "value": pa.array(values),
+            "timestamp": pa.array(range(0, COUNT * 1000, 1000), RECORDS.schema.field("timestamp").type),
+        }
     )
     rawlog.write(topic / "orders-0", table, format="kafka", topic="orders", partition=0)
     store = s3.filesystem()
