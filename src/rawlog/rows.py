@@ -128,7 +128,7 @@ def _cut(
     tree: Tree, file: File, format: Format, table: Table, selection: Selection, split_size: int | None
 ) -> list[Part]:
     group = tree.group_of(file)
-    if format.ordered and _outside(file, group, selection):
+    if format.ordered and not selection.reaches(file, group):
         return []
     part = whole(file, group, table, selection)
     if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
@@ -140,21 +140,6 @@ def _cut(
         if picked is not None:
             return [replace(part, start=first, stop=stop) for first, stop in picked]
     return [part] if split_size is None else cut(part, group, split_size)
-
-
-def _outside(file: File, group: Sequence[File], selection: Selection) -> bool:
-    """Whether a file holds only offsets that are not wanted, by where it and the next of its group begin."""
-    start = file.place.start_offset
-    if start is None:
-        return False
-    if selection.to_offset is not None and start >= selection.to_offset:
-        return True
-    if selection.from_offset is None:
-        return False
-    alike = (one.place for one in group if one.format == file.format and one.place.state == file.place.state)
-    return any(
-        place.start_offset is not None and start < place.start_offset <= selection.from_offset for place in alike
-    )
 
 
 def whole(file: File, group: Sequence[File], table: Table, selection: Selection) -> Part:

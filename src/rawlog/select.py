@@ -111,6 +111,19 @@ class Selection:
             return False
         return self.topic_pattern is None or re.fullmatch(self.topic_pattern, name) is not None
 
+    def reaches(self, file: File, group: Sequence[File]) -> bool:
+        """Whether a file may hold wanted offsets, by where it and those behind it in its group begin: for formats that are `ordered`."""
+        start = file.place.start_offset
+        if start is None:
+            return True
+        if self.to_offset is not None and start >= self.to_offset:
+            return False
+        if self.from_offset is None:
+            return True
+        alike = (one.place for one in group if one.format == file.format and one.place.state == file.place.state)
+        following = (place.start_offset for place in alike if place.start_offset is not None)
+        return not any(start < other <= self.from_offset for other in following)
+
     def takes_frames(self, spans: Spans) -> NDArray[np.bool_] | None:
         """Which frames may hold wanted rows; None for all of them."""
         mask: NDArray[np.bool_] | None = None

@@ -19,7 +19,6 @@ import rawlog
 from rawlog.errors import OptionError
 from rawlog.spark import options
 from rawlog.tables import RECORDS
-from tests.services import free_ports
 
 if TYPE_CHECKING:
     from tests.services.s3 import S3Server
@@ -33,7 +32,7 @@ from rawlog.spark import register, session
 from rawlog.spark.query import SparkEngine
 from rawlog.sql.views import Source, views
 
-logs = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": "file://" + sys.argv[2]}
+logs = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false", "spark.eventLog.dir": "file://" + sys.argv[2]}
 spark = register(session("local[2]", logs))
 frame = spark.read.format("rawlog").option("startingOffsets", sys.argv[3]).option("columns", "offset,value").load(sys.argv[1])
 tail = [row.offset for row in frame.collect()]
@@ -51,8 +50,9 @@ class Counter:
 
     def __init__(self, port: int) -> None:
         self.target, self.size = port, 0
-        [self.port] = free_ports(1)
-        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._opened: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -62,6 +62,7 @@ class Counter:
             except OSError:
                 return
             server = socket.create_connection(("127.0.0.1", self.target))
+            self._opened += [client, server]
             threading.Thread(target=self._copy, args=(client, server, False), daemon=True).start()
             threading.Thread(target=self._copy, args=(server, client, True), daemon=True).start()
 
@@ -75,7 +76,8 @@ class Counter:
             pass
 
     def close(self) -> None:
-        self._listener.close()
+        for opened in (self._listener, *self._opened):
+            opened.close()
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_a_point_is_read_by_ranges_and_no_credentials_are_shown(s3: S3Server, co
             "timestamp": pa.array(range(0, COUNT * 1000, 1000), RECORDS.schema.field("timestamp").type),
         }
     )
-    rawlog.write(topic / "orders-0", table, format="kafka", topic="orders", partition=0)
+    rawlog.write(topic, table, format="kafka", topic="orders", partition=0)
     store = s3.filesystem()
     store.create_dir("source")
     size = 0

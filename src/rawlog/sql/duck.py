@@ -148,8 +148,9 @@ class DuckEngine(Engine):
             self._connection.interrupt()
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database, and let go of it: at the end of the interpreter DuckDB complains about what is still held."""
         self._connection.close()
+        self._connection = None
 
 
 def _plain(type: pa.DataType) -> pa.DataType:

@@ -14,7 +14,14 @@ from rawlog.cli.errors import UNREADABLE
 from rawlog.errors import AccessError, OptionError
 
 # What runs on the driver. With the archive on its path, it needs rawlog installed nowhere.
+# spark-submit sends all that it says to stdout, messages too: these go where ours go.
 DRIVER = """\
+import os
+from contextlib import suppress
+
+with suppress(KeyError, OSError):
+    os.dup2(os.open(os.environ["RAWLOG_STDERR"], os.O_WRONLY | os.O_APPEND), 2)
+
 from rawlog.cli import main
 
 main()
@@ -94,4 +101,4 @@ def _spark_submit() -> str:
 def _environment() -> dict[str, str]:
     from rawlog.spark.java import facade, find_java
 
-    return {**os.environ, "JAVA_HOME": str(facade(find_java()))}
+    return {**os.environ, "JAVA_HOME": str(facade(find_java())), "RAWLOG_STDERR": f"/proc/{os.getpid()}/fd/2"}

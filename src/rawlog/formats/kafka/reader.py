@@ -20,6 +20,7 @@ from rawlog.columns import constant
 from rawlog.errors import CorruptError, DataError, UnsupportedError
 from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.kernels import records as kernels
+from rawlog.formats.kafka.kernels.payloads import unpack_payloads
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, SMALLEST_RECORD, Attributes
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
@@ -29,6 +30,8 @@ from rawlog.tables import HEADERS, arrow_type
 
 COLUMNS = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
 """The columns that `decode_columns` knows."""
+USUAL_RATIO, LARGEST_BLOCK = 3, 128 << 10
+"""What payloads mostly decompress to at most, times their size, and more than a block of any codec: room is made where it is not enough."""
 LARGEST_WINDOW = (1 << 31) - 1 - SLACK
 """Arrow's binary columns hold less than 2 GiB: more payload than this must be cut by the caller."""
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -172,31 +175,40 @@ def _decompress(
     limit: int,
     total: int,
 ) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """All payloads end to end in one buffer. A batch of no records is not looked at, as by Kafka."""
+    """All payloads end to end in one buffer. A batch of no records is not looked at, as by Kafka.
+
+    Snappy and lz4 as Kafka writes them are the kernel's; what it leaves is for the libraries, one batch at a time.
+    """
     window: Any = memoryview(data)  # type: ignore[arg-type]
-    pieces: list[Any] = []
-    made = 0
-    sizes = np.zeros(firsts.size, np.int64)
-    for index, (first, stop, codec, count) in enumerate(
-        zip(firsts.tolist(), stops.tolist(), codecs.tolist(), counts.tolist(), strict=True)
-    ):
-        if count == 0:
-            continue
+    out = _memory(USUAL_RATIO * int((stops - firsts).sum()) + LARGEST_BLOCK)
+    sizes, index, made = np.zeros(firsts.size, np.int64), 0, 0
+    while True:
+        index, made = unpack_payloads(data, firsts, stops, codecs, counts, index, limit, total, out, made, sizes)
+        if index == firsts.size:
+            break
+        first, codec = int(firsts[index]), int(codecs[index])
         try:
-            piece = window[first:stop]
-            if codec:
-                piece = compression.decompress(CODECS[codec], piece, limit=limit)
+            piece = compression.decompress(CODECS[codec], window[first : int(stops[index])], limit=limit)
         except DataError as error:
             raise error.at(position=first - BATCH.size, layout=BATCH.name) from None
-        made += len(piece)
-        if made > total and index > 0:
+        size = len(piece)
+        if made + size > total and index > 0:
             raise TooMuch(index)
-        pieces.append(piece)
-        sizes[index] = len(piece)
+        if out.size - made - SLACK < size:
+            larger = _memory(2 * (made + size) + LARGEST_BLOCK)
+            larger[:made] = out[:made]
+            out = larger
+        memoryview(out.data)[made : made + size] = piece
+        sizes[index] = size
+        index, made = index + 1, made + size
     ends = np.cumsum(sizes)
     # The spare bytes let every copy out of it be a wide one.
-    whole = b"".join((*pieces, bytes(SLACK)))
-    return byte_view(whole), ends - sizes, ends
+    return byte_view(out[: made + SLACK]), ends - sizes, ends
+
+
+def _memory(size: int) -> Bytes:
+    """Bytes of Arrow's pool, which keeps its pages from window to window."""
+    return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
 def _decode(

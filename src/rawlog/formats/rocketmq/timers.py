@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rawlog import columns
 from rawlog.errors import CorruptError, DataError
@@ -23,7 +24,7 @@ from rawlog.formats.rocketmq.layouts import (
     WHEEL_SLOT,
 )
 from rawlog.formats.rocketmq.queues import fixed_frames
-from rawlog.formats.rocketmq.reader import micros
+from rawlog.formats.rocketmq.reader import MOST_MS, micros
 from rawlog.frames import Bytes, Frames
 from rawlog.layout import Layout
 from rawlog.status import Status
@@ -66,12 +67,17 @@ def decode_timer_log(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         "previous_position": columns.integers(rows["previous_position"].astype(np.int64), "bigint"),
         "magic": columns.integers(rows["magic"].astype(np.int64), "int"),
         "write_timestamp": micros(written),
-        "due_timestamp": micros(written + rows["delay_ms"]),
+        "due_timestamp": micros(_held(written, MOST_MS + (1 << 32)) + rows["delay_ms"]),
         "physical_offset": columns.integers(rows["physical_offset"].astype(np.int64), "bigint"),
         "size": columns.integers(rows["message_size"].astype(np.int64), "int"),
         "topic_hash": columns.integers(rows["topic_hash"].astype(np.int64), "int"),
     }
     yield columns.batch(want.table, made, count)
+
+
+def _held(times: NDArray[np.generic], most: int) -> NDArray[np.int64]:
+    """Times beyond `most` brought back to it, so that the next step does not overflow; they stay beyond what a column holds."""
+    return np.clip(times.astype(np.int64), -most, most)
 
 
 def scan_wheel(data: Bytes, kind: int) -> Frames:
@@ -89,7 +95,7 @@ def decode_wheel(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     made = {
         "path": columns.constant(want.file.path, "string", count),
         "position": columns.integers(frames.positions, "bigint"),
-        "due_timestamp": micros(rows["time"].astype(np.int64) * TIMER_PRECISION_MS),
+        "due_timestamp": micros(_held(rows["time"], MOST_MS // TIMER_PRECISION_MS + 1) * TIMER_PRECISION_MS),
         "first_position": columns.integers(rows["first_position"].astype(np.int64), "bigint"),
         "last_position": columns.integers(rows["last_position"].astype(np.int64), "bigint"),
         "count": columns.integers(rows["count"].astype(np.int64), "int"),

@@ -91,12 +91,20 @@ def masks_of(data: Any, block: Any, end: Any) -> Any:
 
     The data, of 64 bytes at least, may end before: then the last 64 are looked at, and those in front of `block` shifted out.
     """
-    place = min(block, np.int64(data.size) - BLOCK)
-    ones, twos, high = load_masks(data, place)
+    if data.size - block >= BLOCK:
+        ones, twos, high = load_masks(data, block)
+    else:
+        shift = block - data.size + BLOCK
+        ones, twos, high = load_masks(data, data.size - BLOCK)
+        ones >>= shift
+        twos >>= shift
+        high >>= shift
     left = end - block
     if left < BLOCK:
-        shift, inside = block - place, ~(np.int64(-1) << left)
-        return (ones >> shift) & inside, (twos >> shift) & inside, (high >> shift) & inside
+        inside = ~(np.int64(-1) << left)
+        ones &= inside
+        twos &= inside
+        high &= inside
     return ones, twos, high
 
 
