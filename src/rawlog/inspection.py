@@ -254,8 +254,30 @@ def all_rules() -> Sequence[Rule[Any]]:
     return sorted(rules, key=lambda one: one.code)
 
 
-def file_row(file: File) -> pa.RecordBatch:
-    """The one row of the `files` table for a file: read once, checksums included, nothing decoded that need not be."""
+class Measure:
+    """The row of `files` for a file, from windows of it that are being walked for another reason, damage skipped."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self._total = _Total()
+        self._ended = False
+
+    def see(self, frames: Frames) -> None:
+        """Take the next window; those behind damage do not count."""
+        if not self._ended:
+            self._total.add(frames, self.file, registry.formats()[str(self.file.format)])
+            self._ended = frames.last or frames.status.is_damage
+
+    def row(self) -> pa.RecordBatch:
+        """The row. The file is read for it if the walk did not come to an end."""
+        return file_row(self.file, self._total.row(self.file) if self._ended else None)
+
+
+def file_row(file: File, measured: dict[str, Any] | None = None) -> pa.RecordBatch:
+    """The one row of the `files` table for a file: read once, checksums included, nothing decoded that need not be.
+
+    `measured` is what is known of its frames already.
+    """
     import pyarrow as pa
 
     row: dict[str, Any] = {
@@ -268,7 +290,7 @@ def file_row(file: File) -> pa.RecordBatch:
         "partition": file.place.partition,
         "start_offset": file.place.start_offset,
     }
-    row |= _measured(file)
+    row |= _measured(file) if measured is None else measured
     return pa.RecordBatch.from_pylist([row], schema=FILES.schema)
 
 

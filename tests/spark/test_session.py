@@ -148,6 +148,7 @@ def test_an_archive_of_classes_is_used_where_there_is_one(monkeypatch: pytest.Mo
     path.touch()
     assert f"-XX:SharedArchiveFile={path}" in _settings("local[2]", False, {})["spark.driver.extraJavaOptions"]
     assert archive.path_for(Java(tmp_path, 21, "PATH")) != path
+    assert archive.path_for(Java(facade(java), java.version, "JAVA_HOME")) == path, "the stand-in is what Spark starts"
 
 
 def test_workers_of_this_machine_run_behind_our_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,6 +61,7 @@ def open_engine(given: dict[str, Any], paths: Sequence[str], first: str | None =
     from rawlog.spark.session import is_embedded
 
     embedded = is_embedded(given["master"])
+    started: list[Any] = []
 
     def look() -> SparkEngine:
         made = SparkEngine(lambda: started[0], found(), embedded=embedded)
@@ -68,13 +69,29 @@ def open_engine(given: dict[str, Any], paths: Sequence[str], first: str | None =
             made.prepare(first)
         return made
 
-    # Looking at the paths, and decoding small ones, takes as long as the JVM needs to start: both at once, but a bad path is told first.
-    started: list[Any] = []
+    # Looking at the paths, and decoding what is small, takes as long as the JVM needs to start: both at once, but a bad path is told first.
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)
         engine.quick(looking)
-        started.append(engine.start(given, bare=True))
+        brief = first is not None and _are_small(path for source in asked for path in source.paths)
+        started.append(engine.start(given, bare=True, brief=brief))
         return looking.result()
+
+
+def _are_small(paths: Iterable[str]) -> bool:
+    """Whether all files at some paths together are little, without looking further than that."""
+    from rawlog.spark.staging import SMALL
+    from rawlog.storage import is_remote, listing
+
+    size = 0
+    for path in paths:
+        if is_remote(path):
+            return False
+        for entry in listing(path):
+            size += entry.size
+            if size > SMALL:
+                return False
+    return True
 
 
 def show(given: dict[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:

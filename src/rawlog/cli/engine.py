@@ -70,14 +70,17 @@ def check(given: dict[str, Any]) -> None:
         raise OptionError("--threads goes with --engine local; Spark's is --master 'local[N]'")
 
 
-def start(given: dict[str, Any], *, bare: bool = False) -> SparkSession:
-    """A session as the options ask for it, with a word to whoever waits for it; a `bare` one has nothing of ours registered yet."""
+def start(given: dict[str, Any], *, bare: bool = False, brief: bool = False) -> SparkSession:
+    """A session as the options ask for it, with a word to whoever waits for it.
+
+    A `bare` one has nothing of ours registered yet; a `brief` one is for little work.
+    """
     from rawlog.spark import register, session
 
     conf = settings(given["conf"])
     with waiting("starting Spark"):
         try:
-            made = session(given["master"], conf)
+            made = session(given["master"], conf, brief=brief)
             return made if bare else register(made)
         except OSError as error:  # its JVM died on the way
             raise AccessError(f"Spark: {error.strerror or error}") from None

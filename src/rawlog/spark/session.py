@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rawlog.errors import AccessError, OptionError
-from rawlog.spark import archive
 from rawlog.spark.java import cache_directory, facade, find_java
 
 if TYPE_CHECKING:
@@ -34,6 +33,9 @@ CONNECT_PORT = 15002
 
 # No bounds check at each Arrow value on the JVM side: 8 to 13 % of a scan's work.
 ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
+# Only the quick compiler.
+QUICK = " -XX:TieredStopAtLevel=1"
 
 # What fails in a task reaches the caller as an exception; the same again in a log is noise on the user's terminal.
 LOGGING = """\
@@ -75,11 +77,14 @@ RUNTIME = {
 }
 
 
-def session(master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rawlog") -> SparkSession:
+def session(
+    master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rawlog", *, brief: bool = False
+) -> SparkSession:
     """The active Spark session, or a new one on `master`: `local[*]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
 
     Without `master`, $SPARK_REMOTE and $SPARK_MASTER are asked, then it is embedded in this process's machine with all its cores.
-    `conf` goes over rawlog's defaults. Raises AccessError if Spark or Java is missing or does not start, OptionError if a session
+    `conf` goes over rawlog's defaults. A `brief` session is for little work: an embedded JVM then does not optimise its code, which costs
+    more than it gains in the first ten seconds. Raises AccessError if Spark or Java is missing or does not start, OptionError if a session
     with another master, or a setting that cannot change any more, is already there.
     """
     try:
@@ -99,7 +104,7 @@ def session(master: str | None = None, conf: Mapping[str, str] | None = None, ap
             warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
             builder = SparkSession.builder.appName(app_name)
             builder = builder.remote(target) if remote else builder.master(target) if target else builder
-            for key, value in _settings(target, remote, wanted).items():
+            for key, value in _settings(target, remote, wanted, brief).items():
                 builder = builder.config(key, value)
             spark = builder.getOrCreate()
     except AccessError:
@@ -181,7 +186,7 @@ def _reuse(active: SparkSession, master: str | None, wanted: Mapping[str, str]) 
     return active
 
 
-def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str, str]:
+def _settings(target: str, remote: bool, wanted: Mapping[str, str], brief: bool = False) -> dict[str, str]:
     if remote and target.startswith("sc://"):  # the server made its own choices
         return RUNTIME | dict(wanted)
     settings = RUNTIME | {
@@ -193,7 +198,9 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str]) -> dict[str,
         "spark.sql.warehouse.dir": (scratch() / "warehouse").as_uri(),
     }
     if is_local(target):
-        settings["spark.driver.extraJavaOptions"] += f" {archive.java_options(find_java())}"
+        from rawlog.spark import archive  # not before: `python -m` runs it
+
+        settings["spark.driver.extraJavaOptions"] += f" {archive.java_options(find_java())}{QUICK if brief else ''}"
         settings |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",

@@ -246,3 +246,14 @@ def test_the_last_rows_are_those_of_each_queue(table: str, queue: str) -> None:
         assert rawlog.read(root, table=table, columns=["topic", queue, name], last=last).to_pylist() == wanted
     [only] = rawlog.read(root, last=1, topic=whole[0]["topic"], partition=whole[0][queue]).to_pylist()
     assert only["offset"] == ends[whole[0]["topic"], whole[0][queue]]
+
+
+@pytest.mark.parametrize("name", ["broker-5.3.3", "broker-4.9.7"])
+def test_rows_since_a_time_are_all_of_them(name: str) -> None:
+    """The key index tells where to begin; what it says is in whole seconds, and not every message has a key."""
+    names = ["physical_offset", "store_timestamp"]
+    whole = plain(rawlog.read(store(name), table="rocketmq.messages", columns=names))
+    times = sorted({row["store_timestamp"] // 1000 for row in whole})
+    for time in (times[0], times[len(times) // 3], times[len(times) // 2] + 1, times[-1], times[-1] + 1):
+        rows = plain(rawlog.read(store(name), table="rocketmq.messages", columns=names, since=time))
+        assert rows == [row for row in whole if row["store_timestamp"] >= time * 1000]

@@ -260,6 +260,18 @@ class Index:
             f"slot {hash % header.slots}: a chain that does not end", path=self.source.path, position=slot
         )
 
+    def last_before(self, milliseconds: int) -> int | None:
+        """The physical offset of the newest entry whose second had ended by a time, None if there is none: store times do not fall."""
+        low, high = 1, self.header.count
+        while low < high:
+            middle = (low + high) // 2
+            seconds = int(_entry(self.source, self.header.entries_at, middle)["seconds"])
+            if self.header.begin_timestamp + (seconds + 1) * 1000 <= milliseconds:
+                low = middle + 1
+            else:
+                high = middle
+        return int(_entry(self.source, self.header.entries_at, low - 1)["physical_offset"]) if low > 1 else None
+
     def table(self) -> NDArray[Any]:
         """All entries, number 0 included."""
         size = self.header.count * INDEX_ENTRY.size

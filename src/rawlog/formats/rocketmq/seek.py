@@ -224,11 +224,7 @@ def _by_time(file: File, group: Sequence[File], since: int) -> Ranges | None:
         with Index(found.path) as index:
             if index.header.begin_timestamp * 1000 >= since:
                 break
-            rows = index.table()[1:]
-            times = (index.header.begin_timestamp + (rows["seconds"].astype(np.int64) + 1) * 1000) * 1000
-            early = np.flatnonzero(times <= since)
-            if early.size:
-                best = max(best, int(rows["physical_offset"][early[-1]]))
+            best = max(best, index.last_before(since // 1000) or 0)
     if best <= start:
         return None
     if best >= start + file.size:

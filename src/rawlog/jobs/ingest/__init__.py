@@ -15,7 +15,7 @@ from rawlog.errors import AccessError, DataError, unknown
 from rawlog.findings import Findings
 from rawlog.format import File
 from rawlog.frames import Frames
-from rawlog.inspection import file_row, inspect_file, inspect_group
+from rawlog.inspection import Measure, inspect_file, inspect_group
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.folds import by_unit, fold, suited
 from rawlog.jobs.ingest.plan import Plan, packed
@@ -166,8 +166,14 @@ class Ingest(Job[Decoded, Ingested]):
     def _inspect(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
         for file in task.files:
-            every.items += inspect_file(file, None, lambda seen: stage.advance(seen.reached, len(seen))).items
-            sheets.add(FILES, file_row(file))
+            measure = Measure(file)
+
+            def see(frames: Frames, measure: Measure = measure) -> None:
+                measure.see(frames)
+                stage.advance(frames.reached, len(frames))
+
+            every.items += inspect_file(file, None, see).items
+            sheets.add(FILES, measure.row())
         for group in task.groups:
             every.items += inspect_group(group).items
             stage.advance(_bytes(group))
