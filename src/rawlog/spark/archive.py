@@ -33,7 +33,8 @@ def path_for(java: Java) -> Path:
     """Where the archive for a Java and the installed Spark is, or would be."""
     spark = find_spec("pyspark")
     place = Path(spark.origin or "") if spark is not None else Path()
-    text = f"{java.home} {java.version} {place} {(place.parent / 'version.py').stat().st_mtime_ns if place.is_file() else 0}"
+    home = (java.home / "lib").resolve()  # of the Java itself, not of what stands in for it
+    text = f"{home} {java.version} {place} {(place.parent / 'version.py').stat().st_mtime_ns if place.is_file() else 0}"
     return cache_directory() / "java" / f"spark-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}.jsa"
 
 
