@@ -25,6 +25,8 @@ O = TypeVar("O", bound="Outcome")  # noqa: E741
 
 #: Seconds in which a path that is not there is noticed.
 PATIENCE = 0.3
+#: From so many bytes on, Spark is worth its start.
+LARGE = 8 << 30
 
 
 def spark(function: F) -> F:
@@ -40,17 +42,29 @@ def spark(function: F) -> F:
 
 
 def engine(function: F) -> F:
-    """What runs the job."""
-    function = click.option(
-        "--threads", type=click.IntRange(1), metavar="N", help="Threads of --engine local.  [default: one a core]"
-    )(function)
+    """What runs the job: Spark unless told otherwise."""
     return click.option(
         "--engine",
         type=click.Choice(["spark", "local"]),
         default="spark",
         show_default=True,
         help="local: in this process, without a JVM.",
-    )(spark(function))
+    )(_threads(spark(function)))
+
+
+def engine_by_size(function: F) -> F:
+    """What runs the job: this process unless it is large or told otherwise."""
+    return click.option(
+        "--engine",
+        type=click.Choice(["spark", "local"]),
+        help="local: in this process, without a JVM.  [default: local below 8 GiB, else spark]",
+    )(_threads(spark(function)))
+
+
+def _threads(function: F) -> F:
+    return click.option(
+        "--threads", type=click.IntRange(1), metavar="N", help="Threads of --engine local.  [default: one a core]"
+    )(function)
 
 
 def settings(conf: Sequence[str]) -> dict[str, str]:
@@ -60,6 +74,14 @@ def settings(conf: Sequence[str]) -> dict[str, str]:
         if not mark or not key.strip():
             raise OptionError(f"--conf {key!r}: K=V expected")
     return {key.strip(): value for key, _, value in pairs}
+
+
+def choose(given: dict[str, Any], size: int) -> None:
+    """Settle the engine of a job over `size` bytes where the options leave it open; `check` them."""
+    if given["engine"] is None:
+        asked = given["master"] or given["conf"]
+        given["engine"] = "spark" if asked or (size >= LARGE and not given["threads"]) else "local"
+    check(given)
 
 
 def check(given: dict[str, Any]) -> None:

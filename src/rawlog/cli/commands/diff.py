@@ -20,8 +20,6 @@ SIGNS = {
 }
 #: So many differences of one partition or store are shown to people; --json shows as many as --limit lists.
 SHOWN = 20
-#: From so many bytes on, Spark is worth its start.
-LARGE = 8 << 30
 
 
 @click.command(
@@ -39,15 +37,7 @@ LARGE = 8 << 30
     metavar="N",
     help="Differences listed for each partition or store; all are counted.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["spark", "local"]),
-    help="local: in this process, without a JVM.  [default: local below 8 GiB, else spark]",
-)
-@click.option(
-    "--threads", type=click.IntRange(1), metavar="N", help="Threads of --engine local.  [default: one a core]"
-)
-@engine.spark
+@engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(
@@ -67,11 +57,7 @@ def command(
     for reading in (one, other):
         reading.refuse()
     trees = one.tree, other.tree
-    if given["engine"] is None:
-        large = sum(file.size for tree in trees for file in tree) >= LARGE
-        asked = given["master"] or given["conf"]
-        given["engine"] = "spark" if asked or (large and not given["threads"]) else "local"
-    engine.check(given)
+    engine.choose(given, sum(file.size for tree in trees for file in tree))
     tally = engine.run(given, "comparing", Diff(trees[1], selection, limit), trees[0]).tally
     if as_json:
         output.json_rows(item.as_json() for item in tally.items)

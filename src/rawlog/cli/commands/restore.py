@@ -11,9 +11,6 @@ from rawlog.cli.errors import DONE, FOUND
 from rawlog.errors import OptionError
 from rawlog.text import printable
 
-#: From so many bytes on, Spark is worth its start.
-LARGE = 8 << 30
-
 
 @click.command(
     epilog="Exit codes: 0 all is there; 1 something is lost or damaged; 2 wrong usage; 3 cannot be read or written."
@@ -44,15 +41,7 @@ LARGE = 8 << 30
 )
 @options.errors
 @click.option("--force", is_flag=True, help="Replace DST if it is there.")
-@click.option(
-    "--engine",
-    type=click.Choice(["spark", "local"]),
-    help="local: in this process, without a JVM.  [default: local below 8 GiB, else spark]",
-)
-@click.option(
-    "--threads", type=click.IntRange(1), metavar="N", help="Threads of --engine local.  [default: one a core]"
-)
-@engine.spark
+@engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, /, sources: tuple[str, ...], target: str, as_json: bool, **given: Any) -> None:
@@ -89,12 +78,7 @@ def command(ctx: click.Context, /, sources: tuple[str, ...], target: str, as_jso
         overwrite=given["force"],
     )
     tree = Tree(sources, ()) if any(map(is_lake, sources)) else open_tree(list(sources))
-    if given["engine"] is None:
-        size = sum(file.size for file in tree)
-        given["engine"] = (
-            "spark" if given["master"] or given["conf"] or (size > LARGE and not given["threads"]) else "local"
-        )
-    engine.check(given)
+    engine.choose(given, sum(file.size for file in tree))
     with Restore(target, asked) as job:
         account = engine.run(given, "restoring", job, tree).account
     if as_json:
