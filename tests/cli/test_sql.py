@@ -82,7 +82,7 @@ def test_a_prompt_answers_completes_cancels_and_remembers(terminal: Terminal, lo
     terminal.type("select count(*) as n\n")
     terminal.until(r"\.\.\.> ")
     terminal.type("from records;\n")
-    assert re.search(r"\n\s*n\s*\r?\n\s*50\b", terminal.until(r"\(1 row, [\d.]+ s\)"))
+    assert re.search(r"n\s*\r?\n\s*50\b", terminal.until(r"\(1 row, [\d.]+ s\)"))
     terminal.until(PROMPT)
     terminal.type("select max(timest\t) from rec\t;\n")
     terminal.until(r"timest\x07?amp")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rawlog.errors import RawlogError
+from rawlog.spark.session import scratch
 from rawlog.sql.views import Files
 
 #: Bytes of input up to which a table is small, and of output past which it was not.
@@ -32,10 +33,10 @@ class Staged:
 
 
 class Stage:
-    """A directory of staged tables; gone when it is closed."""
+    """A directory of staged tables; gone when it is closed, or else with the process."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="rawlog-stage-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="stage-", dir=scratch()))
         self._held: dict[int, Staged] = {}
         self._lock = threading.Lock()
         self._count = 0
