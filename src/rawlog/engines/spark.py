@@ -227,10 +227,10 @@ def _watching(
     thread.start()
     try:
         yield
-        progress(Progress(total, total, count, count, *_told(told)[1:]))
     finally:
         ended.set()
         thread.join()
+    progress(Progress(total, total, count, count, *_told(told)[1:]))
 
 
 def _tracker(spark: SparkSession) -> Any:
