@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, EncodeError, OptionError
+from rawlog.errors import AccessError, CorruptError, EncodeError, OptionError
 from rawlog.formats.rocketmq import writer
+from rawlog.formats.rocketmq.dispatch import settings_of
 from rawlog.formats.rocketmq.layouts import FILLER_FLAG
 from rawlog.formats.rocketmq.repair import repair_store
 from rawlog.formats.rocketmq.writer import write_store
@@ -240,3 +241,20 @@ def test_a_store_written_from_a_golden_one_holds_the_same_records(tmp_path: Path
     again = rawlog.read(tmp_path / "out")
     for name in ("key", "value", "topic", "partition", "timestamp", "headers"):
         assert again.column(name).combine_chunks().equals(whole.column(name).combine_chunks()), name
+
+
+@pytest.mark.parametrize(
+    "text", ['{"topicConfigTable": [1]}', '{"topicConfigTable": {"a": {"attributes": 7}, "b": 1}}']
+)
+def test_odd_settings_of_topics_are_told_or_passed_over(text: str, tmp_path: Path) -> None:
+    root = copy("broker-4.9.7", tmp_path)
+    for path in (root / "config").glob("topics.json*"):
+        path.write_text(text)
+    files = rawlog.open(root).files
+    if "[1]" in text:
+        with pytest.raises(CorruptError, match=r"topics\.json.*topicConfigTable is no table"):
+            settings_of(files)
+    else:
+        assert settings_of(files).batch_topics == frozenset()
+    with pytest.raises(OptionError, match="1s 5m 2h 1d"):
+        settings_of(files[:0], {"delay_levels": "1s 5 months"})

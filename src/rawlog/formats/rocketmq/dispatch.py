@@ -5,6 +5,7 @@ Rebuilding, writing and verifying share it, so that they agree on what a derived
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import columns
+from rawlog.errors import CorruptError, OptionError
 from rawlog.format import File
 from rawlog.formats.rocketmq import COMMIT_LOG, config
 from rawlog.formats.rocketmq.kernels import derive
@@ -32,6 +34,7 @@ from rawlog.walk import walk
 Queue = tuple[str, int]
 
 COLUMNS = 6
+LEVEL = re.compile(r"[0-9]{1,9}[smhd]")
 """Rows of the units of a queue, by place."""
 U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, U_BATCH = range(COLUMNS)
 
@@ -74,13 +77,19 @@ def settings_of(files: Iterable[File], options: Mapping[str, str] | None = None)
     """The settings that a store's own files show: topics whose queues hold batches, and delay levels given as `delay_levels`."""
     files = list(files)
     batch = {str(file.place.topic) for file in files if file.format == "rocketmq.batchconsumequeue"}
-    for _, value in config.load(files, "topics.json"):
-        for name, topic in (value.get("topicConfigTable") or {}).items():
-            if isinstance(topic, dict) and (topic.get("attributes") or {}).get("queue.type") == "BatchCQ":
+    for file, value in config.load(files, "topics.json"):
+        table = value.get("topicConfigTable") or {}
+        if not isinstance(table, dict):
+            raise CorruptError("topicConfigTable is no table", path=file.path, format=file.format, position=0)
+        for name, topic in table.items():
+            attributes = topic.get("attributes") if isinstance(topic, dict) else None
+            if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
                 batch.add(name)
     levels = (options or {}).get("delay_levels")
     if levels is None:
         return Settings(frozenset(batch))
+    if not all(LEVEL.fullmatch(text) for text in levels.split()):
+        raise OptionError(f"delay_levels {levels!r}: times as 1s 5m 2h 1d expected")
     units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     return Settings(frozenset(batch), tuple(int(text[:-1]) * units[text[-1]] for text in levels.split()))
 
