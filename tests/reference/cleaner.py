@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.reference.kafka import CREATE_TIME, LOG_APPEND_TIME, Batch, Record, decode, encode_batch, encode_record
+from .kafka import CREATE_TIME, LOG_APPEND_TIME, Batch, Record, decode, encode_batch, encode_record
 
 ABORT, COMMIT = 0, 1
 
