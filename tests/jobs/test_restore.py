@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +23,7 @@ from rawlog.formats.kraft.committed import partition_of
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.restore import Asked, Restore, Restored
 from rawlog.jobs.restore import directories as source_of_batches
+from rawlog.tables import RECORDS
 from rawlog.tree import Tree, open_tree
 from tests.golden_data import golden_path
 
@@ -403,3 +405,13 @@ def test_a_partition_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         shutil.copytree(KAFKA / "codec-none-0", tmp_path / name / "codec-none-0")
     with pytest.raises(OptionError, match="more than once"):
         source_of_batches.offered(open_tree(tmp_path), None, "raise", ())
+
+
+def test_a_name_that_kafka_does_not_take_is_refused(tmp_path: Path) -> None:
+    rows = rawlog.read(KAFKA, topic="idempotent", partition=0).to_pylist()
+    for number, name in enumerate(("../../escaped", "evil;rm", "..")):
+        source = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist([row | {"topic": name} for row in rows], schema=RECORDS.schema), source)
+        with pytest.raises(OptionError, match="Kafka takes no such name; choose another with --rename"):
+            restored(source, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.parquet", "1.parquet", "2.parquet"]

@@ -18,6 +18,7 @@ from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
 from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
 from rawlog.formats.kafka.partition_writer import PartitionWriter, refuse_existing, staged, topic_id_in
 from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
+from rawlog.formats.kafka.sink import is_topic
 from rawlog.formats.kraft import committed
 from rawlog.formats.kraft.blueprint import (
     INTERNAL_CONFIGS,
@@ -138,6 +139,10 @@ class Restore(Job[Part, Result]):
         """A topic as it will be: how many partitions, which settings."""
         asked = self.asked
         name = asked.rename.get(source, source)
+        if not is_topic(name):
+            raise OptionError(
+                f"topic {name!r}: Kafka takes no such name; choose another with --rename, or leave it out with --topic"
+            )
         known = offer.known.get(source, Known({}, {}))
         found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
         count = max(found, default=-1) + 1
