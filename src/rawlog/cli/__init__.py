@@ -102,11 +102,11 @@ class Verbs(click.Group):
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done and clean; 1 damage found; 2 wrong usage; 3 cannot be read. `rawlog VERB --help` tells the rest.",
+    epilog="Exit codes: 0 clean; 1 damage, differences or loss; 2 wrong usage; 3 cannot be read. `rawlog VERB --help` tells the rest.",
 )
 @click.version_option(__version__, prog_name="rawlog")
 def cli() -> None:
-    """Read, verify and query the files that Kafka, kafka-replay and other message systems leave on disk.
+    """Read, verify, mend, convert and query the files that Kafka, KRaft, kafka-replay, RocketMQ and Ambry leave on disk.
 
     A PATH is a file, a directory, a glob or a URL (s3://, gs://, file://); files are recognised by place, name and first bytes.
     """
