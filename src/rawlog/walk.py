@@ -20,6 +20,7 @@ from rawlog.storage import Source
 WINDOW = 4 << 20
 FIRST_WINDOW = 256 << 10  # most readers of one row need no more; it doubles from window to window
 HEAD = 4096
+PAGE = 4096
 ERRORS = ("raise", "stop", "skip")
 
 
@@ -46,22 +47,32 @@ def walk(
     errors: str = "raise",
     window: int = WINDOW,
     source: Source | None = None,
+    origin: Origin | None = None,
 ) -> Iterator[Frames]:
     """Yield the frames of `file` from byte `start` to `stop`, a window at a time; the last window has `last` set.
 
     A window's arrays are valid until the next one is asked for. `errors` says what damage does: `raise` a DataError behind
     the whole frames before it, `stop` there, or `skip` to the next credible frame (the next window's `base` then lies
     behind this one's `reached_in_file`). An unfinished last frame is never an error: the last window's `status` tells.
+    With an `origin` the file's header is not asked: it may be damaged.
     """
     if format.scan is None:
         raise UnsupportedError("recognised, but cannot be read yet", path=file.path, format=format.name)
     if source is None:
         with Source(file.path) as opened:
             yield from walk(
-                file, format, start=start, stop=stop, first=first, errors=errors, window=window, source=opened
+                file,
+                format,
+                start=start,
+                stop=stop,
+                first=first,
+                errors=errors,
+                window=window,
+                source=opened,
+                origin=origin,
             )
         return
-    origin = origin_of(format, source)
+    origin = origin or origin_of(format, source)
     position = origin.position if start is None else start
     if format.whole:
         window = max(source.size, 1)
@@ -69,16 +80,26 @@ def walk(
     yield from _Walk(format, source, origin.kind, end, errors, window).run(position, first)
 
 
+def pages(size: int) -> Bytes:
+    """So many bytes, nothing in them yet, from the start of a page on."""
+    room = np.empty(size + PAGE, np.uint8)
+    start = -room.ctypes.data % PAGE
+    return room[start : start + size]
+
+
 class _Walk:
-    """The state of one walk: a buffer that grows to the window and to the largest frame, and the bytes carried over."""
+    """The state of one walk: a buffer that grows to the window and to the largest frame, and the bytes carried over.
+
+    A byte lies at the same place of a page in the buffer as in the file: the system copies such bytes up to four times as fast.
+    """
 
     def __init__(self, format: Format, source: Source, kind: int, end: int, errors: str, window: int) -> None:
         assert format.scan is not None
         self.format, self.scan, self.source, self.kind = format, format.scan, source, kind
         self.end, self.errors, self.window = end, errors, window
         self.capacity = window if format.whole else min(window, FIRST_WINDOW)
-        self.buffer: Bytes = np.empty(0, np.uint8)
-        self.filled = 0
+        self.buffer: Bytes = pages(0)
+        self.front = self.filled = 0
 
     def run(self, base: int, first: int) -> Iterator[Frames]:
         while True:
@@ -112,28 +133,35 @@ class _Walk:
     def fill(self, base: int) -> Bytes:
         """The bytes from `base` on, as many as a window holds."""
         want = max(0, min(self.capacity, self.end - base))
-        if self.buffer.size < want:
-            grown = np.empty(want, np.uint8)
-            grown[: self.filled] = self.buffer[: self.filled]
-            self.buffer = grown
         if self.filled < want:
-            got = self.source.read_into(base + self.filled, memoryview(self.buffer.data)[self.filled : want])
+            self.front = base % PAGE
+            if self.buffer.size < PAGE + want:
+                held, self.buffer = self.held, pages(PAGE + want)
+                self.held[:] = held
+            room = memoryview(self.buffer.data)[self.front + self.filled : self.front + want]
+            got = self.source.read_into(base + self.filled, room)
             if self.filled + got < want:
                 self.end = base + self.filled + got
             self.filled += got
-        return self.buffer[: self.filled]
+        return self.held
+
+    @property
+    def held(self) -> Bytes:
+        """The bytes that were read and not yet left behind."""
+        return self.buffer[self.front : self.front + self.filled]
 
     def carry(self, frames: Frames, base: int) -> int:
         """Move what follows the last whole frame to the front; the new base."""
-        rest = self.filled - frames.reached
-        self.buffer[:rest] = self.buffer[frames.reached : self.filled].copy()
-        self.filled = rest
-        return base + frames.reached
+        base += frames.reached
+        rest = self.held[frames.reached :].copy()
+        self.front, self.filled = base % PAGE, rest.size
+        self.held[:] = rest
+        return base
 
     def follow_padding(self, frames: Frames) -> Frames:
         """Zeros to the end of this window: padding if they go on to the end of the file, else a frame's first bytes, or damage."""
         position = frames.base + self.filled
-        piece = np.empty(self.window, np.uint8)
+        piece = pages(self.window)
         while (position := self.source.skip_hole(position)) < self.end:
             got = self.source.read_into(position, memoryview(piece.data)[: min(self.window, self.end - position)])
             if got == 0:
@@ -148,7 +176,7 @@ class _Walk:
     def hides_frames(self, frames: Frames) -> bool:
         """Whether the unfinished last frame swallows sound ones: then its length is wrong, not its end missing."""
         whole_file = self.end >= self.source.size
-        tail = self.buffer[: self.filled]
+        tail = self.held
         resync = self.format.resync
         return whole_file and resync is not None and resync(tail, frames.reached + 1, self.kind) >= 0
 
@@ -157,7 +185,7 @@ class _Walk:
         if self.errors != "skip" or self.format.resync is None:
             return None
         position = frames.reached_in_file + 1
-        window = self.buffer[: self.filled]
+        window = self.held
         base = frames.base
         while True:
             found = self.format.resync(window, position - base, self.kind)
@@ -168,7 +196,7 @@ class _Walk:
             # Overlap the windows, so that a frame across their border is seen whole in the next.
             position = max(position, base + window.size - self.window // 2)
             base = position
-            piece = np.empty(min(self.window * 2, self.end - base), np.uint8)
+            piece = pages(min(self.window * 2, self.end - base))
             got = self.source.read_into(base, memoryview(piece.data))
             window = piece[:got]
             if not got:
