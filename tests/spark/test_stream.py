@@ -457,6 +457,8 @@ def test_spark_follows_a_growing_directory_across_a_restart(spark: SparkSession,
                         file.write(data if size < 0 else data[:size])
                     time.sleep(0.2)
             if half[0] is segments[0]:
+                while query.lastProgress is None:  # Spark does not take up a checkpoint without a whole first batch
+                    time.sleep(0.1)
                 time.sleep(rng.random())  # stopped wherever it is, perhaps in the middle of a batch
             else:
                 query.processAllAvailable()
