@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -163,8 +164,8 @@ def beside_connector(options: argparse.Namespace, folder: Path, spark: Any) -> N
 
     with KafkaBroker(KAFKA_4, folder / "broker") as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50, "batch.size": 1 << 20})
-        asked = AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic("orders", 4, 1)])
-        asked["orders"].result()
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("orders", 4, 1)])["orders"].result()
         for number, value in enumerate(values(options.records, 1).to_pylist()):
             while True:
                 try:
@@ -269,7 +270,9 @@ def main() -> None:
 def scaled(folder: Path, size: int, spark: Any) -> None:
     """The cost of a GB, and memory, at one size."""
     source = folder / "scaled"
-    make(source, size)
+    maker = multiprocessing.get_context("spawn").Process(target=make, args=(source, size))
+    maker.start()  # in a process of its own: what it holds is not the driver's
+    maker.join()
     rows = rawlog.open(str(source)).table("records").count()
     measured = Measured(rows)
     METER.most.clear()
