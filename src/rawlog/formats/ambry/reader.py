@@ -26,6 +26,7 @@ from rawlog.formats.ambry.layouts import (
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.kernels.crc import sum_crc32
+from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 from rawlog.tables import RECORDS
 
@@ -102,13 +103,28 @@ def fault(frames: Frames) -> DataError:
 
 
 class Messages:
-    """The messages of frames, a column a field: `messages["content_size"]`."""
+    """The messages of frames, a column a field: `messages["content_size"]`; with all contents as `contents` if asked for."""
 
-    def __init__(self, frames: Frames, *, check: bool = True) -> None:
+    def __init__(self, frames: Frames, *, check: bool = True, contents: bool = False) -> None:
         self.frames = frames
         self.data = byte_view(frames.data)
         self.fields = np.empty((len(kernels.FIELDS), len(frames)), np.int64)
-        kernels.parse_messages(self.data, frames.starts, frames.stops, check, self.fields)
+        self.contents: pa.Array | None = None
+        room = pa.allocate_buffer(int(frames.sizes.sum()) + SLACK if contents and len(frames) else 0)
+        ends = pa.allocate_buffer(4 * (len(frames) + 1))
+        kernels.parse_messages(
+            self.data,
+            frames.starts,
+            frames.stops,
+            check,
+            self.fields,
+            np.frombuffer(room, np.uint8),
+            np.frombuffer(ends, np.int32),
+        )
+        if room.size:
+            size, valid = int(np.frombuffer(ends, np.int32)[-1]), self["content_size"] >= 0
+            mask = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+            self.contents = pa.Array.from_buffers(pa.binary(), len(frames), [mask, ends, room.slice(0, size)])
 
     def __getitem__(self, name: str) -> NDArray[np.int64]:
         column: NDArray[np.int64] = self.fields[_ROW[name]]
@@ -126,6 +142,7 @@ class Messages:
         part = Messages.__new__(Messages)
         part.frames, part.data = self.frames.slice(start, stop), self.data
         part.fields = self.fields[:, start:stop]
+        part.contents = None if self.contents is None else self.contents.slice(start, stop - start)
         return part
 
     @property
@@ -196,11 +213,11 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
     A message whose records cannot be read is an error; one whose checksum is wrong is a row of `ambry.messages` that says so.
     """
-    start = 0
+    start, wanted = 0, not {"value", "content"}.isdisjoint(want.table.names)
     while start < len(frames):
         stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
         stop = max(stop, start + 1)
-        messages = Messages(frames.slice(start, stop))
+        messages = Messages(frames.slice(start, stop), contents=wanted)
         good = messages.sound if want.table.name == RECORDS.name else messages["fault"] == 0
         if good.all():
             yield _batch(messages, want)
@@ -270,8 +287,10 @@ class _Columns:
     def _key(self) -> pa.Array:
         return columns.spans(self.messages.data, self.messages["key_start"], self.messages["key_size"])
 
-    def _value(self) -> pa.Array:
-        return self.column("content", "binary")
+    def _content(self) -> pa.Array:
+        return self.messages.contents
+
+    _value = _content
 
     def _topic(self) -> pa.Array:
         account, container = self._ids()

@@ -54,6 +54,7 @@ from rawlog.formats.ambry.layouts import (
 )
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
+from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
 from rawlog.status import OK
 
@@ -272,11 +273,14 @@ def compare(offset: Any, start: Any, position: Any, record: Any, out: Any, index
 
 
 @kernel
-def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any) -> Any:
+def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any, contents: Any, ends: Any) -> Any:
     """Read all records of messages that were scanned. `out` has a row for each of FIELDS. -> (count, position, status)
 
-    What a record lacks is -1. `fault` tells the first record that could not be read; nothing raises here.
+    What a record lacks is -1. `fault` tells the first record that could not be read; nothing raises here. If there is a place for
+    `contents`, they are laid end to end into it, as long as the sum over them has them at hand, and Arrow offsets into `ends`.
     """
+    written, room = np.int64(0), np.int64(contents.size)
+    ends[0] = 0
     for index in range(starts.size):
         start, stop = np.int64(starts[index]), np.int64(stops[index])
         for row in range(FAULT):
@@ -318,6 +322,10 @@ def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any) -> 
             if position >= 0:
                 compare(read_i32(data, at + BLOB_AFTER_PROPS), start, position, IN_BLOB, out, index)
                 position = read_blob(data, position, stop, check, out, index)
+                size = out[CONTENT_SIZE, index]
+                if room - written >= size > 0:
+                    copy(contents, written, data, out[CONTENT_START, index], size)
+                    written += size
             if (
                 position >= 0
                 and out[UM_SIZE, index] + out[CONTENT_SIZE, index] > 0
@@ -330,4 +338,6 @@ def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any) -> 
             position = read_update(data, position, stop, check, out, index)
         if position >= 0 and position != stop:
             out[MISMATCH, index] |= IN_PAYLOAD
+        if room:
+            ends[index + 1] = written
     return starts.size, np.int64(data.size), OK
