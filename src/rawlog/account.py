@@ -33,3 +33,23 @@ class Account:
             number = len(value) if isinstance(value, (list, dict)) else value
             counts.append(f"{number:,} {name.replace('_', ' ')}")
         return [*self.notes, ", ".join(counts)] if counts else list(self.notes)
+
+
+@dataclass(slots=True)
+class Several(Account):
+    """What came of several works that belong together, each by its name."""
+
+    parts: dict[str, Account] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was lost in any of them."""
+        return all(one.is_whole for one in self.parts.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Each part's own account."""
+        return {**{name: one.as_json() for name, one in self.parts.items()}, "is_whole": self.is_whole}
+
+    def lines(self) -> list[str]:
+        """Each part's own account, under its name."""
+        return [text for name, one in self.parts.items() for text in (name, *(f"  {line}" for line in one.lines()))]

@@ -16,6 +16,8 @@ from rawlog.layout import Layout
 from rawlog.tables import Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -170,6 +172,8 @@ class Format:
     begin: Callable[[bytes, int], Origin] | None = None
     #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
     ordered: bool = False
+    #: Offsets are positions in bytes: the last N rows are counted, not reckoned from the end offset.
+    by_position: bool = False
     #: Read in one piece, from the first byte on: files that one checksum covers, or that are text.
     whole: bool = False
     #: The same from the whole opened file, for formats whose head alone does not tell; `begin` is not asked then.
@@ -238,6 +242,49 @@ class Format:
         return [name for name, there in can.items() if there]
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A share of a work that needs nothing of the others: a partition, a store. `name` is that of its directory beside other units."""
+
+    name: str
+    files: tuple[File, ...]
+    options: Mapping[str, str]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def units_of(groups: Mapping[str, Sequence[File]], options: Mapping[str, str]) -> list[Unit]:
+    """A unit for each directory, in order, named by its path below the deepest one that holds all of them."""
+    paths = [folder.rstrip("/").split("/") for folder in sorted(groups)]
+    shared = 0
+    while all(shared < len(path) - 1 for path in paths) and len({path[shared] for path in paths}) == 1:
+        shared += 1
+    return [
+        Unit("/".join(path[shared:]), tuple(groups[folder]), options)
+        for path, folder in zip(paths, sorted(groups), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A verb that writes new directories from a family's files, which are never touched. Its units can be done anywhere, in any order."""
+
+    #: (the files of a unit, the directory to write, options) -> what came of it.
+    do: Callable[[Sequence[File], str, Mapping[str, str]], Account]
+    #: The names of the options that it understands. `dry_run` among them: it can tell what it would do; `source`: it is told the path
+    #: that was asked for.
+    options: tuple[str, ...] = ()
+    #: (the family's files, options, how many units are done at once) -> the units, in order; None: all the files are one.
+    cut: Callable[[Sequence[File], Mapping[str, str], int], Sequence[Unit]] | None = None
+    #: (the units, what came of each, the directory they stand in or None if there is none) -> what came of all of them, with what
+    #: the directory itself has to say written into it. None: a lone unit's own account, or that of several.
+    join: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
+    #: The option that names another directory which units write, if they are given it.
+    aside: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """The formats of one system, with what concerns several of its files at once."""
@@ -262,11 +309,8 @@ class Family:
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
     #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
     replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
-    #: What writes a new directory from a store or partition, by its verb (`rebuild`, `repair`, `compact`):
-    #: (the family's files of a tree, target, options) -> Account. The files given are never touched.
-    works: Mapping[str, Callable[[Sequence[File], str, Mapping[str, str]], Account]] = field(default_factory=dict)
-    #: The names of the options that each of these works understands. `dry_run` among them: it can tell what it would do.
-    work_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: What writes a new directory from a store or partition, by its verb: `rebuild`, `repair`, `compact`.
+    works: Mapping[str, Work] = field(default_factory=dict)
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system

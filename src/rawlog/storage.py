@@ -12,16 +12,21 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from rawlog.errors import AccessError
+from rawlog.errors import AccessError, OptionError
 
 if TYPE_CHECKING:
     from pyarrow import fs
+
+
+#: What Arrow has a file system for, by the scheme of its URLs.
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+PATIENCE = 20  # seconds that Google's client goes on trying, which would be a quarter of an hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ def below(path: str, name: str) -> str:
 def _file_system(scheme_and_host: str, query: str) -> fs.FileSystem:
     from pyarrow import fs
 
+    if scheme_and_host.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in query:
+        query += f"{'&' if query else '?'}retry_limit_seconds={PATIENCE}"
     return fs.FileSystem.from_uri(f"{scheme_and_host}/x{query}")[0]
 
 
@@ -71,6 +78,8 @@ def _remote(path: str) -> tuple[fs.FileSystem, str, str, str]:
     rest, mark, query = rest.partition("?")
     host = rest.split("/", 1)[0]
     user = host[: host.rfind("@") + 1]  # who asks is no part of the path: s3://key:secret@bucket/path
+    if scheme not in SCHEMES:
+        raise AccessError(f"{path}: not a URL that can be read; those of {', '.join(SCHEMES)} and file are")
     try:
         system = _file_system(f"{scheme}://{host}", mark + query)
     except Exception as error:
@@ -375,6 +384,26 @@ def replace_directory(made: Path, final: Path) -> None:
         raise
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory last."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_nested(target: Path, roots: Iterable[str]) -> None:
+    """OptionError if a target would be, hold or lie in one of the places that are only read."""
+    final = target.resolve()
+    for root in roots:
+        if is_remote(root):
+            continue
+        source = Path(local_path(root)).resolve()
+        if source == final or source in final.parents or final in source.parents:
+            raise OptionError(f"{target}: the target and the source {root} lie inside one another")
 
 
 def _remove(path: str) -> None:

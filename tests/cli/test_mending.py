@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import rawlog
-from rawlog.cli import cli
+from rawlog.cli import cli, engine
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 STORES = {
@@ -186,10 +186,32 @@ def test_a_whole_log_directory_is_mended_or_nothing_is(tmp_path: Path) -> None:
     assert not (tmp_path / "mended" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("verb", ["rebuild", "repair", "compact"])
+def test_the_engine_is_chosen_as_for_other_jobs(verb: str, tmp_path: Path) -> None:
+    target = tmp_path / "segments-by-size-0"
+    for words in (["--engine", "local", "--master", "local[2]"], ["--threads", "2", "--conf", "a=b"]):
+        refused = run(verb, source_of("kafka"), target, *words)
+        assert refused.exit_code == 2, refused.output
+    assert list(tmp_path.iterdir()) == []
+    assert run(verb, source_of("kafka"), target, "--threads", "1").exit_code == 0
+    assert "--master" in run(verb, "--help").output
+
+
+def test_a_job_that_was_submitted_to_a_cluster_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small one ran in the driver that spark-submit had started."""
+    open_to_choice: dict[str, object] = {"engine": None, "master": None, "conf": (), "threads": None}
+    for submitted, threads, expected in ((False, None, "local"), (True, None, "spark"), (True, 2, "local")):
+        if submitted:
+            monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "12345")
+        given = {**open_to_choice, "threads": threads}
+        engine.choose(given, 1000)
+        assert given["engine"] == expected
+
+
 def test_a_place_with_nothing_to_mend_says_what_could_be(tmp_path: Path) -> None:
-    result = run("repair", SAMPLES / "replay", tmp_path / "out")
+    result = run("rebuild", SAMPLES / "replay", tmp_path / "out")
     assert result.exit_code == 3
-    assert "nothing here to repair" in result.stderr
+    assert "nothing here to rebuild" in result.stderr
     assert run("repair", SAMPLES / "ambry", tmp_path / "out", "--option", "nonsense").exit_code == 2
     assert run("repair", SAMPLES / "rocketmq", tmp_path / "out", "--policy", "nonsense").exit_code == 2
 

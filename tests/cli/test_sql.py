@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import pty
 import re
 import select
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +19,9 @@ import pytest
 from click.testing import CliRunner
 
 from rawlog.cli import cli
+from rawlog.cli.commands.sql import Session
 from rawlog.cli.prompt import Completer
+from rawlog.errors import OptionError
 from tests.cli.conftest import COMMAND
 from tests.jobs.recordings import record
 
@@ -170,3 +174,29 @@ def test_completion_knows_tables_columns_aliases_and_functions() -> None:
     assert set(complete("co", "select co")) == {"codec", "count(", "coalesce("}
     assert len(asked) == 1
     assert "SELECT" in complete("SEL", "SEL")
+
+
+class Late:
+    """An engine with a job that can be cancelled only once it has begun, which takes a while."""
+
+    def __init__(self) -> None:
+        self.begun, self.cancelled = threading.Event(), threading.Event()
+
+    def work(self) -> int:
+        time.sleep(0.5)
+        self.begun.set()
+        assert self.cancelled.wait(60)
+        return 1
+
+    def cancel(self) -> None:
+        if self.begun.is_set():
+            self.cancelled.set()
+
+
+def test_an_interrupt_before_the_job_has_begun_cancels_it_all_the_same() -> None:
+    """Spark forgot a cancellation that came while it was still planning: the statement ran on until Ctrl-C was typed again."""
+    late = Late()
+    session = Session(late, {})  # type: ignore[arg-type]
+    threading.Timer(0.1, _thread.interrupt_main).start()
+    with pytest.raises(OptionError, match="cancelled"):
+        session._interruptible(late.work)

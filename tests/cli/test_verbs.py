@@ -171,6 +171,8 @@ def test_head_and_tail_are_the_ends_of_cat(run, log):
     assert run("head", "-n", 2, log, "--raw").text == "zero\none\n"
     assert run("tail", "-n", 2, log, "--raw").text == "three\nfour\n"
     assert run("tail", "-n", 0, log, "--raw").text == ""
+    assert run("tail", "--limit", 2, log, "--raw").text == "three\nfour\n"
+    assert run("tail", "--limit", 1, "-n", 2, log, "--raw").text == "four\n"
     assert run("tail", "-n", 99, log, "--json").out == run("cat", log, "--json").out
     assert run("tail", "-n", 1, log, "--raw", "--where", "offset < 3").text == "two\n"
     assert run("tail", "-n", 1, log, "--table", "replay.entries", "--json").rows[0]["number"] == 4

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from rawlog.cli import cli
 from rawlog.engines import local
 from rawlog.errors import AccessError, OptionError
 from rawlog.jobs import Progress, Split, Stage
@@ -51,6 +53,11 @@ def test_findings_are_the_same_on_both_engines(
         path.write_bytes(path.read_bytes()[: 300 + 7 * number])
     tree = open_tree(str(tmp_path))
     assert engine.run(Verify(), tree, spark) == local.run(Verify(), tree)
+    here, there = (
+        CliRunner().invoke(cli, ["verify", str(tmp_path), "--json", "--engine", name]) for name in ("local", "spark")
+    )
+    assert (here.exit_code, here.stdout) == (there.exit_code, there.stdout)
+    assert here.stdout.count("\n") > 1
 
 
 def test_differences_are_the_same_on_both_engines(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from rawlog import comparison
 from rawlog.difference import Change, Tally, compare_ordered
 from rawlog.engines import local
 from rawlog.errors import CorruptError, OptionError, UnknownFormatError
-from rawlog.fingerprints import compare_mixed
+from rawlog.fingerprints import compare_mixed, show_values
 from rawlog.jobs.diff import Diff
 from rawlog.select import Selection
 from rawlog.tables import RECORDS
@@ -247,14 +247,37 @@ def test_mixed_streams_are_compared_as_dictionaries_are(
     for number in range(passes):
         streams = []
         for side in (a, b):
-            rows = [
-                {"topic": topic, "partition": part, "offset": offset, "value": told[0], "headers": told[1]}
-                for (topic, part, offset), told in side.items()
-            ]
+            rows = mixed_rows(side)
             random.shuffle(rows)
             streams.append(stream(rows, size))
         compare_mixed(*streams, ("value", "headers"), tally, "record", (number, passes))
     assert {name: getattr(tally, name) for name in plainly(a, b)} == plainly(a, b)
+    show_values(*(stream(mixed_rows(side), size) for side in (a, b)), tally)
+    called = [{(f"{topic}-{part}", offset): told for (topic, part, offset), told in side.items()} for side in (a, b)]
+    for item in tally.items:
+        if item.change is Change.DIFFERS:
+            told = [side[item.name, item.start or 0] for side in called]
+            shown = [{name: one[("value", "headers").index(name)] for name in item.columns} for one in told]
+            assert [item.a, item.b] == shown
+        else:
+            assert item.a is item.b is None
+
+
+def mixed_rows(side: dict[Any, Any]) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "partition": part, "offset": offset, "value": told[0], "headers": told[1]}
+        for (topic, part, offset), told in side.items()
+    ]
+
+
+def test_of_records_at_one_place_those_that_differ_are_shown() -> None:
+    """Prepared messages all have the offset 0."""
+    rows = [[{"topic": "t", "partition": 0, "offset": 0, "value": value, "headers": []} for value in side]
+            for side in ((b"same", b"old"), (b"same", b"new"))]  # fmt: skip
+    tally = Tally()
+    compare_mixed(*(stream(side, 1) for side in rows), ("value", "headers"), tally, "record")
+    show_values(*(stream(side, 1) for side in rows), tally)
+    assert [(one.a, one.b) for one in tally.items] == [({"value": b"old"}, {"value": b"new"})]
 
 
 def test_streams_that_go_backwards_are_refused() -> None:

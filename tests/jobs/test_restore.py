@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from click.testing import CliRunner
 import rawlog
 from rawlog.cli import cli
 from rawlog.engines import local
-from rawlog.errors import AccessError, DataError, OptionError
+from rawlog.errors import AccessError, DataError, EncodeError, OptionError
 from rawlog.formats.kraft.committed import partition_of
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.restore import Asked, Restore, Restored
 from rawlog.jobs.restore import directories as source_of_batches
 from rawlog.tables import RECORDS
 from rawlog.tree import Tree, open_tree
+from tests.formats.ambry.stores import store_path
 from tests.golden_data import golden_path
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
@@ -196,6 +198,34 @@ def test_a_lake_gives_the_committed_records_back(lake: Path, tmp_path: Path) -> 
     assert rawlog.read(tmp_path / "data", table="kafka.offsets").num_rows == account.offsets_committed > 0
 
 
+def test_rows_of_a_lake_that_kafka_cannot_take_are_refused_or_left_out_by_name(tmp_path: Path) -> None:
+    """They were left out with a note and exit code 0."""
+    store, lake = store_path("store-small"), tmp_path / "lake"
+    with Ingest(str(lake)) as job:
+        job.complete(lambda: local.run(job, open_tree(store)))
+    strange = sorted(set(rawlog.read(store, columns=["topic"])["topic"].to_pylist()))
+    with pytest.raises(OptionError, match=re.escape(repr(strange[0]))):
+        restored(lake, tmp_path / "data")
+    names = {name: f"blobs-{number}" for number, name in enumerate(strange)}
+    assert restored(lake, tmp_path / "data", rename=names).records == rawlog.read(store).num_rows
+    with pytest.raises(EncodeError, match="--topic chooses"):
+        restored(store, tmp_path / "other")
+    with Ingest(str(tmp_path / "nameless")) as job:
+        job.complete(lambda: local.run(job, open_tree(SAMPLES / "replay")))
+    with pytest.raises(OptionError, match="without a topic or partition are left out; with --topic"):
+        restored(tmp_path / "nameless", tmp_path / "other")
+
+
+def test_topics_of_other_systems_in_a_lake_are_told(tmp_path: Path) -> None:
+    store = store_path("store-small")
+    with Ingest(str(tmp_path / "lake")) as job:
+        job.complete(lambda: local.run(job, open_tree([KAFKA / "codec-none-0", store])))
+    account = restored(tmp_path / "lake", tmp_path / "data")
+    [note] = [note for note in account.notes if "other systems" in note]
+    assert all(name in note for name in set(rawlog.read(store, columns=["topic"])["topic"].to_pylist()))
+    assert records(tmp_path / "data")["topic"].unique().to_pylist() == ["codec-none"]
+
+
 def test_parquet_files_in_any_order_are_restored_in_order(tmp_path: Path) -> None:
     rows = rawlog.read(KAFKA, topic=["codec-*", "segments-*"])
     (tmp_path / "files").mkdir()
@@ -278,6 +308,7 @@ def test_what_the_source_does_not_have_is_told(tmp_path: Path) -> None:
     assert account.missing == ["codec-none-1"]
     assert not account.is_whole
     assert any("unheard-of-0 is left out" in note for note in account.notes)
+    assert any("the quorum of the source was a dynamic one" in note for note in account.notes)
     topics = {
         row["topic"]: row["partitions"] for row in rawlog.read(tmp_path / "data", table="kraft.topics").to_pylist()
     }

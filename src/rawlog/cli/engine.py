@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -27,6 +28,8 @@ O = TypeVar("O", bound="Outcome")  # noqa: E741
 PATIENCE = 0.3
 #: From so many bytes on, Spark is worth its start.
 LARGE = 8 << 30
+#: What spark-submit sets for the driver that it starts: Spark is there already.
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 def spark(function: F) -> F:
@@ -80,7 +83,8 @@ def choose(given: dict[str, Any], size: int) -> None:
     """Settle the engine of a job over `size` bytes where the options leave it open; `check` them."""
     if given["engine"] is None:
         asked = given["master"] or given["conf"]
-        given["engine"] = "spark" if asked or (size >= LARGE and not given["threads"]) else "local"
+        worth = size >= LARGE or SUBMITTED in os.environ
+        given["engine"] = "spark" if asked or (worth and not given["threads"]) else "local"
     check(given)
 
 
@@ -97,7 +101,8 @@ def start(given: dict[str, Any], *, bare: bool = False, brief: bool = False) -> 
 
     A `bare` one has nothing of ours registered yet; a `brief` one is for little work.
     """
-    from rawlog.spark import register, session
+    from rawlog.spark import register
+    from rawlog.spark.session import session
 
     conf = settings(given["conf"])
     with waiting("starting Spark"):

@@ -40,6 +40,9 @@ def _answer(run: Callable[[], Any]) -> int:
     except click.exceptions.Abort:
         flush()
         return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
     except click.UsageError as error:
         flush()
         context = error.ctx

@@ -14,8 +14,9 @@ from click.testing import CliRunner, Result
 import rawlog
 from rawlog.cli import cli
 from rawlog.errors import DataError, OptionError
-from rawlog.formats.kafka import FAMILY, works
+from rawlog.formats.kafka import FAMILY
 from rawlog.formats.kafka.compact import Settings, compact_partition
+from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.partition_writer import segment_name
 from tests.golden_data import kafka_cases
 from tests.reference import cleaner, kafka
@@ -308,9 +309,9 @@ def test_options_that_cannot_be_are_refused() -> None:
             Settings.told(options)
     with pytest.raises(OptionError, match="did you mean delete_retention_ms"):
         Settings.told({"delete.retention": "1"})
-    assert set(FAMILY.work_options["compact"]) == set(works.COMPACT)
-    assert set(FAMILY.work_options["repair"]) == set(works.REPAIR)
-    assert set(FAMILY.work_options["rebuild"]) == set(works.LIMITS)
+    assert set(FAMILY.works["compact"].options) == {*Settings.__dataclass_fields__, "topic"}
+    assert set(FAMILY.works["rebuild"].options) == {*Limits.__dataclass_fields__}
+    assert set(FAMILY.works["repair"].options) == {*Limits.__dataclass_fields__, "policy", "quarantine", "dry_run"}
 
 
 def run(*words: object) -> Result:

@@ -17,7 +17,7 @@ from rawlog.errors import DataError, OptionError
 from rawlog.formats.kafka.rebuild import rebuild_partition
 from rawlog.formats.kafka.repair import repair_partition
 from rawlog.tables import RECORDS
-from tests.golden_data import KafkaCase, kafka_cases
+from tests.golden_data import KafkaCase, golden_path, kafka_cases
 from tests.reference import kafka
 
 CASES = [
@@ -261,3 +261,25 @@ def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
     assert (tmp_path / "again" / "t-0" / f"{0:020d}.log").read_bytes() == b"".join(batches)
     assert not report.lost
     assert [one.action for one in report.ranges].count("changed") == 2
+
+
+def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: Path) -> None:
+    """The offsets that were lost between two segments were told as a segment that is gone, before the repair and after it."""
+    source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
+    names = sorted(path.name for path in source.glob("*.log"))
+    assert len(names) > 4
+    for number, harm in enumerate(("emptied", "cut", "begins late", "gone")):
+        folder, target, again = (tmp_path / f"{number}-{name}" / "segments-by-size-0" for name in "abc")
+        shutil.copytree(source, folder)
+        log = folder / names[2]
+        data = log.read_bytes()
+        if harm == "gone":
+            log.unlink()
+        else:
+            log.write_bytes({"emptied": b"", "cut": data[: len(data) // 2], "begins late": b"\1" * 9 + data[9:]}[harm])
+        repair_partition(rawlog.open(folder).files, target)
+        assert rawlog.verify(target).verdict == "clean", harm
+        key = ["offset", "value"]
+        assert rawlog.read(target, columns=key).equals(rawlog.read(folder, columns=key, errors="skip"))
+        assert repair_partition(rawlog.open(target).files, again).is_whole
+        assert logs(again) == logs(target)

@@ -187,6 +187,20 @@ def test_files_that_do_not_hold_are_not_believed(pattern: str, harm: object, tmp
     assert committed(folder) == before == list(consume(folder, 0))
 
 
+def test_one_transaction_index_of_several_may_be_lost(tmp_path: Path) -> None:
+    """A segment without aborts has none; that its aborts were only not listed, the log tells."""
+    make_log(tmp_path / "source" / "orders-0", 1)
+    folder = tmp_path / "orders-0"
+    rebuild_partition(rawlog.open(tmp_path / "source" / "orders-0").files, folder)
+    before = committed(folder)
+    indexes = sorted(path for path in folder.glob("*.txnindex") if path.stat().st_size)
+    assert len(indexes) > 1
+    indexes[0].unlink()
+    assert both(folder)[0] is None
+    assert committed(folder) == before
+    assert "kafka.txnindex.mismatch" in {one.code for one in rawlog.verify(folder)}
+
+
 def test_a_snapshot_beyond_the_end_of_the_log_is_not_believed(tmp_path: Path) -> None:
     """A log that lost its tail: what the snapshot says of the end is no longer so."""
     make_log(tmp_path / "source" / "orders-0", 2)

@@ -64,5 +64,11 @@ def run(paths: tuple[str, ...], given: dict[str, Any], limit: int | None = None)
 @options.output
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:
-    """Print the rows of a table of PATHs: files, directories, globs or URLs."""
+    """Print the rows of a table of PATHs: files, directories, globs or URLs.
+
+    \b
+    rawlog cat kafka-logs/ --topic 'orders*' --since -2h
+    rawlog cat kafka-logs/orders-0 -o -10 --format '%p@%o %k %v\\n'
+    rawlog cat s3://backup/store --table rocketmq.messages --where "tags = 'paid'" --json
+    """
     ctx.exit(run(paths, given))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from rawlog.cli import mending
@@ -27,8 +29,7 @@ def command(
     now: str | None,
     memory: int | None,
     roll: bool,
-    force: bool,
-    as_json: bool,
+    **given: Any,
 ) -> None:
     """Copy SRC to DST without what the real system's own compaction would drop. SRC is never touched.
 
@@ -41,4 +42,4 @@ def command(
         memory=None if memory is None else str(memory),
         roll="true" if roll else None,
     )
-    mending.run(ctx, "compact", source, target, chosen, as_json=as_json, force=force)
+    mending.run(ctx, "compact", source, target, chosen, given)

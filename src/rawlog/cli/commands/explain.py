@@ -48,6 +48,10 @@ def command(
 
     Without --at, --offset or --number: the file's header and its first frame. PATH may be the directory of a partition where --offset
     tells which of its files is meant.
+
+    \b
+    rawlog explain orders-0/00000000000000000000.log --at 1204
+    rawlog explain orders-0/ --offset 42 --html batch.html
     """
     from rawlog.errors import AccessError, OptionError
     from rawlog.tree import open_tree

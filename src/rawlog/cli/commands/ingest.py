@@ -212,8 +212,9 @@ def _show(outcome: Ingested, catalog: str | None) -> None:
     else:
         output.line(f"nothing new: {_some(outcome.unchanged, 'file')} as before")
     output.line(f"lake: {printable(outcome.lake)}")
-    question = "SELECT * FROM findings"
-    output.line(f"  rawlog query '{question}' {printable(outcome.lake)}")
+    if catalog is None or catalog.endswith(".db"):
+        question = "SELECT * FROM findings"
+        output.line(f"  rawlog query '{question}' {printable(catalog or outcome.lake)}")
     if catalog is None:
         uri = f"sqlite:///{outcome.lake}/catalog.db"
         output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="{printable(uri)}")')

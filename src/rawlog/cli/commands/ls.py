@@ -40,6 +40,10 @@ def command(
     """List the files at the PATHs by system, topic and partition: offsets, times, counts and state.
 
     Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown.
+
+    \b
+    rawlog ls kafka-logs/ --topic 'orders*'
+    rawlog ls /var/rocketmq/store --all --json
     """
     from rawlog.cli.progress import Progress
     from rawlog.inspection import file_row

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from rawlog.cli import mending
@@ -10,8 +12,8 @@ from rawlog.cli import mending
 @click.command(epilog="Exit codes: 0 done; 1 damage found; 2 wrong usage; 3 cannot be read or written.")
 @mending.arguments
 @click.pass_context
-def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], force: bool, as_json: bool) -> None:
+def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], **given: Any) -> None:
     """Copy SRC to DST with every derived file made anew from the data: indexes, producer snapshots and epochs; consume queues
     and key index; index segments and blooms. SRC is never touched, DST must not be there yet. Damaged data is for `repair`.
     """
-    mending.run(ctx, "rebuild", source, target, mending.told(own), as_json=as_json, force=force)
+    mending.run(ctx, "rebuild", source, target, mending.told(own), given)

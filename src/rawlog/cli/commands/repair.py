@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from rawlog.cli import mending
@@ -34,12 +36,11 @@ def command(
     dry_run: bool,
     quarantine: str | None,
     move: bool,
-    force: bool,
-    as_json: bool,
+    **given: Any,
 ) -> None:
     """Copy SRC to DST with all that is sound in it, so that the real system opens it; every loss is told with its place.
 
     SRC is never touched, DST must not be there yet. What is derived from the data is made anew.
     """
     chosen = mending.told(own, policy=policy, quarantine=quarantine, move="true" if move else None)
-    mending.run(ctx, "repair", source, target, chosen, as_json=as_json, force=force, dry_run=dry_run)
+    mending.run(ctx, "repair", source, target, chosen, given, dry_run=dry_run)

@@ -60,7 +60,10 @@ class Session:
         return True
 
     def _interruptible(self, work: Callable[[], int]) -> int:
-        """Run in a thread, so that Ctrl-C reaches this one and cancels what runs there. OptionError if it did."""
+        """Run in a thread, so that Ctrl-C reaches this one and cancels what runs there. OptionError if it did.
+
+        It may have come before there was anything to cancel: that is done again until the work has ended.
+        """
         self._stop.clear()
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(work)
@@ -69,6 +72,7 @@ class Session:
                     wait([running], 0.2)
                 except KeyboardInterrupt:
                     self._stop.set()
+                if self._stop.is_set():
                     self.engine.cancel()
         if self._stop.is_set():
             raise OptionError("cancelled")

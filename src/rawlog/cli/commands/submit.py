@@ -26,7 +26,7 @@ from rawlog.cli import main
 
 main()
 """
-VERBS = ("query", "sql", "ingest", "verify", "convert", "compact", "rebuild", "restore", "diff", "report")
+VERBS = ("query", "sql", "ingest", "verify", "convert", "compact", "rebuild", "repair", "restore", "diff", "report")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

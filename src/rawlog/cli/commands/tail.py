@@ -24,7 +24,9 @@ INTERVAL = 0.25
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on as rows are added, in growing and in new files; Ctrl-C ends it."
 )
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="With -f: end after so many rows in all.")
+@click.option(
+    "--limit", type=click.IntRange(0), metavar="N", help="The same as -n; with -f: end after so many rows in all."
+)
 @options.paths
 @options.table
 @options.selection(limit=False)
@@ -36,6 +38,10 @@ def command(
     """Print the last rows: those that `rawlog cat` with the same options prints last. Earlier ones are not decoded.
 
     The last rows of each partition: -o -N. The options are told by `rawlog cat --help`.
+
+    \b
+    rawlog tail kafka-logs/orders-0 -n 5 --json
+    rawlog tail -f kafka-logs/ --topic orders --format '%o %v\\n'
     """
     from rawlog import registry
     from rawlog.cli.following import Follower, is_framed, last_rows
@@ -49,7 +55,8 @@ def command(
     if follow and selection.isolation == "read_committed":
         raise OptionError("tail -f shows records before their transaction ends: it cannot be read_committed")
     if limit is not None and not follow:
-        raise OptionError("--limit goes with -f; -n is the number of last rows")
+        told = ctx.get_parameter_source("count") is not click.core.ParameterSource.DEFAULT
+        count, limit = (min(count, limit) if told else limit), None
     printer = output.printer(given, table)
     if printer.columns is not None:
         selection = selection.replace(columns=printer.columns)

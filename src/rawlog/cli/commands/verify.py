@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import options, output
+from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE
 from rawlog.text import printable
 
@@ -39,7 +39,7 @@ CANNOT_BE_READ = "rawlog.file.unreadable"
     metavar="OTHER",
     help="Also hold partitions and stores against their replicas at OTHER, which is not checked by itself.",
 )
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads to use.  [default: one a core]")
+@engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(
@@ -50,10 +50,15 @@ def command(
     rule: tuple[str, ...],
     skip: tuple[str, ...],
     against: str | None,
-    threads: int | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
-    """Check every file at the PATHs, and files against one another. Damage is a finding; nothing is changed."""
+    """Check every file at the PATHs, and files against one another. Damage is a finding; nothing is changed.
+
+    \b
+    rawlog verify kafka-logs/
+    rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json
+    """
     from rawlog.inspection import Chosen
 
     chosen = Chosen(rule, skip).check()
@@ -64,9 +69,7 @@ def command(
     if not paths:
         raise click.UsageError("Missing argument 'PATH...'.", ctx)
 
-    from rawlog.cli.progress import Progress
     from rawlog.cli.reading import Reading
-    from rawlog.engines import local
     from rawlog.jobs.verify import Verify
 
     reading = Reading(paths, as_format)
@@ -75,15 +78,9 @@ def command(
     if other is not None:
         other.refuse()
         reading.code = reading.code or other.code
-    total = sum(file.size for file in reading.tree)
-    with Progress("verifying", total) as progress:
-        outcome = local.run(
-            Verify(chosen, None if other is None else other.tree),
-            reading.tree,
-            threads=threads,
-            progress=lambda state: progress.at(total * state.size // max(1, state.total_size)),
-        )
-    findings = outcome.findings
+    engine.choose(given, sum(file.size for file in reading.tree))
+    job = Verify(chosen, None if other is None else other.tree)
+    findings = engine.run(given, "verifying", job, reading.tree).findings
     if as_json:
         output.json_rows(finding.as_row() for finding in findings)
         output.json_line(findings.summary())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.format import Deferred, Family, Format
+from rawlog.format import Deferred, Family, Format, Work
 from rawlog.formats.ambry import layouts, paths
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS, INDEX, MESSAGES
 from rawlog.layout import Layout
@@ -44,6 +44,7 @@ LOG = Format(
     match=paths.is_log,
     sniff=paths.sniff_log,
     begin=paths.begin,
+    by_position=True,
     scan=Deferred(_READER, "scan"),
     decode=Deferred(_READER, "decode"),
     spans=Deferred(_READER, "spans"),
@@ -111,16 +112,20 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
     )
 
 
+def _work(verb: str, *options: str) -> Work:
+    """A verb over stores."""
+    do, cut = Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store"), Deferred("rawlog.formats.ambry.store", "cut")
+    return Work(do=do, cut=cut, options=options)
+
+
 FAMILY = Family(
     name="ambry",
     options=("now",),
     works={
-        verb: Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store") for verb in ("rebuild", "repair", "compact")
-    },
-    work_options={
-        "rebuild": ("max_entries", "probability"),
-        "repair": ("max_entries", "probability", "capacity", "dry_run"),
-        "compact": (
+        "rebuild": _work("rebuild", "max_entries", "probability"),
+        "repair": _work("repair", "max_entries", "probability", "capacity", "dry_run"),
+        "compact": _work(
+            "compact",
             "filter",
             "segments",
             "now",

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from rawlog.errors import CorruptError, DataError, OptionError
+from rawlog.errors import CorruptError, DataError, OptionError, UnknownFormatError
 from rawlog.format import File
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.content import Metadata, open_envelope, parse_metadata
@@ -64,7 +64,10 @@ def extract_blobs(files: Sequence[File], target: str, options: Mapping[str, str]
     if naming not in NAMES:
         raise OptionError(f"names {naming!r}: {' or '.join(NAMES)} expected")
     known: dict[bytes, Blob] = {}
-    for store in stores(files):
+    found = stores(files)
+    if not found:
+        raise UnknownFormatError("no Ambry store in what was given")
+    for store in found:
         known |= _blobs(store, now_of(options))
     if not known:
         raise OptionError("no blob with content in what was given")

@@ -57,10 +57,11 @@ def copy_file(path: str, target: Path) -> None:
 
 def copy_messages(store: Store, catalog: Catalog, rows: NDArray[np.int64], out: BinaryIO) -> None:
     """Write messages one behind the other; those that stand side by side in their segment are copied at once."""
+    if not rows.size:
+        return
     ends = catalog.offset[rows] + catalog.size[rows]
     begins = np.ones(rows.size, np.bool_)
-    if rows.size:
-        begins[1:] = (np.diff(catalog.segment[rows]) != 0) | (catalog.offset[rows][1:] != ends[:-1])
+    begins[1:] = (np.diff(catalog.segment[rows]) != 0) | (catalog.offset[rows][1:] != ends[:-1])
     firsts = np.flatnonzero(begins)
     lasts = np.append(firsts[1:], rows.size) - 1
     spans = zip(

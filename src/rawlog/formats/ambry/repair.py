@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.format import File
+from rawlog.format import File, Origin
 from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER
@@ -158,7 +158,7 @@ def _read(file: File, number: int, look: _Look) -> None:
         first = SEGMENT_HEADER.size if has_header or numbered else 0
         if numbered and not has_header:
             look.dropped.append((number, 0, f"{name}: byte 0: damaged segment header written anew"))
-        for frames in walk(file, LOG, start=min(first, source.size), errors="skip", source=_Headless(source)):
+        for frames in walk(file, LOG, origin=Origin(min(first, source.size)), errors="skip", source=source):
             if reached is not None and frames.base > reached:
                 lost = f"{name}: byte {reached:,}: {frames.base - reached:,} damaged bytes"
                 look.dropped.append((number, reached, lost))
@@ -185,18 +185,3 @@ def _moved(look: _Look, headers: list[int]) -> Catalog:
         sizes = catalog.size[rows]
         catalog.offset[rows] = np.cumsum(sizes) - sizes + size
     return catalog
-
-
-class _Headless(Source):
-    """A source whose segment header is not looked at: where messages begin is known, and the header may be damaged."""
-
-    def __init__(self, source: Source) -> None:
-        self._inner = source
-        self.path, self.size = source.path, source.size
-        self._fd = self._file = None
-
-    def read(self, position: int, size: int) -> bytes:
-        return b"\0\1" if position == 0 else self._inner.read(position, size)
-
-    def read_into(self, position: int, target: memoryview) -> int:
-        return self._inner.read_into(position, target)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.errors import DataError, RawlogError
-from rawlog.format import File
+from rawlog.errors import DataError, OptionError, RawlogError
+from rawlog.format import File, Unit, units_of
 from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.index import IndexFile, read_index
 from rawlog.formats.ambry.keys import Identities
@@ -188,6 +188,19 @@ def stores(files: Sequence[File]) -> list[Store]:
     for store in found.values():
         store.logs.sort(key=lambda file: _segment(file).order)
     return list(found.values())
+
+
+def cut(files: Sequence[File], options: Mapping[str, str], at_once: int) -> list[Unit]:
+    """A unit for each store that has a log. OptionError if there is none."""
+    logs = {store.folder for store in stores(files) if store.logs}
+    if not logs:
+        raise OptionError("no Ambry store with a log is here")
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        folder = file.path if file.place.group is None else file.place.group
+        if folder in logs:
+            groups.setdefault(folder, []).append(file)
+    return units_of(groups, options)
 
 
 def open_store(path: str) -> Store:

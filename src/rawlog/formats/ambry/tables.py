@@ -42,8 +42,7 @@ MESSAGES = Table(
     Column("content", "binary", "as stored"),
     Column("hard_deleted", "boolean", "zeroed in place after a delete, as far as that can be told"),
     Column("new_expiry", "bigint", "of a TTL_UPDATE, milliseconds; -1 never"),
-    about="one row a message of a log segment",
-    offsets=("position", "position"),
+    about="one row a message of a log segment",  # its offset in the whole log is told by `records`
     times=("operation_timestamp", "operation_timestamp"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.format import Deferred, Family, Format, Shares
+from rawlog.format import Deferred, Family, Format, Shares, Work
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.layouts import (
     BATCH,
@@ -141,6 +141,15 @@ def _text(kind: str, title: str, name: str) -> Format:
     )
 
 
+def _work(verb: str, *options: str, cut: str = "cut", aside: str | None = None) -> Work:
+    """A verb over partitions."""
+    made = {
+        name: Deferred("rawlog.formats.kafka.works", what)
+        for name, what in (("do", verb), ("cut", cut), ("join", "join"))
+    }
+    return Work(options=options, aside=aside, **made)
+
+
 _LIMITS = ("segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes")
 
 FAMILY = Family(
@@ -156,11 +165,11 @@ FAMILY = Family(
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
     settle=Deferred("rawlog.formats.kafka.startup", "settle"),
-    works={verb: Deferred("rawlog.formats.kafka.works", verb) for verb in ("rebuild", "repair", "compact")},
-    work_options={
-        "rebuild": _LIMITS,
-        "repair": (*_LIMITS, "policy", "quarantine", "dry_run"),
-        "compact": (
+    works={
+        "rebuild": _work("rebuild", *_LIMITS),
+        "repair": _work("repair", *_LIMITS, "policy", "quarantine", "dry_run", aside="quarantine"),
+        "compact": _work(
+            "compact",
             "delete_retention_ms",
             "min_compaction_lag_ms",
             "segment_bytes",
@@ -172,6 +181,7 @@ FAMILY = Family(
             "first_dirty",
             "roll",
             "topic",
+            cut="cut_compaction",
         ),
     },
     group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),

@@ -25,7 +25,7 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.formats.kafka.meanings import MASK
 from rawlog.formats.kafka.message_nodes import hides, message_nodes, try_nodes
-from rawlog.formats.kafka.messages import KEYED, control_codec, frame_head, framed_types, key_types
+from rawlog.formats.kafka.messages import KEYED, control_codec, frame_head, framed_types, key_types, value_codec
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kafka.schema import Schema
@@ -265,7 +265,10 @@ class _Records:
             return []
         schema = self.key_schemas[name == "value"]
         try:
-            nodes = message_nodes(codec(schema, number), self.data, position + 2, position + size, self.base)
+            found = codec(schema, number)
+            if name == "value":
+                found, _ = value_codec(schema, number, bytes(self.data[position : position + size]))
+            nodes = message_nodes(found, self.data, position + 2, position + size, self.base)
         except DataError:
             return []
         kind = "key type" if name == "key" else "version"

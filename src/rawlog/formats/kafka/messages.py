@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,14 @@ from rawlog.formats.kafka.codec import Codec, Message, codec, read_uvarint, writ
 from rawlog.formats.kafka.schema import Schema, document, schemas
 
 FRAME_VERSION = 1
+#: Fields of share groups that 4.1 added or widened without a new version, and what they were in 4.0: a type, or nothing. Authority: the
+#: generated classes of 4.0.1, and the directory of a real one.
+_EARLY_FIELDS: dict[str, dict[str, str | None]] = {
+    "ShareGroupMetadataValue": {"metadataHash": None},
+    "ShareGroupStatePartitionMetadataValue": {"initializingTopics": None},
+    "ShareSnapshotValue": {"snapshotEpoch": "uint16", "createTimestamp": None, "writeTimestamp": None},
+    "ShareUpdateValue": {"snapshotEpoch": "uint16"},
+}
 _INT16 = struct.Struct(">h")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -219,6 +227,28 @@ def key_types(topic: str) -> dict[int, tuple[Schema, Schema]]:
     return found
 
 
+@lru_cache(maxsize=8)
+def _early(schema: Schema) -> Schema | None:
+    """A value as the early access release wrote it under the same version number; None if that was the same."""
+    if schema.name not in _EARLY_FIELDS:
+        return None
+    then = {one.name: _EARLY_FIELDS[schema.name].get(one.name, one.type) for one in schema.fields}
+    kept = ((one, then[one.name]) for one in schema.fields)
+    return replace(schema, fields=tuple(replace(one, type=type) for one, type in kept if type is not None))
+
+
+def value_codec(schema: Schema, version: int, value: bytes) -> tuple[Codec, Message]:
+    """The codec that a value of an internal topic was written with, and what it says. DataError if it is none."""
+    found = codec(schema, version)
+    try:
+        return found, found.decode_all(value, _INT16.size)
+    except (CorruptError, TruncatedError):
+        if (early := _early(schema)) is None:
+            raise
+    found = codec(early, version)
+    return found, found.decode_all(value, _INT16.size)
+
+
 def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
     """A record of `__consumer_offsets`, `__transaction_state` or `__share_group_state`. DataError if it is none."""
     if key is None or len(key) < _INT16.size:
@@ -235,9 +265,8 @@ def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
     if len(value) < _INT16.size:
         raise TruncatedError("a value without a version")
     version = _INT16.unpack_from(value)[0]
-    value_codec = codec(value_schema, version)
-    message = value_codec.decode_all(value, _INT16.size)
-    return Keyed(number, name, key_message, key_codec, version, message, value_codec)
+    found, message = value_codec(value_schema, version, value)
+    return Keyed(number, name, key_message, key_codec, version, message, found)
 
 
 def encode_keyed(record: Keyed) -> tuple[bytes, bytes | None]:

@@ -23,6 +23,7 @@ from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2
 from rawlog.formats.kafka.paths import directory_place
 from rawlog.frames import Frames
+from rawlog.storage import sync_directory
 
 EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"
 
@@ -196,15 +197,6 @@ def _synced(file: BinaryIO) -> None:
         file.close()
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory last."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 # Directories that appear when they are whole ---------------------------------------------------------------------
 
 
@@ -300,6 +292,5 @@ __all__ = [
     "refuse_existing",
     "segment_name",
     "staged",
-    "sync_directory",
     "topic_id_in",
 ]

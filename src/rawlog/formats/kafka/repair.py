@@ -28,6 +28,7 @@ from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.quarantine import Quarantine
 from rawlog.formats.kafka.rebuild import keep_beside, keep_times, segments_of
 from rawlog.formats.kafka.salvage import HUGE, Chosen, Found, choose, find_sound, patched
+from rawlog.formats.kafka.survey import survey
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -36,6 +37,7 @@ from rawlog.tables import RECORDS
 
 POLICIES = ("salvage", "broker", "strict")
 PADDING = "zeros of preallocation"
+MOST = (1 << 31) - 1  # how far an offset may lie behind its segment's base
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def repair_partition(
 def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None) -> None:
     bases = [one.place.start_offset or 0 for one in segments]
     ended = False
-    mend = _Mend(writer, report, aside)
+    mend = _Mend(writer, report, aside, segments)
     try:
         for number, segment in enumerate(segments):
             if ended:
@@ -158,8 +160,11 @@ def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: 
 class _Mend:
     """A partition on its way, segment by segment."""
 
-    def __init__(self, writer: PartitionWriter, report: Report, aside: Quarantine | None) -> None:
-        self.writer, self.report, self.aside = writer, report, aside
+    def __init__(
+        self, writer: PartitionWriter, report: Report, aside: Quarantine | None, files: Sequence[File]
+    ) -> None:
+        self.writer, self.report, self.aside, self.files = writer, report, aside, files
+        self._gaps: set[str] | None = None
         self.epoch = -1
         self.damage: list[tuple[int, int | None]] = []
 
@@ -179,10 +184,25 @@ class _Mend:
         if is_last and not chosen.order:
             self._hold_end(file, first)
         if chosen.order or is_last:
-            self.writer.begin(first)
+            self.writer.begin(self._base(file, found, first))
         self._write(file, data, found, chosen)
         self._losses(found, chosen, first, stop)
         return False
+
+    def _base(self, file: File, found: Found, first: int) -> int:
+        """Where a segment begins: with the offsets that were lost before it, or whoever looks misses a segment."""
+        end = self.writer.end_offset
+        if not self.writer.batches or end >= first:
+            return first
+        lost = any(last == first - 1 for _, last in self.damage) or file.path in self._missing_before()
+        fits = not len(found.head) or int(found.head["last_offset"].max()) - end <= MOST
+        return end if lost and fits else first
+
+    def _missing_before(self) -> set[str]:
+        """The segments of the source before which one is gone."""
+        if self._gaps is None:
+            self._gaps = {str(mark.path) for mark in survey(self.files).get("gap", ())}
+        return self._gaps
 
     def _cut(self, file: File, data: Bytes, found: Found, first: int, stop: int) -> bool:
         """As a broker: everything up to the first hole, and nothing behind it."""
@@ -191,7 +211,7 @@ class _Mend:
         count = int(np.searchsorted(found.starts, end))
         base, last_offset = found.head["base_offset"][:count], found.head["last_offset"][:count]
         # Such a log a broker does not start on at all.
-        wrong = (base < first) | (last_offset - first > (1 << 31) - 1) | (last_offset >= stop)
+        wrong = (base < first) | (last_offset - first > MOST) | (last_offset >= stop)
         wrong[1:] |= base[1:] <= last_offset[:-1]
         if wrong.any():
             count = int(np.argmax(wrong))

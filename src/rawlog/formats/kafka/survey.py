@@ -101,7 +101,8 @@ class _Survey:
         for index in jumps.tolist():
             message = f"offsets {int(before[index]) + 1} to {int(base[index]) - 1} are missing"
             place = {"position": int(frames.positions[index]), "offset": int(before[index]) + 1, "path": file.path}
-            if index == 0 and frames.base == 0:
+            # A segment's name is a lower bound: what is missing behind it was taken out of a segment that is there.
+            if index == 0 and frames.base == 0 and before[index] + 1 < (file.place.start_offset or 0):
                 self.gaps.append(Mark(message, **place))  # type: ignore[arg-type]
             else:
                 self.compacted = True

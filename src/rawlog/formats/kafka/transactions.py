@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from rawlog.errors import CorruptError, RawlogError
 from rawlog.format import File
 from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.layouts import SNAPSHOT_ENTRY, TXN_INDEX_ENTRY, Attributes
+from rawlog.formats.kafka.layouts import SNAPSHOT_ENTRY, TXN_INDEX_ENTRY, Attributes, ControlType
 from rawlog.formats.kafka.log import only
-from rawlog.formats.kafka.producers import Aborted, Producer, Producers
+from rawlog.formats.kafka.producers import Aborted, Producer, Producers, read_marker
 from rawlog.formats.kafka.seek import seek
 from rawlog.status import Status
 
@@ -107,7 +107,8 @@ def _transactions(state: Producers, aborted: Iterable[Aborted]) -> Transactions:
 def _indexed(group: tuple[File, ...]) -> Transactions | None:
     """The same without reading the log up to the newest snapshot; None where the files beside it do not tell everything.
 
-    A segment without abort has no transaction index, so that none at all may as well mean that they were not kept.
+    A segment without abort has no transaction index, so that none at all may as well mean that they were not kept; where some are there,
+    a segment without one is looked through for a marker of an abort.
     """
     kept = {kind: _by_offset(group, f"kafka.{kind}") for kind in ("log", "index", "txnindex", "snapshot")}
     logs = kept["log"]
@@ -120,6 +121,8 @@ def _indexed(group: tuple[File, ...]) -> Transactions | None:
     except RawlogError:
         return None
     if any(first >= newest for first in state.open_transactions().values()):
+        return None
+    if any(_has_abort(file, newest) for base, file in logs.items() if base not in kept["txnindex"]):
         return None
     end = _replay(state, logs[max(logs)], group, newest)
     return _transactions(state, [*aborted, *state.aborted]) if end >= newest else None
@@ -163,6 +166,20 @@ def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterato
                 before = entry.last_offset
                 if entry.last_offset < end:
                     yield entry
+
+
+def _has_abort(segment: File, end: int) -> bool:
+    """Whether a segment holds the marker of an abort in front of an offset."""
+    from rawlog.formats.kafka import LOG
+    from rawlog.walk import walk
+
+    for frames in walk(segment, LOG, errors="skip"):
+        head = heads(frames)
+        markers = head.sound & head.has(Attributes.CONTROL) & head.has(Attributes.TRANSACTIONAL)
+        for index in np.flatnonzero(markers & (head["base_offset"] < end)).tolist():
+            if read_marker(frames, index)[0] == ControlType.ABORT:
+                return True
+    return False
 
 
 def _replay(state: Producers, active: File, group: Sequence[File], start: int) -> int:

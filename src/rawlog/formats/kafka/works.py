@@ -1,131 +1,69 @@
-"""The verbs that write partition directories anew, for one partition or a whole log directory of them."""
+"""The verbs that write partition directories anew: a unit is a partition, and a log directory of them has files of its own."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from rawlog.account import Account
-from rawlog.errors import OptionError, UnknownFormatError, unknown
-from rawlog.format import File
+from rawlog.account import Account, Several
+from rawlog.errors import OptionError, UnknownFormatError
+from rawlog.format import File, Unit
 from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in, write
 from rawlog.formats.kafka.compact import FLAGS, SMALLEST_MEMORY, Settings, compact_partition
 from rawlog.formats.kafka.compact import Report as Compacted
-from rawlog.formats.kafka.derived import Limits
+from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.log import scan
 from rawlog.formats.kafka.paths import METADATA_TOPIC, OFFSET_CHECKPOINTS, split
 from rawlog.formats.kafka.rebuild import rebuild_partition
 from rawlog.formats.kafka.repair import repair_partition
-from rawlog.storage import Source, new_directory
+from rawlog.kernels import byte_view
+from rawlog.storage import Source, exists
 
-Work = Callable[[Sequence[File], str], Any]
-IDENTITY = "meta.properties"
+#: What a log directory says of itself, beside what it says of its partitions.
+BOOTSTRAP = "bootstrap.checkpoint"
+SURROUNDINGS = ("meta.properties", BOOTSTRAP)
 
 
 @dataclass(slots=True)
-class Partitions(Account):
-    """What came of every partition, by the name of its directory."""
-
-    partitions: dict[str, Account] = field(default_factory=dict)
+class Partitions(Several):
+    """What came of every partition, by the name of its directory; `notes` tell what of the directory around them was lost."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was lost in any of them."""
-        return all(one.is_whole for one in self.partitions.values())
+        """Whether nothing was lost."""
+        return not self.notes and all(one.is_whole for one in self.parts.values())
 
     def as_json(self) -> dict[str, Any]:
         """Each partition's own account."""
-        told = {name: one.as_json() for name, one in self.partitions.items()}
-        return {"partitions": told, "is_whole": self.is_whole}
+        told = {name: one.as_json() for name, one in self.parts.items()}
+        return {"partitions": told, "notes": self.notes, "is_whole": self.is_whole}
 
     def lines(self) -> list[str]:
-        """Each partition's own account, under its name."""
-        return [
-            text for name, one in self.partitions.items() for text in (name, *(f"  {line}" for line in one.lines()))
-        ]
+        """Each partition's own account, then the notes."""
+        return [*Several.lines(self), *self.notes]
 
 
-def _groups(files: Sequence[File]) -> dict[str, list[File]]:
-    """The files of every partition directory that a broker would load, by its path."""
-    groups: dict[str, list[File]] = {}
-    for file in files:
-        if file.place.group is not None:
-            groups.setdefault(file.place.group, []).append(file)
-    return {
-        folder: group
-        for folder, group in sorted(groups.items())
-        if any(file.format == "kafka.log" and file.place.state is None for file in group)
-    }
+# One partition -----------------------------------------------------------------------------------------------------
 
 
-def _each(groups: Mapping[str, Sequence[File]], target: str, work: Work, *, threads: int, writes: bool) -> Partitions:
-    """Do a work for every partition directory: into `target` itself if there is one, else below it by name, all of them or none."""
-    if not groups:
-        raise UnknownFormatError("no partition directory is here")
-    if len(groups) == 1 or not writes:
-        return Partitions(
-            partitions={
-                split(folder)[1]: work(group, target if len(groups) == 1 else f"{target}/{split(folder)[1]}")
-                for folder, group in groups.items()
-            }
-        )
-    account = Partitions()
-    with new_directory(target) as stage, ThreadPoolExecutor(threads) as pool:
-        names = [split(folder)[1] for folder in groups]
-        if len(set(names)) < len(names):
-            raise OptionError("partitions of the same name are here; name the log directory of one of them")
-        done = [pool.submit(work, group, f"{stage}/{name}") for name, group in zip(names, groups.values(), strict=True)]
-        for name, future in zip(names, done, strict=True):
-            made = future.result()
-            made.target = f"{target}/{name}"
-            account.partitions[name] = made
-        _keep_directory(groups, account.partitions, stage)
-    return account
+def rebuild(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
+    """A partition with its derived files anew."""
+    return rebuild_partition(files, target, options)
 
 
-def _keep_directory(groups: Mapping[str, Sequence[File]], done: Mapping[str, Any], stage: Path) -> None:
-    """Carry over what a log directory says of itself and of its partitions, as far as it is still true.
-
-    The mark of a clean stop is left out: a broker then looks at everything once. A log start behind the end would delete the log.
-    """
-    folders = {split(folder)[0] for folder in groups}
-    if len(folders) != 1:
-        return
-    folder = folders.pop()
-    for name in OFFSET_CHECKPOINTS:
-        offsets = {}
-        for (topic, partition), offset in offsets_in(folder, name).items():
-            account = done.get(f"{topic}-{partition}")
-            if account is not None and (name != LOG_START or offset <= account.end_offset):
-                offsets[topic, partition] = min(offset, account.end_offset)
-        if name == CLEANER:
-            for directory, account in done.items():
-                topic, _, number = directory.rpartition("-")
-                if isinstance(account, Compacted) and number.isdigit():
-                    offsets[topic, int(number)] = account.first_dirty
-        if offsets:
-            (stage / name).write_bytes(write(offsets))
-    if os.path.exists(f"{folder}/{IDENTITY}"):
-        with Source(f"{folder}/{IDENTITY}") as source:
-            (stage / IDENTITY).write_bytes(source.read(0, source.size))
+def repair(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
+    """A mended partition; `policy`, `quarantine` and `dry_run` are the options of its own."""
+    rest = dict(options)
+    policy, aside, dry = rest.pop("policy", "salvage"), rest.pop("quarantine", None), _flag(rest, "dry_run")
+    return repair_partition(files, target, rest, policy=policy, quarantine=aside, dry_run=dry)
 
 
-def _threads(groups: Mapping[str, Any]) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, len(groups)))
-
-
-def _named(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Options under names with underscores; OptionError for one that is not known."""
-    named = {name.replace(".", "_").replace("-", "_"): value for name, value in options.items()}
-    for name in named:
-        if name not in known:
-            raise unknown("option of kafka", name, known)
-    return named
+def compact(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
+    """A compacted partition."""
+    return compact_partition(files, target, options)
 
 
 def _flag(options: dict[str, str], name: str) -> bool:
@@ -135,47 +73,99 @@ def _flag(options: dict[str, str], name: str) -> bool:
     return FLAGS[text.lower()]
 
 
-LIMITS = tuple(Limits.__dataclass_fields__)
-REPAIR = (*LIMITS, "policy", "quarantine", "dry_run")
-COMPACT = (*Settings.__dataclass_fields__, "topic")
+# All of them -------------------------------------------------------------------------------------------------------
 
 
-def rebuild(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
-    """Every partition's derived files anew."""
-    named, groups = _named(options, LIMITS), _groups(files)
-    return _each(
-        groups,
-        target,
-        lambda group, path: rebuild_partition(group, path, named),
-        threads=_threads(groups),
-        writes=True,
-    )
+def cut(files: Sequence[File], options: Mapping[str, str], at_once: int) -> list[Unit]:
+    """A unit for each partition directory that a broker would load. UnknownFormatError if there is none."""
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        if file.place.group is not None:
+            groups.setdefault(file.place.group, []).append(file)
+    units = [
+        Unit(split(folder)[1], tuple(group), options)
+        for folder, group in sorted(groups.items())
+        if any(file.format == "kafka.log" and file.place.state is None for file in group)
+    ]
+    return _distinct(units)
 
 
-def repair(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
-    """Every partition mended; `policy`, `quarantine` and `dry_run` are the options of its own."""
-    rest, groups = _named(options, REPAIR), _groups(files)
-    policy, aside, dry = rest.pop("policy", "salvage"), rest.pop("quarantine", None), _flag(rest, "dry_run")
-
-    def mend(group: Sequence[File], path: str) -> Account:
-        place = aside if aside is None or len(groups) == 1 else f"{aside}/{split(path)[1]}"
-        return repair_partition(group, path, rest, policy=policy, quarantine=place, dry_run=dry)
-
-    return _each(groups, target, mend, threads=_threads(groups), writes=not dry)
-
-
-def compact(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
-    """Every partition compacted, several at once, which share the memory. `topic` is a glob, or several with commas between."""
-    rest = _named(options, COMPACT)
+def cut_compaction(files: Sequence[File], options: Mapping[str, str], at_once: int) -> list[Unit]:
+    """A unit for each partition of the topics that `topic` names: a glob, or several with commas between. Those done at once share
+    the memory, and all are judged by the same time.
+    """
+    rest = dict(options)
     globs = [one for one in rest.pop("topic", "*").split(",") if one]
-    groups = {
-        folder: group
-        for folder, group in _groups(files).items()
-        if (topic := group[0].place.topic) != METADATA_TOPIC
-        and (any(fnmatchcase(topic or "", glob) for glob in globs) or globs == ["*"])
-    }
-    threads = _threads(groups)
     settings = Settings.told(rest)
-    rest["memory"] = str(max(SMALLEST_MEMORY, settings.memory // threads))
+    chosen = [file for file in files if _is_compacted(file.place.topic, globs)]
+    count = len(cut(chosen, rest, at_once))
+    rest["memory"] = str(max(SMALLEST_MEMORY, settings.memory // max(1, min(at_once, count))))
     rest["now"] = str(settings.now)
-    return _each(groups, target, lambda group, path: compact_partition(group, path, rest), threads=threads, writes=True)
+    return cut(chosen, rest, at_once)
+
+
+def _is_compacted(topic: str | None, globs: Iterable[str]) -> bool:
+    return topic != METADATA_TOPIC and any(glob == "*" or fnmatchcase(topic or "", glob) for glob in globs)
+
+
+def _distinct(units: list[Unit]) -> list[Unit]:
+    if not units:
+        raise UnknownFormatError("no partition directory is here")
+    if len({unit.name for unit in units}) < len(units):
+        raise OptionError("partitions of the same name are here; name the log directory of one of them")
+    return units
+
+
+def join(units: Sequence[Unit], accounts: Sequence[Account], folder: Path | None) -> Account:
+    """What came of all partitions; in the directory around them, what it says of itself and of them, as far as it is still true.
+
+    The mark of a clean stop is left out: a broker then looks at everything once. A log start behind the end would delete the log.
+    """
+    done: dict[str, Any] = {unit.name: account for unit, account in zip(units, accounts, strict=True)}
+    sources = {split(unit.files[0].place.group or "")[0] for unit in units}
+    notes: list[str] = []
+    if folder is not None and len(sources) == 1:
+        [source] = sources
+        _keep_checkpoints(source, done, folder)
+        notes = keep_surroundings(source, folder)
+    return Partitions(parts=done, notes=notes)
+
+
+def _keep_checkpoints(source: str, done: Mapping[str, Any], folder: Path) -> None:
+    for name in OFFSET_CHECKPOINTS:
+        offsets = {}
+        for (topic, partition), offset in offsets_in(source, name).items():
+            account = done.get(f"{topic}-{partition}")
+            if account is not None and (name != LOG_START or offset <= account.end_offset):
+                offsets[topic, partition] = min(offset, account.end_offset)
+        if name == CLEANER:
+            for directory, account in done.items():
+                topic, _, number = directory.rpartition("-")
+                if isinstance(account, Compacted) and number.isdigit():
+                    offsets[topic, int(number)] = account.first_dirty
+        if offsets:
+            (folder / name).write_bytes(write(offsets))
+
+
+def keep_surroundings(source: str, folder: Path) -> list[str]:
+    """Carry over what a log directory says of itself: whose it is, and what a new cluster would start from; a note on each that is lost.
+
+    No broker starts on damaged bootstrap records, and one that has a metadata log does without them.
+    """
+    notes = []
+    for name in SURROUNDINGS:
+        if not exists(f"{source}/{name}") or (folder / name).exists():
+            continue
+        with Source(f"{source}/{name}") as opened:
+            data = opened.read(0, opened.size)
+        if name == BOOTSTRAP and not _is_sound(data):
+            notes.append(f"{name}: damaged, left out")
+        else:
+            (folder / name).write_bytes(data)
+    return notes
+
+
+def _is_sound(data: bytes) -> bool:
+    """Whether bytes are batches with the right checksums, to the end."""
+    frames = scan(byte_view(data), 0)
+    return bool(len(frames)) and frames.reached == len(data) and bool(heads(frames).sound.all())

@@ -4,7 +4,7 @@ their records mean, and the state they add up to.
 
 from __future__ import annotations
 
-from rawlog.format import Deferred, Family, Format
+from rawlog.format import Deferred, Family, Format, Work
 from rawlog.formats.kafka.layouts import BATCH
 from rawlog.formats.kafka.paths import file_named
 from rawlog.formats.kraft import paths
@@ -39,6 +39,12 @@ QUORUM = Format(
     explain=Deferred(f"{_KAFKA}.texts", "explain_line"),
 )
 
+
+def _work(verb: str, *options: str) -> Work:
+    """A verb over a metadata directory."""
+    return Work(do=Deferred(f"{_KRAFT}.mending", verb), options=options, join=Deferred(f"{_KRAFT}.mending", "join"))
+
+
 FAMILY = Family(
     name="kraft",
     title="Kafka KRaft metadata",
@@ -51,8 +57,10 @@ FAMILY = Family(
     takes=paths.takes,
     units=Deferred(f"{_KRAFT}.replica", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
-    works={"repair": Deferred(f"{_KRAFT}.mending", "repair")},
-    work_options={"repair": ("policy",)},
+    works={
+        "repair": _work("repair", "policy"),
+        "rebuild": _work("rebuild", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes"),
+    },
     group_rules=Deferred(f"{_KRAFT}.checks_directory", "rules"),
     compare=Deferred(f"{_KRAFT}.comparison", "compare"),
     compared="kraft.topics",

@@ -14,15 +14,17 @@ import numpy as np
 
 from rawlog.account import Account
 from rawlog.errors import AccessError, CorruptError, OptionError
-from rawlog.format import File, Place
+from rawlog.format import File, Place, Unit
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.partition_writer import segment_name
 from rawlog.formats.kafka.paths import split
-from rawlog.formats.kraft.paths import LOG_FORMAT, QUORUM_FORMAT, snapshot_id
+from rawlog.formats.kafka.rebuild import rebuild_partition
+from rawlog.formats.kafka.works import Partitions, keep_surroundings
+from rawlog.formats.kraft.paths import CHECKPOINT_FORMAT, LOG_FORMAT, QUORUM_FORMAT, snapshot_id
 from rawlog.formats.kraft.quorum import parse
 from rawlog.formats.kraft.replica import LARGEST_TEXT, Replica, is_whole, replicas, sound_batches
 from rawlog.formats.kraft.writer import write_checkpoint
-from rawlog.storage import Source, new_directory, writing
+from rawlog.storage import Source, local_path, new_directory, writing
 from rawlog.walk import walk
 
 POLICIES = ("salvage", "broker", "strict")
@@ -104,6 +106,30 @@ def repair(files: Sequence[File], target: str, options: Mapping[str, str]) -> Ac
             _keep_vote(file, folder, account)
     account.target = target
     return account
+
+
+def rebuild(files: Sequence[File], target: str, options: Mapping[str, str]) -> Account:
+    """A metadata directory with the derived files of its log anew; snapshots and the vote, which no log tells, as they are.
+
+    A snapshot that is not whole is left out, as a controller leaves it. DataError for damage in the log.
+    """
+    account = rebuild_partition(files, target, options)
+    for file in files:
+        name = split(file.path)[1]
+        if file.format == QUORUM_FORMAT or (file.format == CHECKPOINT_FORMAT and file.place.state is None):
+            if file.format == CHECKPOINT_FORMAT and not is_whole(file):
+                account.notes.append(f"{name}: not whole, left out")
+                account.bytes_lost += file.size
+            else:
+                _copy(file, Path(local_path(target)) / name, 0, file.size)
+    return account
+
+
+def join(units: Sequence[Unit], accounts: Sequence[Account], folder: Path | None) -> Account:
+    """What came of the one metadata directory; beside it, what its log directory says of itself."""
+    [unit], [account] = units, accounts
+    notes = [] if folder is None else keep_surroundings(split(unit.files[0].place.group or "")[0], folder)
+    return Partitions(parts={unit.name: account}, notes=notes) if notes else account
 
 
 def mend(replica: Replica, folder: str, policy: str = "salvage") -> Mended:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.format import Deferred, Family, Format
+from rawlog.format import Deferred, Family, Format, Work
 from rawlog.formats.replay import paths
 from rawlog.formats.replay.layouts import ENTRY_V0, ENTRY_V1, ENTRY_V2, FILE_HEADER
 from rawlog.formats.replay.tables import ENTRIES
@@ -31,4 +31,10 @@ RECORDING = Format(
     rules=Deferred("rawlog.formats.replay.checks", "rules"),
 )
 
-FAMILY = Family(name="replay", title="kafka-replay", formats=(RECORDING,), options=("topic",))
+FAMILY = Family(
+    name="replay",
+    title="kafka-replay",
+    formats=(RECORDING,),
+    options=("topic",),
+    works={"repair": Work(do=Deferred("rawlog.formats.replay.repair", "repair"), options=("source", "dry_run"))},
+)

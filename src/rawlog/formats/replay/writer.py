@@ -36,10 +36,15 @@ def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Ite
     """The bytes of a recording: its header, then the entries of each batch. EncodeError for what no entry can hold."""
     version = version_of(options)
     if version:
-        yield version.to_bytes(FILE_HEADER.after("version"), "big").ljust(FILE_HEADER.size, b"\0")
+        yield file_header(version)
     for batch in batches:
         if batch.num_rows:
             yield _entries(batch, version)
+
+
+def file_header(version: int) -> bytes:
+    """What a recording of version 1 or 2 begins with."""
+    return version.to_bytes(FILE_HEADER.after("version"), "big").ljust(FILE_HEADER.size, b"\0")
 
 
 def _entries(batch: pa.RecordBatch, version: int) -> bytes:

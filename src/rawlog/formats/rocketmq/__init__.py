@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.format import Deferred, Family, Format
+from rawlog.format import Deferred, Family, Format, Work
 from rawlog.formats.rocketmq import layouts, paths
 from rawlog.formats.rocketmq.tables import (
     CHECKPOINTS,
@@ -11,6 +11,7 @@ from rawlog.formats.rocketmq.tables import (
     KEYS,
     MESSAGES,
     QUEUES,
+    RETRIES,
     TIMERS,
     WHEEL,
 )
@@ -37,7 +38,7 @@ _ENTRY = (
 )
 
 COMMIT_LOG = Format(
-    name="rocketmq.commitlog",
+    name=paths.COMMIT_LOG_NAME,
     title="commit log: all messages of all topics, in order of arrival",
     files="commitlog/<20 digits>, dledger-<id>/data/<20 digits>",
     layouts=(*_ENTRY, layouts.DLEDGER, layouts.DLEDGER_BLANK),
@@ -49,7 +50,7 @@ COMMIT_LOG = Format(
     sniff=paths.sniff_commit_log,
     begin=paths.begin_commit_log,
     scan=_in("reader", "scan"),
-    decode=_in("reader", "decode"),
+    decode=_in("decoder", "decode"),
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
@@ -69,7 +70,7 @@ COMPACTION_LOG = Format(
     match=paths.queue_file("compactionLog", 5, "compaction"),
     begin=paths.begin_commit_log,
     scan=_in("reader", "scan"),
-    decode=_in("reader", "decode"),
+    decode=_in("decoder", "decode"),
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
@@ -225,14 +226,27 @@ FAMILY = Family(
     name="rocketmq",
     title="Apache RocketMQ",
     restore=_in("properties", "restore"),
-    works={verb: Deferred(f"rawlog.formats.rocketmq.{verb}", f"{verb}_store") for verb in ("rebuild", "repair")},
-    work_options={"rebuild": _SIZES, "repair": ("policy", "move", "dry_run", *_SIZES)},
+    works={
+        "rebuild": Work(do=_in("rebuild", "rebuild_store"), cut=_in("stage", "cut"), options=_SIZES),
+        "repair": Work(
+            do=_in("repair", "repair_store"),
+            cut=_in("stage", "cut"),
+            options=("policy", "move", "dry_run", *_SIZES),
+        ),
+    },
+    settle=paths.settle,
     formats=(
         COMMIT_LOG,
         CONSUME_QUEUE,
         BATCH_QUEUE,
         EXT_QUEUE,
         INDEX,
+        _listed(
+            "dledgerstate",
+            "term and committed index of a DLedger commit log",
+            "dledger-<id>/checkpoint, dledger-<id>/currterm",
+            paths.is_dledger_state,
+        ),
         CHECKPOINT,
         CONFIG,
         COMPACTION_LOG,
@@ -241,6 +255,18 @@ FAMILY = Family(
         TIMER_WHEEL,
         TIMER_CHECK,
         DLEDGER_INDEX,
+        _listed(
+            "queuedatabase",
+            "all consume queues as a RocksDB database; the commit log tells the same",
+            "consumequeue/<file of RocksDB>",
+            paths.is_queue_database,
+        ),
+        _listed(
+            "configdatabase",
+            "topics, groups or offsets as a RocksDB database",
+            ", ".join(f"config/{name}/<file of RocksDB>" for name in paths.CONFIG_DATABASES),
+            paths.is_config_database,
+        ),
         _listed("position", "up to where compaction has come", "compaction/position-checkpoint", paths.is_position),
         _listed("abort", "mark of a broker that runs or died", "abort", paths.file_named("abort")),
         _listed("lock", "lock of a running broker", "lock", paths.file_named("lock")),
@@ -250,7 +276,7 @@ FAMILY = Family(
             "stray", "a file that keeps a broker from starting", "anything else beside a log's files", paths.is_stray
         ),
     ),
-    folds={table.name: _in("folds", table.name.split(".")[1]) for table in FOLDS},
+    folds={table.name: _in("retries" if table is RETRIES else "folds", table.name.split(".")[1]) for table in FOLDS},
     fold_tables=FOLDS,
     rules=_in("store_checks", "rules"),
 )

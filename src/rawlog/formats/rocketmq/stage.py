@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.account import Account
-from rawlog.format import File
-from rawlog.formats.rocketmq.paths import above
+from rawlog.errors import OptionError
+from rawlog.format import File, Unit, units_of
+from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, above, below_root
 from rawlog.storage import Source
 
 PIECE = 4 << 20
@@ -84,7 +86,19 @@ def copy_file(file: File, path: Path | Nowhere) -> None:
         out.truncate(source.size)
 
 
-def relative(file: File) -> str:
-    """The path of a file below its store's root."""
-    root = file.place.group or above(file.path, 1)
-    return file.path[len(root) :].lstrip("/")
+def cut(files: Sequence[File], options: Mapping[str, str], at_once: int) -> list[Unit]:
+    """A unit for each store. One whose commit log lies in several directories is one all the same: only one of them has anything else.
+    OptionError for what cannot be told apart.
+    """
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        if file.place.group is not None:
+            groups.setdefault(file.place.group, []).append(file)
+    roots = [folder for folder, group in groups.items() if any(one.format != COMMIT_LOG_NAME for one in group)]
+    if len(groups) > 1 and len(roots) > 1:
+        return units_of(groups, options)
+    names = [below_root(file) for file in files if file.format == COMMIT_LOG_NAME and file.problem is None]
+    if len(set(names)) < len(names):
+        raise OptionError("commit logs of several stores are here, with nothing to tell them apart; name one of them")
+    folder = (roots or list(groups) or [above(files[0].path, 1)])[0]
+    return units_of({folder: list(files)}, options)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rawlog.errors import AccessError, CorruptError, OptionError
 from rawlog.format import File
+from rawlog.jobs.convert.lines import read_lines
 from rawlog.jobs.convert.outlets import ENDINGS, TEXT_CODECS
 from rawlog.select import Selection
 from rawlog.storage import file_system, split_query
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 1 << 14
-LINES_AT_ONCE = 4 << 20
 #: Files up to this size are put in the order of their rows where the target needs it.
 LARGEST_SORTED = 1 << 30
 ORDER = ("topic", "partition", "offset")
@@ -166,48 +164,8 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 def _jsonl(path: str, table: Table) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     with _opened(path) as file:
-        rest = b""
-        while True:
-            data = file.read(LINES_AT_ONCE)
-            text = rest + data
-            whole, _, rest = text.rpartition(b"\n") if data else (text, b"", b"")
-            rows = [json.loads(line) for line in whole.split(b"\n") if line.strip()]
-            if rows:
-                _known(list(rows[0]), table)
-                yield pa.RecordBatch.from_arrays(
-                    [_column([row.get(one.name) for row in rows], one.type) for one in table.schema],
-                    schema=table.schema,
-                )
-            if not data:
-                return
-
-
-def _column(values: list[Any], type: pa.DataType) -> pa.Array:
-    """A column of what JSON says of it: bytes are text or base64, a time is text."""
-    import pyarrow as pa
-
-    return pa.array([_value(value, type) for value in values], type)
-
-
-def _value(value: Any, type: pa.DataType) -> Any:
-    import pyarrow as pa
-
-    if value is None:
-        return None
-    if pa.types.is_binary(type):
-        return base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value.encode()
-    if pa.types.is_timestamp(type):
-        from rawlog.select import parse_time
-
-        return parse_time(value)
-    if pa.types.is_list(type):
-        return [_value(one, type.value_type) for one in value]
-    if pa.types.is_struct(type):
-        return {one.name: _value(value.get(one.name), one.type) for one in type}
-    return value
+        yield from read_lines(file, table, lambda names: _known(names, table))
 
 
 def source_tree(paths: list[str], table: Table, format: str | None = None) -> Tree:

@@ -34,7 +34,7 @@ from rawlog.jobs.lake import is_lake
 from rawlog.jobs.restore.directories import Directory, Known, Offer, offered
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
 from rawlog.jobs.restore.values import NEVER, Asked, Part, Restored, Restoring, Result
-from rawlog.storage import is_remote, local_path, new_directory
+from rawlog.storage import is_remote, local_path, new_directory, refuse_nested
 from rawlog.tree import Tree, open_tree
 
 #: So many partitions of a topic may be missing; a higher number is a name that only looks like a partition's.
@@ -81,7 +81,7 @@ class Restore(Job[Part, Result]):
 
     def plan(self, tree: Tree) -> list[Split]:
         """A split for each partition. OptionError if nothing is there that is asked for."""
-        self._refuse_inside(tree.roots)
+        refuse_nested(self.target, tree.roots)
         offer = self._offer = self._offered(tree)
         self._carries_batches = any(isinstance(one, Directory) for one in offer.partitions.values())
         self.account.notes += offer.notes
@@ -102,21 +102,13 @@ class Restore(Job[Part, Result]):
         tasks += self._offset_tasks(offer)
         return [Split(number, task.content.size, task) for number, task in enumerate(tasks)]
 
-    def _refuse_inside(self, roots: Sequence[str]) -> None:
-        for root in roots:
-            if is_remote(root):
-                continue
-            source, target = Path(local_path(root)).resolve(), self.target.resolve()
-            if source == target or source in target.parents or target in source.parents:
-                raise OptionError(f"{self.target}: the target and the source {root} lie inside one another")
-
     def _offered(self, tree: Tree) -> Offer:
         asked = self.asked
         lakes = [root for root in tree.roots if is_lake(root)]
         if lakes:
             if len(tree.roots) > 1:
                 raise OptionError(f"{lakes[0]} is a lake: name it alone")
-            return offered_lake(lakes[0])
+            return offered_lake(lakes[0], asked.topics)
         if any(file.format == "kafka.log" and file.place.topic is not None for file in tree):
             return offered(tree, asked.until, asked.errors, asked.topics)
         files = parquet_files(tree.roots)
@@ -259,6 +251,11 @@ class Restore(Job[Part, Result]):
             next_producer_id=(largest // PRODUCER_BLOCK + 1) * PRODUCER_BLOCK if largest >= 0 else 0,
             whole=not self.asked.topics,
         )
+        if old is not None and old.kraft_version:
+            self.account.notes.append(
+                "the quorum of the source was a dynamic one; the new one is static: with controller.quorum.bootstrap.servers in place of "
+                "controller.quorum.voters the broker would wait for ever"
+            )
         if self.asked.level is not None or old is not None:
             made.level = self.asked.level or max(old.level if old is not None else 0, 4)
         self.account.cluster_id, self.account.node_id, self.account.metadata_version = (

@@ -35,6 +35,7 @@ from rawlog.tree import Tree, open_tree
 COMMIT = int(ControlType.COMMIT)
 TOLD = ("producer_id", "is_transactional", "is_control", "control_type")
 ROWS = 1 << 16
+SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Fragments:
 
     def carry(self, folder: Path, wish: Wish, advance: Callable[[int], None], extra: Extra | None) -> Carried:
         """Row by row, in batches of our own, in the order of offsets."""
-        return carry_rows(self.topic, self.partition, self._wanted(wish, advance), folder, wish)
+        return carry_rows(self.partition, self._wanted(wish, advance), folder, wish)
 
     def _wanted(self, wish: Wish, advance: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
         last = NONE
@@ -120,8 +121,9 @@ class Fragments:
         return keep
 
 
-def carry_rows(topic: str, partition: int, batches: Iterator[pa.RecordBatch], folder: Path, wish: Wish) -> Carried:
-    """Write rows of one partition; the folder is replaced by one of the same content."""
+def carry_rows(partition: int, batches: Iterator[pa.RecordBatch], folder: Path, wish: Wish) -> Carried:
+    """Write rows of one partition, whatever their topic was called; the empty folder is replaced by one that has them."""
+    topic = folder.name.removesuffix(f"-{partition}")
     choice = sink.Choice(Batching(leader_epoch=0), Limits(index_interval_bytes=wish.index_interval), topic, partition)
     folder.rmdir()
     stage = folder.with_name(f".{folder.name}")
@@ -234,25 +236,29 @@ def _ends(rows: pa.Table) -> Iterator[tuple[int, int, bool, int]]:
             )
 
 
-def offered_lake(path: str) -> Offer:
-    """The Kafka partitions in a lake that `ingest` made, with what it holds of their topics. AccessError if it has no records."""
+def offered_lake(path: str, named: Sequence[str] = ()) -> Offer:
+    """The Kafka partitions in a lake that `ingest` made, with what it holds of their topics; of a lake without any, the partitions of
+    other systems. AccessError if it has no records, OptionError if some tell no topic or partition and topics are not `named`.
+    """
     lake = Lake(path)
     full, plain = (lake.data_files(lake_name(name)) for name in ("kafka.records", "records"))
     if not full and not plain:
         raise AccessError(f"{path}: the lake has no records")
     offer = offered_files(full or plain, of_any_system=not full)
+    if offer.notes and not named:
+        raise OptionError(f"{path}: {offer.notes[0]}; with --topic they are")
     if full and plain:
         visible = offered_files(plain, of_any_system=True).partitions
+        others = sorted({topic for topic, _ in visible} - {topic for topic, _ in offer.partitions})
+        if others and not named:
+            more = ", …" if len(others) > SHOWN else ""
+            offer.notes.append(
+                f"{len(others):,} topics of other systems are left out: {', '.join(others[:SHOWN])}{more}"
+            )
         for key, one in offer.partitions.items():
             there = visible.get(key)
             if isinstance(one, Fragments) and isinstance(there, Fragments):
                 offer.partitions[key] = replace(one, floor=min(span.first for span in there.spans))
-    strange = sorted({topic for topic, _ in offer.partitions if not sink.is_topic(topic)})
-    if strange:
-        offer.notes.append(
-            f"{len(strange):,} topics whose names Kafka does not take are left out: {', '.join(strange[:5])}"
-        )
-        offer.partitions = {key: one for key, one in offer.partitions.items() if key[0] not in strange}
     topics = lake.data_files("kraft.topics")
     rows = (
         open_parquet(topics).to_table(columns=["topic", "topic_id", "partitions", "configs", "cluster_id"]).to_pylist()
@@ -269,7 +275,12 @@ def offered_lake(path: str) -> Offer:
 
 
 def offered_rows(tree: Tree, scratch: str, topics: tuple[str, ...], errors: str) -> Offer:
-    """The partitions among the rows of a tree of any system, written out as directories first. EncodeError for rows that name none."""
+    """The partitions among the rows of a tree of any system, written out as directories first. EncodeError for rows that name none, or a
+    topic that Kafka does not take.
+    """
     rows = Rows(tree, RECORDS, Selection(topics=topics, errors=errors))
-    sink.write(rows.batches(), scratch, {})
+    try:
+        sink.write(rows.batches(), scratch, {})
+    except EncodeError as error:
+        raise EncodeError(f"{error}; --topic chooses what is restored") from None
     return offered(open_tree(scratch), None, errors, ())

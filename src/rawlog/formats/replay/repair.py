@@ -1,0 +1,177 @@
+"""Mending recordings: every entry that is whole is kept, in a copy that verifies clean.
+
+The format has no checksum, so nothing vouches for what an entry holds: only lengths and times that cannot be are mended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rawlog.account import Account
+from rawlog.errors import DataError
+from rawlog.format import File, Origin
+from rawlog.formats.replay import RECORDING
+from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LATEST_CREDIBLE, NO_TIME_SECONDS, VERSIONS
+from rawlog.formats.replay.paths import begin
+from rawlog.formats.replay.reader import heads, times
+from rawlog.formats.replay.writer import file_header
+from rawlog.frames import Frames
+from rawlog.status import Status
+from rawlog.storage import Source, new_directory, writing
+from rawlog.walk import HEAD, WINDOW, walk
+
+NO_TIME = {
+    0: b"0001-01-01T00:00:00.000000Z",
+    **{kind: NO_TIME_SECONDS.to_bytes(8, "big", signed=True) for kind in VERSIONS},
+}
+
+
+@dataclass(slots=True)
+class Mended(Account):
+    """What was written, and what was lost on the way: one line each."""
+
+    files: list[str] = field(default_factory=list)
+    entries: int = 0
+    dropped: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was lost."""
+        return not self.dropped
+
+    def lines(self) -> list[str]:
+        """What was lost, then the rest."""
+        return [*self.dropped, *Account.lines(self)]
+
+
+def repair(files: Sequence[File], target: str, options: Mapping[str, str]) -> Mended:
+    """Write mended copies of the recordings at the option `source`: of a file a file, of a directory a directory.
+
+    With `dry_run` nothing is written. DataError for a header of no known version, unless all that follows are entries of one.
+    """
+    account = Mended()
+    source = options.get("source", "").rstrip("/")
+    is_file = len(files) == 1 and files[0].path == source
+    if "dry_run" in options:
+        for file in files:
+            deque(_mended(file, source, account), maxlen=0)
+    elif is_file:
+        with writing(target) as out:
+            out.writelines(_mended(files[0], source, account))
+    else:
+        with new_directory(target) as work:
+            for file in files:
+                path = work / _name(file, source)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as out:
+                    out.writelines(_mended(file, source, account))
+    return account
+
+
+def _name(file: File, source: str) -> str:
+    """The name of a file below the directory that was asked for."""
+    inside = file.path.startswith(f"{source}/")
+    return file.path[len(source) + 1 :] if inside else file.path.rpartition("/")[2]
+
+
+def _mended(file: File, source: str, account: Mended) -> Iterator[bytes]:
+    """The bytes of a mended recording, in pieces; what is lost goes into the account."""
+    name = _name(file, source)
+    account.files.append(name)
+    with Source(file.path) as opened:
+        origin = _origin(file, opened, name, account)
+        if origin.kind:
+            yield file_header(origin.kind)
+        reached, zeros, zeros_from = origin.position, 0, origin.position
+        for frames in walk(file, RECORDING, origin=origin, errors="skip", source=opened):
+            if frames.base > reached:
+                account.dropped.append(_lost(name, reached, f"{frames.base - reached:,} damaged bytes"))
+            reached = frames.reached_in_file
+            data = _with_sound_times(frames, name, account)
+            sound = _until_zeros(frames)
+            end = int(frames.stops[sound - 1]) if sound else 0
+            if sound:
+                account.entries += zeros // ENTRIES[frames.kind].size + sound
+                yield from _zeros(zeros)
+                yield data[:end]
+                zeros, zeros_from = 0, frames.base + end
+            zeros += frames.reached - end
+            if frames.last and reached < opened.size:
+                what = "of an unfinished entry" if frames.status is Status.TRUNCATED else "damaged"
+                account.dropped.append(_lost(name, reached, f"{opened.size - reached:,} bytes {what}"))
+        if zeros:
+            account.dropped.append(_lost(name, zeros_from, f"{zeros:,} zero bytes that were never recorded"))
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    """So many zero bytes, a window at a time."""
+    while count:
+        yield bytes(min(count, WINDOW))
+        count -= min(count, WINDOW)
+
+
+def _lost(name: str, position: int, what: str) -> str:
+    return f"{name}: byte {position:,}: {what}"
+
+
+def _origin(file: File, source: Source, name: str, account: Mended) -> Origin:
+    """Where the entries begin; what a damaged header does not tell is told by the entries."""
+    head = source.read(0, HEAD)
+    try:
+        origin = begin(head, source.size)
+    except DataError as error:
+        origin = _guessed(file, source, head, error)
+        account.dropped.append(_lost(name, 0, "damaged file header written anew"))
+        return origin
+    if origin.kind and any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size]):
+        account.notes.append(_lost(name, FILE_HEADER.at("reserved"), "reserved bytes set to zero"))
+    return origin
+
+
+def _guessed(file: File, source: Source, head: bytes, error: DataError) -> Origin:
+    version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)
+    if source.size < FILE_HEADER.size:
+        return Origin(source.size, version if version in VERSIONS else max(VERSIONS))
+    for kind in VERSIONS:
+        origin = Origin(FILE_HEADER.size, kind)
+        *_, last = walk(file, RECORDING, origin=origin, errors="stop", source=source)
+        if last.status is Status.OK and last.reached_in_file == source.size:
+            return origin
+    raise error.at(path=file.path, format=RECORDING.name) from None
+
+
+def _until_zeros(frames: Frames) -> int:
+    """The number of entries up to the last that is more than zeros, which no recorder writes."""
+    if frames.kind == 0:
+        return len(frames)
+    fixed = ENTRIES[frames.kind].size
+    filled = np.flatnonzero((frames.sizes > fixed) | (heads(frames)["timestamp"].astype(np.int64) != 0))
+    return int(filled[-1]) + 1 if filled.size else 0
+
+
+def _with_sound_times(frames: Frames, name: str, account: Mended) -> bytes:
+    """The bytes of the entries; times that cannot be are those of a record without one, and milliseconds are seconds."""
+    data = frames.data[: frames.reached]
+    _, valid = times(frames)
+    stored = None
+    if frames.kind:
+        stored = heads(frames)["timestamp"].astype(np.int64)
+        valid &= stored <= LATEST_CREDIBLE
+    if valid.all():
+        return data.tobytes()
+    mended = bytearray(data.tobytes())
+    field = ENTRIES[frames.kind].fields[0]
+    for index in np.flatnonzero(~valid).tolist():
+        start, position = int(frames.starts[index]), int(frames.positions[index])
+        seconds = -1 if stored is None else int(stored[index]) // 1000
+        if 0 <= seconds <= LATEST_CREDIBLE:
+            account.notes.append(_lost(name, position, "a time in milliseconds made one in seconds"))
+            mended[start : start + field.size] = seconds.to_bytes(field.size, "big")
+        else:
+            account.dropped.append(_lost(name, position, "a time that cannot be told; the entry is kept without one"))
+            mended[start : start + field.size] = NO_TIME[frames.kind]
+    return bytes(mended)

@@ -1,0 +1,198 @@
+"""`repair`, `rebuild` and `compact` as a job: the same on any engine, a unit at a time, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rawlog
+from rawlog.engines import local
+from rawlog.errors import AccessError, CorruptError, OptionError
+from rawlog.jobs.job import Stage
+from rawlog.jobs.mend import Mend
+from rawlog.tree import open_tree
+from tests.formats.ambry.stores import store_path
+from tests.formats.rocketmq.stores import store as rocketmq_store
+from tests.golden_data import golden_path
+
+KAFKA = golden_path("kafka", "broker-4.3.0", "data")
+NOW = {"now": "1893456000000"}
+SMALL = {"commitlog_size": "1048576", "queue_size": "2000", "index_slots": "100", "index_entries": "400"}
+
+
+def log_directory(folder: Path) -> Path:
+    """A few partitions of a real broker, with what their directory says of them."""
+    folder.mkdir()
+    for name in ("transactions-0", "codec-lz4-0", "segments-by-size-0"):
+        shutil.copytree(KAFKA / name, folder / name)
+    for one in KAFKA.iterdir():
+        if one.is_file():
+            shutil.copy2(one, folder)
+    return folder
+
+
+def wounded(folder: Path) -> Path:
+    """The same with a batch damaged."""
+    path = min((log_directory(folder) / "codec-lz4-0").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    """Every file and directory, by its name."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def mend(verb: str, source: Path, target: Path, options: dict[str, str] | None = None, **more: Any) -> Any:
+    spark = more.pop("spark", None)
+    with Mend(verb, str(target), options, **more) as job:
+        if spark is None:
+            return local.run(job, open_tree(str(source)), threads=2).account
+        from rawlog.engines import spark as on_spark
+
+        return on_spark.run(job, open_tree(str(source)), spark).account
+
+
+CASES = [
+    ("rebuild", "kafka", {}),
+    ("compact", "kafka", {"roll": "true", "first_dirty": "0", "memory": "4096", **NOW}),
+    ("repair", "kafka", {}),
+    ("rebuild", "rocketmq", SMALL),
+    ("rebuild", "ambry", {}),
+    ("compact", "ambry", {"segments": "0_0", **NOW}),
+]
+
+
+@pytest.mark.parametrize(("verb", "system", "options"), CASES)
+def test_spark_leaves_the_same_bytes_and_the_same_report(
+    verb: str, system: str, options: dict[str, str], spark: Any, tmp_path: Path
+) -> None:
+    if system == "kafka":
+        source = (wounded if verb == "repair" else log_directory)(tmp_path / "source")
+    else:
+        source = rocketmq_store("5.1.4") if system == "rocketmq" else store_path("store-ops")
+    before = content(source)
+    accounts = {}
+    for name, session in (("local", None), ("spark", spark)):
+        told = dict(options)
+        if verb == "repair":
+            told["quarantine"] = str(tmp_path / name / "aside")
+        accounts[name] = mend(verb, source, tmp_path / name / "out", told, spark=session, at_once=2).as_json()
+        assert sorted(os.listdir(tmp_path / name)) == [*(["aside"] if verb == "repair" else []), "out"]
+    here, there = content(tmp_path / "local"), content(tmp_path / "spark")
+    assert here == there
+    assert any(data for data in here.values())
+    assert str(accounts["local"]).replace(str(tmp_path / "local"), str(tmp_path / "spark")) == str(accounts["spark"])
+    assert content(source) == before
+    assert rawlog.verify(tmp_path / "spark" / "out").errors == 0
+
+
+def test_damage_found_by_a_task_on_spark_is_told_as_here(spark: Any, tmp_path: Path) -> None:
+    source = wounded(tmp_path / "source")
+    told = []
+    for session in (None, spark):
+        with pytest.raises(CorruptError) as caught:
+            mend("rebuild", source, tmp_path / "out", spark=session)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert "codec-lz4-0" in told[0]
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_an_attempt_that_was_made_before_changes_nothing(tmp_path: Path) -> None:
+    """Spark may try a task again, or run two of it at once: what the loser wrote is not in the result, and not in its way."""
+    source = wounded(tmp_path / "source")
+    options = {"quarantine": str(tmp_path / "b" / "aside")}
+    mend("repair", source, tmp_path / "a" / "out", {"quarantine": str(tmp_path / "a" / "aside")})
+    with Mend("repair", str(tmp_path / "b" / "out"), options) as job:
+        splits = job.plan(open_tree(str(source)))
+        task = pickle.loads(pickle.dumps(job))
+        assert job.stage is not None
+        for attempt in ("first", "second"):
+            done = [task.work(split, Stage(job.stage, f"{split.number}-{attempt}")) for split in splits]
+        job.commit(done)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+
+
+def test_partitions_done_at_once_share_the_memory(tmp_path: Path) -> None:
+    source, options = log_directory(tmp_path / "source"), {"memory": "4096", **NOW}
+    for at_once, share in ((1, 4096), (2, 2048), (64, 4096 // 3)):
+        with Mend("compact", str(tmp_path / "out"), options, at_once=at_once) as job:
+            splits = job.plan(open_tree(str(source)))
+        assert {split.task.unit.options["memory"] for split in splits} == {str(share)}
+        assert {split.task.unit.options["now"] for split in splits} == {NOW["now"]}
+    assert os.listdir(tmp_path) == ["source"]
+
+
+@pytest.mark.parametrize("system", ["rocketmq", "ambry"])
+def test_several_stores_are_done_one_by_one(system: str, tmp_path: Path) -> None:
+    """They were taken for one store, whose files of the same name overwrote one another (RocketMQ), or refused (Ambry)."""
+    stores = {
+        "rocketmq": {"disk-1/store": rocketmq_store("4.9.8"), "disk-2/store": rocketmq_store("5.1.4")},
+        "ambry": {"1": store_path("store-small"), "2": store_path("store-ops")},
+    }[system]
+    options = SMALL if system == "rocketmq" else {}
+    for name, path in stores.items():
+        shutil.copytree(path, tmp_path / "source" / name)
+    account = mend("rebuild", tmp_path / "source", tmp_path / "out", options)
+    assert list(account.parts) == list(stores)
+    for name, path in stores.items():
+        mend("rebuild", path, tmp_path / "alone" / name, options)
+        assert content(tmp_path / "alone" / name) == content(tmp_path / "out" / name)
+
+
+def test_a_commit_log_on_several_disks_is_one_store(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(rocketmq_store("5.1.4"), source / "disk-1")
+    logs = sorted((source / "disk-1" / "commitlog").iterdir())
+    assert len(logs) > 1, "one store that has several files"
+    (source / "disk-2" / "commitlog").mkdir(parents=True)
+    logs[-1].rename(source / "disk-2" / "commitlog" / logs[-1].name)
+    mend("rebuild", rocketmq_store("5.1.4"), tmp_path / "whole", SMALL)
+    mend("rebuild", source, tmp_path / "out", SMALL)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("place", ["", "out", ".."])
+def test_the_source_is_never_the_target(place: str, tmp_path: Path) -> None:
+    source = log_directory(tmp_path / "logs")
+    before = content(tmp_path)
+    with pytest.raises(OptionError, match="lie inside one another"):
+        mend("rebuild", source, (source / place).resolve(), overwrite=True)
+    with pytest.raises(OptionError, match="lie inside one another"):
+        mend("repair", source, tmp_path / "out", {"quarantine": str(source / "aside")})
+    assert content(tmp_path) == before
+
+
+def test_what_is_put_aside_is_not_put_over_something(tmp_path: Path) -> None:
+    source, aside = wounded(tmp_path / "source"), tmp_path / "aside"
+    (aside / "codec-lz4-0").mkdir(parents=True)
+    (aside / "codec-lz4-0" / "file").write_text("mine")
+    with pytest.raises(AccessError, match="exists already"):
+        mend("repair", source, tmp_path / "out", {"quarantine": str(aside)}, overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["aside", "source"]
+    (aside / "codec-lz4-0" / "file").unlink()
+    mend("repair", source, tmp_path / "out", {"quarantine": str(aside)})
+    assert any((aside / "codec-lz4-0").iterdir())
+
+
+def test_a_partition_beside_a_metadata_log_keeps_the_files_of_its_directory(tmp_path: Path) -> None:
+    """With one partition and a metadata log in it, a mended log directory had no `meta.properties`: no broker would start on it."""
+    source = tmp_path / "logs"
+    source.mkdir()
+    for name in ("transactions-0", "__cluster_metadata-0"):
+        shutil.copytree(KAFKA / name, source / name)
+    shutil.copy2(KAFKA / "meta.properties", source)
+    account = mend("repair", source, tmp_path / "out")
+    assert sorted(account.parts) == ["kafka", "kraft"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["__cluster_metadata-0", "meta.properties", "transactions-0"]
