@@ -197,6 +197,20 @@ def test_the_last_rows_are_those_of_each_file(tmp_path: Path) -> None:
     assert [(Path(row["path"]).name, row["number"]) for row in found] == [("a.log", 1), ("b.log", 1)]
 
 
+def test_where_offsets_are_positions_the_last_rows_are_counted() -> None:
+    """The last two bytes of a store hold no message: `-o -2` gave nothing."""
+    store = golden_path("ambry", "store-small")
+    everything = plain(rawlog.read(store))
+    for last in (0, 1, 2, 7, len(everything), 1000):
+        assert plain(rawlog.read(store, last=last)) == everything[max(0, len(everything) - last) :]
+
+
+def test_positions_in_a_file_are_no_offsets_of_the_whole_log() -> None:
+    """`ambry.messages` took them for such: rows of every file but the first were missed."""
+    with pytest.raises(OptionError, match=r"ambry\.messages"):
+        rawlog.read(golden_path("ambry", "store-small"), table="ambry.messages", to_offset=1000)
+
+
 def test_tables_without_offsets_cannot_be_selected_by_them() -> None:
     for how in ({"from_offset": 1}, {"to_offset": 1}, {"last": 1}, {"since": "-1h"}, {"until": 5}):
         for table in ("files", "findings"):

@@ -202,11 +202,13 @@ def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally
         return tally
     columns = tuple(name for name in selection.columns or COLUMNS if name != "offset")
     if pair.mixed:
-        from rawlog.fingerprints import compare_mixed
+        from rawlog.fingerprints import compare_mixed, show_values
 
         names = ("topic", "partition", "offset", *columns)
         a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
         compare_mixed(a, b, columns, tally, RECORD, (pair.number, pair.passes))
+        a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
+        show_values(a, b, tally)
         return tally
     a, b = (_records(files, ("offset", *columns), pair, selection) for files in (pair.a, pair.b))
     compare_ordered(a, b, "offset", columns, tally, RECORD, pair.name)

@@ -263,7 +263,7 @@ class _Merge:
                 row_a, row_b, unlike = int(at_a[start]), int(at_b[start]), self.names(int(mask[start]))
 
                 def shown() -> tuple[dict[str, Any], dict[str, Any]]:
-                    return _values(rows_a, row_a, unlike), _values(rows_b, row_b, unlike)  # noqa: B023
+                    return shown_values(rows_a, row_a, unlike), shown_values(rows_b, row_b, unlike)  # noqa: B023
 
             self.extend(code, int(mask[start]), int(keys[start]), int(keys[stop - 1]), stop - start, shown)
 
@@ -370,7 +370,8 @@ def unlike(a: pa.Array, b: pa.Array) -> NDArray[np.bool_]:
     return result
 
 
-def _values(batch: pa.RecordBatch, row: int, columns: tuple[str, ...]) -> dict[str, Any]:
+def shown_values(batch: pa.RecordBatch, row: int, columns: tuple[str, ...]) -> dict[str, Any]:
+    """The values of one row as a difference shows them."""
     return {name: _value(batch.column(name)[row]) for name in columns}
 
 
@@ -411,6 +412,7 @@ __all__ = [
     "compare_ordered",
     "runs_of",
     "shortened",
+    "shown_values",
     "unlike",
     "unlike_columns",
 ]

@@ -6,7 +6,7 @@ Two checksums of 32 bits by unlike polynomials stand for bytes, so that unlike b
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog.checksums import crc32_spans, crc32c_spans
-from rawlog.difference import CHANGES, DIFFERS, ONLY_A, ONLY_B, SAME, Difference, Tally, runs_of
+from rawlog.difference import (
+    CHANGES,
+    DIFFERS,
+    ONLY_A,
+    ONLY_B,
+    SAME,
+    Change,
+    Difference,
+    Tally,
+    runs_of,
+    shown_values,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,6 +100,40 @@ def _tell(
         unlike = tuple(name for bit, name in enumerate(columns) if masks[start] >> bit & 1)
         span = int(offset[start]), int(offset[stop - 1]) + 1
         tally.add(Difference(CHANGES[code], what, called[int(group[start])], *span, stop - start, unlike))
+
+
+def show_values(a: Stream, b: Stream, tally: Tally) -> None:
+    """Put the values of both sides into the listed differences: what was compared were checksums, so the streams are read once more."""
+    wanted = {
+        (one.name, one.start): (at, one.columns)
+        for at, one in enumerate(tally.items)
+        if one.change is Change.DIFFERS and one.a is None
+    }
+    if not wanted:
+        return
+    here, there = (_values(stream, wanted) for stream in (a, b))
+    for at, _ in wanted.values():
+        # Several records may have one place: the difference is that of the first pair in which all its columns are unlike.
+        for mine, other in zip(here.get(at, ()), there.get(at, ()), strict=False):
+            if all(mine[name] != other[name] for name in mine):
+                tally.items[at] = replace(tally.items[at], a=mine, b=other)
+                break
+
+
+def _values(
+    stream: Stream, wanted: dict[tuple[str, int | None], tuple[int, tuple[str, ...]]]
+) -> dict[int, list[dict[str, Any]]]:
+    """What the records at some places hold, by the number of the difference, in the order of coming."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    offsets = pa.array(sorted({offset for _, offset in wanted if offset is not None}), pa.int64())
+    for batch in stream:
+        rows = batch.filter(pc.is_in(batch.column("offset"), offsets))
+        topic, partition, offset = (rows.column(name).to_pylist() for name in ("topic", "partition", "offset"))
+        for row, place in enumerate(zip(topic, partition, offset, strict=True)):
+            at, columns = wanted.get((f"{place[0]}-{place[1]}", place[2]), (None, ()))
+            if at is not None:
+                found.setdefault(at, []).append(shown_values(rows, row, columns))
+    return found
 
 
 def _side(stream: Stream, columns: tuple[str, ...], names: Names, share: tuple[int, int]) -> _Side:
@@ -185,4 +230,4 @@ def _list_prints(column: pa.Array) -> list[NDArray[np.int64]]:
     return found
 
 
-__all__ = ["compare_mixed", "fingerprint"]
+__all__ = ["compare_mixed", "fingerprint", "show_values"]

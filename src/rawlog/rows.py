@@ -30,15 +30,13 @@ if TYPE_CHECKING:
 TOGETHER, ALL_TOGETHER = "the files of one group", "all files"
 
 Note = Callable[[str], None]
+Seen = Callable[[Frames], None]
 
 
 class Loss(str):
     """A note that damage took rows away (an unfinished last frame is only a note)."""
 
     __slots__ = ()
-
-
-Seen = Callable[[Frames], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +202,7 @@ def read(
     if table.name == "files":
         from rawlog.inspection import file_row
 
-        rows = file_row(part.file)
-        yield selection.apply(rows.select(list(selection.needed(table).names)), table)
+        yield selection.apply(file_row(part.file).select(list(selection.needed(table).names)), table)
         return
     if table.name == "findings":
         found = _findings(part).to_arrow().to_batches()
@@ -214,6 +211,8 @@ def read(
     for family in registry.families():
         if table.name in family.folds and not _reads_itself(part.file, table):
             wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
+            if note is not None and selection.errors != "raise":
+                _tell_losses(part, selection, note)
             for batch in family.folds[table.name](part.files, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)
             return
@@ -226,6 +225,18 @@ def read(
             chosen = selection.apply(batch, table)
             if chosen.num_rows:
                 yield chosen
+
+
+def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
+    """A fold passes over what it cannot read without a word: its files are read once more for what that was."""
+    asked = Selection(errors=selection.errors, max_decompressed=selection.max_decompressed)
+    for file in part.files:
+        format = registry.formats()[str(file.format)]
+        if format.scan is not None and format.decode is not None:
+            want = Want(asked.needed(format.tables[0]), file, asked.max_decompressed, None, selection.options)
+            with contextlib.suppress(_Stop):
+                for frames in _sound_frames(Part((file,)), format, asked, note):
+                    sum(batch.num_rows for batch in _decode(format, frames, want, asked, note))
 
 
 def _sound_frames(
@@ -359,15 +370,14 @@ class Rows:
             for part in plan(self.tree, self.table, self.selection):
                 yield part, self.selection
             return
-        ends, starts = self._ends(), None
+        firsts, starts = self._firsts(self.selection.last), None
         for part in plan(self.tree, self.table, self.selection.replace(last=None)):
             key = part.file.place.group or part.file.path
-            if key not in ends and part.file.place.topic is None and "topic" in self.table.names:
+            if key not in firsts and part.file.place.topic is None and "topic" in self.table.names:
                 starts = self._starts() if starts is None else starts
                 yield part, self.selection.replace(last=None, starts=starts)
                 continue
-            start = max(0, ends.get(key, 0) - self.selection.last)
-            yield part, self.selection.replace(last=None, from_offset=start)
+            yield part, self.selection.replace(last=None, from_offset=firsts.get(key, 0))
 
     def _starts(self) -> tuple[tuple[str, int, int], ...]:
         """The first wanted offset of each partition, by the offsets of all rows: for files that only their rows tell the partition of."""
@@ -386,9 +396,10 @@ class Rows:
                 ends[queue] = max(ends.get(queue, 0), row[f"{high}_max"] + 1)
         return tuple((topic, number, end - (asked.last or 0)) for (topic, number), end in ends.items())
 
-    def _ends(self) -> dict[str, int]:
-        """The end offset of each group of files that this table reads."""
+    def _firsts(self, last: int) -> dict[str, int]:
+        """The first of the `last` offsets of each group of files that this table reads."""
         ends: dict[str, int] = {}
+        newest: dict[str, list[int]] = {}
         for part in plan(self.tree, self.table, self.selection.replace(last=None)):
             key = part.file.place.group or part.file.path
             for file in part.files:
@@ -401,7 +412,10 @@ class Rows:
                         for spans in _sound_spans(frames, format, file, errors):
                             if spans.stop_offset is not None:
                                 ends[key] = max(ends.get(key, 0), int(spans.stop_offset.max()))
-        return ends
+                            if format.by_position and spans.start_offset is not None and last:
+                                newest[key] = sorted(newest.get(key, []) + spans.start_offset[-last:].tolist())[-last:]
+        firsts = {key: max(0, end - last) for key, end in ends.items()}
+        return firsts | {key: positions[0] for key, positions in newest.items()}
 
     def count(self) -> int:
         """The number of rows; without decoding where the frames' own headers tell it."""

@@ -174,8 +174,8 @@ class Selection:
             names.append(table.column("key").name)
         if (self.topics or self.topic_pattern) and "topic" in table.names:
             names.append("topic")
-        if self.partitions and "partition" in table.names:
-            names.append("partition")
+        if self.partitions and (partition := partition_column(table)) is not None:
+            names.append(partition)
         if self.where is not None:
             from rawlog.where import columns_of
 
@@ -233,8 +233,8 @@ class Selection:
             topic = batch.column("topic").dictionary_encode()
             keep = [name is not None and self._takes_topic(name) for name in topic.dictionary.to_pylist()]
             tests.append(pa.array(keep, pa.bool_()).take(topic.indices))
-        if self.partitions and "partition" in batch.schema.names:
-            tests.append(pc.is_in(batch.column("partition"), pa.array(self.partitions, pa.int32())))
+        if self.partitions and (partition := partition_column(table)) is not None:
+            tests.append(pc.is_in(batch.column(partition), pa.array(self.partitions, pa.int32())))
         if self.where is not None:
             from rawlog.where import evaluate
 
@@ -268,12 +268,17 @@ class Selection:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
+def partition_column(table: Table) -> str | None:
+    """The column that tells the partition of a table's rows, whatever its system calls one; None if there is none."""
+    return next((name for name in ("partition", "queue_id") if name in table.names), None)
+
+
 def partition_columns(table: Table) -> tuple[str, str]:
     """The columns that tell the topic and the partition of a table's rows. OptionError if there are none."""
-    for names in (("topic", "partition"), ("topic", "queue_id")):
-        if set(names) <= set(table.names):
-            return names
-    raise OptionError(f"table {table.name} cannot be selected by partition: its rows have none")
+    partition = partition_column(table)
+    if partition is None or "topic" not in table.names:
+        raise OptionError(f"table {table.name} cannot be selected by partition: its rows have none")
+    return "topic", partition
 
 
 def parse_time(text: str | int | datetime, now: float | None = None) -> int:

@@ -105,15 +105,18 @@ class _Evaluator:
             return pc.invert(found) if node.args.get("negate") else found
         if isinstance(node, exp.Length):
             return pc.binary_length(self.value(node.this))
-        if isinstance(node, exp.Contains):
-            return pc.match_substring(self.value(node.this), self.text_of(node.expression))
+        pattern = _PATTERNS.get(type(node).__name__)
+        if pattern is not None:
+            return pattern(self.value(node.this), self.text_of(node.expression))
+        if isinstance(node, exp.HexString):
+            return pa.scalar(_hex(node.this), pa.binary())
         binary = _BINARY.get(type(node).__name__)
         if binary is not None:
             return binary(self, self.value(node.this), self.value(node.expression))
         raise self.unsupported(node)
 
     def unsupported(self, node: Any) -> OptionError:
-        known = "comparison, and, or, not, in, between, like, is null, contains(), length(), arithmetic"
+        known = "comparison, and, or, not, in, between, like, rlike, is null, contains(), startswith(), endswith(), length(), + - * / %"
         return OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
 
     def text_of(self, node: Any) -> str:
@@ -151,6 +154,23 @@ def _number(text: str) -> int | float:
         return float(text)
 
 
+def _hex(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
+    except ValueError:
+        raise OptionError(f"--where: x'{digits}': hexadecimal digits expected") from None
+
+
+def _remainder(one: Any, other: Any) -> Any:
+    """What division leaves, with the sign of the dividend as in SQL."""
+    return pc.subtract_checked(one, pc.multiply_checked(pc.trunc(pc.divide_checked(one, other)).cast(one.type), other))
+
+
+def _quotient(one: Any, other: Any) -> Any:
+    """A quotient with its fraction, as Spark's `/` gives it."""
+    return pc.divide_checked(one.cast(pa.float64()), other.cast(pa.float64()))
+
+
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:
     """Two operands of types that Arrow compares: text becomes bytes beside a binary, an instant beside a timestamp."""
     if pa.types.is_string(other.type) and isinstance(other, pa.Scalar):
@@ -179,6 +199,14 @@ _PARTS = {
     "Between": {"this", "low", "high"},
     "Like": {"this", "expression", "negate"},
     "ILike": {"this", "expression", "negate"},
+    "Div": {"this", "expression", "typed", "safe"},
+}
+
+_PATTERNS: dict[str, Callable[[Any, str], Any]] = {
+    "Contains": pc.match_substring,
+    "StartsWith": pc.starts_with,
+    "EndsWith": pc.ends_with,
+    "RegexpLike": pc.match_substring_regex,
 }
 
 _BINARY: dict[str, Callable[[_Evaluator, Any, Any], Any]] = {
@@ -193,4 +221,6 @@ _BINARY: dict[str, Callable[[_Evaluator, Any, Any], Any]] = {
     "Add": _plain(pc.add_checked),
     "Sub": _plain(pc.subtract_checked),
     "Mul": _plain(pc.multiply_checked),
+    "Div": _plain(_quotient),
+    "Mod": _plain(_remainder),
 }

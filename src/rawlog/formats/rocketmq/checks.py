@@ -13,6 +13,7 @@ from rawlog.checksums import crc32_spans
 from rawlog.errors import DataError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
+from rawlog.formats.rocketmq.decoder import bodies
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.kernels import inner
@@ -29,7 +30,7 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
 )
-from rawlog.formats.rocketmq.reader import MOST_MS, Messages, bodies
+from rawlog.formats.rocketmq.reader import MOST_MS, Messages
 from rawlog.status import Status
 
 MOST_MARKS = 1000

@@ -66,7 +66,8 @@ def guarded(fold: Fold) -> Fold:
     return run
 
 
-def _batch(table: Table, rows: list[dict[str, Any]]) -> Batches:
+def batch_of(table: Table, rows: list[dict[str, Any]]) -> Batches:
+    """The rows of a fold, if there are any."""
     if rows:
         yield pa.RecordBatch.from_pylist(rows, schema=table.schema)
 
@@ -99,7 +100,7 @@ def topics(files: Sequence[File], options: Options) -> Batches:
                     "attributes": sorted((key, _text(each)) for key, each in (topic.get("attributes") or {}).items()),
                 }
             )
-    return _batch(tables.TOPICS, rows)
+    return batch_of(tables.TOPICS, rows)
 
 
 @guarded
@@ -119,7 +120,7 @@ def groups(files: Sequence[File], options: Options) -> Batches:
                     "settings": sorted((key, _text(each)) for key, each in group.items()),
                 }
             )
-    return _batch(tables.GROUPS, rows)
+    return batch_of(tables.GROUPS, rows)
 
 
 def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tuple[int, int]]:
@@ -178,7 +179,7 @@ def offsets(files: Sequence[File], options: Options) -> Batches:
                 topic, _, group = key.partition("@")
                 low, high = bounds.get((file.place.group, topic, 0), (None, None))
                 rows.append(_offset_row(file, group, topic, 0, offset, low, high))
-    return _batch(tables.OFFSETS, rows)
+    return batch_of(tables.OFFSETS, rows)
 
 
 def _offset_row(
@@ -217,7 +218,7 @@ def delays(files: Sequence[File], options: Options) -> Batches:
                     "pending": pending,
                 }
             )
-    return _batch(tables.DELAYS, rows)
+    return batch_of(tables.DELAYS, rows)
 
 
 @dataclass(slots=True)
@@ -306,7 +307,8 @@ def _properties(raw: bytes) -> dict[str, str]:
     return pairs
 
 
-def _time(ms: int) -> int | None:
+def time_of(ms: int) -> int | None:
+    """Microseconds; None for a number that is no time."""
     return ms * 1000 if abs(ms) < 1 << 50 else None
 
 
@@ -356,10 +358,10 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
                 "copies": len(copies),
                 "checks": int(checks) if checks.isdecimal() else None,
                 "commit_physical_offset": commit,
-                "born_timestamp": _time(first.born),
+                "born_timestamp": time_of(first.born),
             }
         )
-    return _batch(tables.TRANSACTIONS, rows)
+    return batch_of(tables.TRANSACTIONS, rows)
 
 
 @guarded
@@ -405,14 +407,14 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
                 "queue_id": queue_id,
                 "unique_key": entry.unique_key,
                 "level": level,
-                "store_timestamp": _time(entry.stored),
-                "due_timestamp": _time(due),
+                "store_timestamp": time_of(entry.stored),
+                "due_timestamp": time_of(due),
                 "state": state,
                 "physical_offset": entry.physical,
                 "delivered_physical_offset": copy,
             }
         )
-    return _batch(tables.SCHEDULED, rows)
+    return batch_of(tables.SCHEDULED, rows)
 
 
 def _read_until(files: Iterable[File]) -> Iterator[int]:
@@ -422,46 +424,3 @@ def _read_until(files: Iterable[File]) -> Iterator[int]:
             with Source(file.path) as source:
                 head = source.read(0, TIMER_CHECK.size)
             yield int.from_bytes(head[: TIMER_CHECK.after("last_read_timestamp")], "big", signed=True)
-
-
-@guarded
-def retries(files: Sequence[File], options: Options) -> Batches:
-    """Messages that were sent back, and dead letters, with the message that each began as."""
-    rows = []
-    for entry in entries_of(files):
-        topic, real = entry.topic, entry.properties.get("REAL_TOPIC", "")
-        if topic == SCHEDULE_TOPIC and real.startswith(RETRY_PREFIX):
-            kind, group = "scheduled retry", real.removeprefix(RETRY_PREFIX)
-        elif topic.startswith(RETRY_PREFIX):
-            kind, group = "retry", topic.removeprefix(RETRY_PREFIX)
-        elif topic.startswith(DLQ_PREFIX):
-            kind, group = "dead letter", topic.removeprefix(DLQ_PREFIX)
-        else:
-            continue
-        source_id = entry.properties.get("DLQ_ORIGIN_MESSAGE_ID") or entry.properties.get("ORIGIN_MESSAGE_ID")
-        rows.append(
-            {
-                "kind": kind,
-                "group": group,
-                "source_topic": entry.properties.get("DLQ_ORIGIN_TOPIC") or entry.properties.get("RETRY_TOPIC"),
-                "source_physical_offset": _address(source_id),
-                "source_message_id": source_id,
-                "reconsume_times": entry.reconsumed,
-                "unique_key": entry.unique_key,
-                "topic": topic,
-                "queue_offset": entry.queue_offset,
-                "physical_offset": entry.physical,
-                "store_timestamp": _time(entry.stored),
-            }
-        )
-    return _batch(tables.RETRIES, rows)
-
-
-def _address(message_id: str | None) -> int | None:
-    """The physical offset at the end of a message id."""
-    if message_id is None or len(message_id) not in (32, 56):
-        return None
-    try:
-        return int(message_id[-16:], 16)
-    except ValueError:
-        return None

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from rawlog.format import Origin, Place
-from rawlog.formats.rocketmq.layouts import BLANK, HEAD, LARGEST_FILE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SMALLEST_V1
+from rawlog.format import File, Origin, Place
+from rawlog.formats.rocketmq.layouts import (
+    BLANK,
+    DLEDGER,
+    DLEDGER_MAGIC,
+    HEAD,
+    LARGEST_FILE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SMALLEST_V1,
+)
 
 _LOG_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")
+_ROCKSDB_NAME = re.compile(r"CURRENT|IDENTITY|LOCK|LOG(\.old\.\d+)?|(MANIFEST|OPTIONS)-\d+|\d{6,}\.(sst|log|blob)")
 _LARGEST = (1 << 63) - 1
+COMMIT_LOG_NAME = "rocketmq.commitlog"
 
 CONFIGS = (
     "topics.json",
@@ -26,6 +39,8 @@ CONFIGS = (
     "timermetrics",
     "transactionMetrics",
 )
+
+CONFIG_DATABASES = ("topics", "subscriptionGroups", "consumerOffsets")
 
 
 def parts(path: str) -> list[str]:
@@ -65,6 +80,31 @@ def is_dledger_index(path: str) -> Place | None:
     start = _number(names[0])
     if start is not None and len(names) > 2 and names[1] == "index" and names[2].startswith("dledger-"):
         return Place(start_offset=start, group=above(path, 3))
+    return None
+
+
+def below_root(file: File) -> str:
+    """Where a file belongs below its store's root: those of the commit log in one directory, whatever disks they came from."""
+    names = parts(file.path)
+    if (
+        file.format == COMMIT_LOG_NAME
+        and _number(names[0]) is not None
+        and not "".join(names[2:3]).startswith("dledger-")
+    ):
+        return f"commitlog/{names[0]}"
+    root = file.place.group or above(file.path, 1)
+    return file.path[len(root) :].lstrip("/")
+
+
+def is_dledger_state(path: str) -> Place | None:
+    """`dledger-<id>/checkpoint` and `currterm`: text, and not what a store's own `checkpoint` is."""
+    names = parts(path)
+    if (
+        len(names) > 1
+        and names[1].startswith("dledger-")
+        and names[0].removesuffix(".bak") in ("checkpoint", "currterm")
+    ):
+        return Place(group=above(path, 2), state="backup" if names[0].endswith(".bak") else None)
     return None
 
 
@@ -130,10 +170,21 @@ def _int(head: bytes, position: int) -> int:
     return int.from_bytes(head[position : position + 4], "big", signed=True)
 
 
+def _is_dledger(head: bytes) -> bool:
+    """Whether bytes begin with the head of a DLedger entry that a message follows."""
+    if len(head) < DLEDGER.size + BLANK.size or _int(head, DLEDGER.at("magic")) != DLEDGER_MAGIC:
+        return False
+    size, body = _int(head, DLEDGER.at("size")), _int(head, DLEDGER.at("body_size"))
+    total, magic = (_int(head, DLEDGER.size + HEAD.at(name)) for name in ("total_size", "magic"))
+    return size == DLEDGER.size + body and total == body and magic in (MAGIC_V1, MAGIC_V2)
+
+
 def sniff_commit_log(head: bytes, size: int) -> bool:
-    """Whether bytes begin with a message or a blank entry."""
+    """Whether bytes begin with a message, a blank entry, or a message inside of a DLedger entry."""
     if len(head) < BLANK.size:
         return False
+    if _is_dledger(head):
+        head = head[DLEDGER.size :]
     total, magic = _int(head, HEAD.at("total_size")), _int(head, HEAD.at("magic"))
     if magic == MAGIC_BLANK:
         return BLANK.size <= total <= LARGEST_FILE
@@ -142,10 +193,61 @@ def sniff_commit_log(head: bytes, size: int) -> bool:
 
 def begin_commit_log(head: bytes, size: int) -> Origin:
     """Frames begin at once; the kind is the address of the file's first byte as its first message tells it, -1 if it does not."""
+    if _is_dledger(head):
+        at = DLEDGER.at("position")
+        return Origin(0, max(-1, int.from_bytes(head[at : at + 8], "big", signed=True)))
     if len(head) >= HEAD.size and _int(head, HEAD.at("magic")) in (MAGIC_V1, MAGIC_V2):
         at = HEAD.at("physical_offset")
         return Origin(0, max(-1, int.from_bytes(head[at : at + 8], "big", signed=True)))
     return Origin(0, -1)
+
+
+def settle(files: Sequence[File]) -> list[File]:
+    """Commit-log files in the places that a broker has them in.
+
+    Those known by their first bytes begin where their names say, whatever their directory is called. Directories of nothing else belong to
+    the one store that has the rest, unless it has files of the same names.
+    """
+    files = [_numbered(file) for file in files]
+    starts: dict[str, set[int | None]] = {}
+    roots = {file.place.group for file in files if file.format != COMMIT_LOG_NAME and file.place.group is not None}
+    for file in files:
+        if file.format == COMMIT_LOG_NAME and file.place.group is not None:
+            starts.setdefault(file.place.group, set()).add(file.place.start_offset)
+    if len(roots) != 1:
+        return files
+    (root,) = roots
+    taken, others = starts.pop(root, set()), set()
+    for group, here in sorted(starts.items()):
+        if taken.isdisjoint(here):
+            taken |= here
+            others.add(group)
+    return [
+        replace(file, place=replace(file.place, group=root)) if file.place.group in others else file for file in files
+    ]
+
+
+def _numbered(file: File) -> File:
+    start = _number(parts(file.path)[0])
+    if file.format != COMMIT_LOG_NAME or file.place.start_offset is not None or start is None:
+        return file
+    return replace(file, place=replace(file.place, start_offset=start, group=above(file.path, 2)))
+
+
+def is_queue_database(path: str) -> Place | None:
+    """`consumequeue/<a file of RocksDB>`: all consume queues in one database (5.2 on, `storeType=defaultRocksDB`)."""
+    names = parts(path)
+    if len(names) > 1 and names[1] == "consumequeue" and _ROCKSDB_NAME.fullmatch(names[0]):
+        return Place(group=above(path, 2))
+    return None
+
+
+def is_config_database(path: str) -> Place | None:
+    """`config/<what>/<a file of RocksDB>`: topics, groups or offsets as a database instead of JSON."""
+    names = parts(path)
+    if len(names) > 2 and names[2] == "config" and names[1] in CONFIG_DATABASES and _ROCKSDB_NAME.fullmatch(names[0]):
+        return Place(group=above(path, 3))
+    return None
 
 
 def is_config(path: str) -> Place | None:

@@ -1,36 +1,27 @@
-"""Reading commit logs: entries found, taken apart, decompressed and turned into columns."""
+"""Reading commit logs: entries found and taken apart, and what they cover. `decoder` turns them into columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns, compression
-from rawlog.errors import CorruptError, DataError, UnsupportedError
-from rawlog.format import NO_TIME, File, Spans, Want
-from rawlog.formats.rocketmq import text
+from rawlog import columns
+from rawlog.errors import CorruptError, DataError
+from rawlog.format import NO_TIME, File, Spans
 from rawlog.formats.rocketmq.kernels import entries as kernels
-from rawlog.formats.rocketmq.kernels import fill, inner
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
-    CHECK_MAX_TOPIC,
     CODEC_MASK,
     CODEC_SHIFT,
-    CODECS,
     CRC_MASK,
     FILLER_FLAG,
-    HALF_TOPIC,
     HEAD,
     HOST_V4,
-    OP_TOPIC,
     SMALLEST_FRAME,
     SMALLEST_V1,
-    TRANSACTION_MASK,
-    TRANSACTIONS,
     SysFlag,
 )
 from rawlog.frames import Bytes, Frames
@@ -39,10 +30,7 @@ from rawlog.status import Status
 
 MOST_MS = ((1 << 63) - 1) // 1000
 """The latest millisecond that microseconds can hold."""
-GROWN = 64 << 20
-"""Decompressed bytes after which a batch is cut."""
 _FILLER_HOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
-UNTRANSACTED = (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC)
 
 
 def scan(data: Bytes, kind: int) -> Frames:
@@ -201,297 +189,12 @@ class Messages:
         )
 
 
-@dataclass(slots=True)
-class Bodies:
-    """Where bodies stand once decompressed: in the window's own bytes or behind them."""
-
-    data: Bytes
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    fits: int
-    error: DataError | None = None
-
-
-def bodies(rows: Messages, limit: int) -> Bodies:
-    """The bodies of messages, decompressed, as many as fit a batch; `error` tells why the one behind them is not among them."""
-    starts, sizes = rows[kernels.F_BODY], rows[kernels.F_BODY_SIZE]
-    if not rows.odd[kernels.O_COMPRESSED]:
-        return Bodies(rows.data, starts, sizes, len(rows))
-    codecs = rows.codecs
-    packed = np.flatnonzero(codecs)
-    if not packed.size:
-        return Bodies(rows.data, starts, sizes, len(rows))
-    starts, sizes = starts.copy(), sizes.copy()
-    pieces: list[Bytes] = [rows.data]
-    end, grown, fits = rows.data.size, 0, len(rows)
-    error: DataError | None = None
-    for row in packed.tolist():
-        if grown > GROWN:
-            fits = row
-            break
-        try:
-            piece = np.frombuffer(_inflate(rows, row, int(codecs[row]) - 1, limit), np.uint8)
-        except DataError as problem:
-            error, fits = problem.at(position=rows.frame_position(row)), row
-            break
-        starts[row], sizes[row] = end, piece.size
-        end, grown = end + piece.size, grown + piece.size
-        pieces.append(piece)
-    return Bodies(byte_view(np.concatenate(pieces)), starts, sizes, fits, error)
-
-
-def _inflate(rows: Messages, row: int, kind: int, limit: int) -> compression.Bytes:
-    if kind >= len(CODECS):
-        raise UnsupportedError(
-            f"compression type {kind}, at most {len(CODECS) - 1} known", layout=HEAD.name, field="sys_flag"
-        )
-    start, size = int(rows[kernels.F_BODY][row]), int(rows[kernels.F_BODY_SIZE][row])
-    try:
-        return compression.decompress(CODECS[kind], rows.data[start : start + size], limit=limit)
-    except DataError as error:
-        raise type(error)(f"body: {error.message}", layout=HEAD.name, field="body") from None
-
-
-def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """Rows of `records`, or of `rocketmq.messages` and its like.
-
-    In `records` a wrong checksum is an error and stale entries are no rows; the other tables show both. Before an error is raised, all
-    that lies in front has been yielded.
-    """
-    names = set(want.table.names)
-    rows = Messages.take(frames, want.file, with_crc=False)
-    if want.table.name == "records":
-        yield from _decode_records(rows, want, names)
-        return
-    while len(rows):
-        found = bodies(rows, want.limit) if "body" in names else Bodies(rows.data, rows[0], rows[0], len(rows))
-        if found.fits:
-            yield _message_batch(rows.cut(0, found.fits), found, want, names)
-        if found.error is not None:
-            raise found.error
-        rows = rows.cut(found.fits, len(rows))
-
-
-def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
-    error: DataError | None = None
-    packed = bool(rows.odd[kernels.O_PACKED])
-    if packed:  # several rows of one message: its checksum is asked for once, before
-        rows = Messages.take(rows.frames, want.file)
-        wrong = np.flatnonzero(~rows.crc_ok & ~rows.stale)
-        if wrong.size:
-            error, rows = rows.crc_error(int(wrong[0])), rows.cut(0, int(wrong[0]))
-    rows = _for_records(rows, want)
-    while len(rows):
-        found = bodies(rows, want.limit)
-        if found.fits:
-            yield from _record_batches(rows.cut(0, found.fits), found, want, names, packed=packed)
-        if found.error is not None:
-            raise found.error if rows.has_crc(found.fits) else rows.crc_error(found.fits)
-        rows = rows.cut(found.fits, len(rows))
-    if error is not None:
-        raise error
-
-
-def _for_records(rows: Messages, want: Want) -> Messages:
-    """The messages that are rows of `records`: not stale, not there to fill a hole, and committed if that is asked for."""
-    committed = want.options.get("isolation") == "read_committed" or want.context == "read_committed"
-    if not committed and not rows.odd[kernels.O_STALE] and not rows.odd[kernels.O_FILLER]:
-        return rows
-    keep = ~rows.stale & ~rows.fillers
-    if committed:
-        transaction = rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK
-        keep &= (transaction == 0) | (transaction == SysFlag.COMMIT)
-        topic = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
-        for name in UNTRANSACTED:
-            keep &= np.asarray([value != name.encode() for value in topic.to_pylist()], np.bool_)
-    return rows.where(keep)
-
-
 def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
     """A timestamp column; null for a number beyond what it can hold."""
     if not milliseconds.size or (int(milliseconds.max()) <= MOST_MS and int(milliseconds.min()) >= -MOST_MS):
         return columns.timestamps(milliseconds * 1000)
     valid = (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
     return columns.timestamps(np.where(valid, milliseconds, 0) * 1000, None if valid.all() else valid)
-
-
-def _record_batches(
-    rows: Messages, found: Bodies, want: Want, names: set[str], *, packed: bool
-) -> Iterator[pa.RecordBatch]:
-    """Rows of `records`: a message each, inner batches taken apart. CorruptError for a wrong checksum, unless `packed` (asked before)."""
-    count = len(rows)
-    numbers = _numbers(rows, found, count)
-    parent: NDArray[np.int64] | None = None
-    offsets = rows[kernels.F_QUEUE_OFFSET]
-    error: DataError | None = None
-    if packed and (inside := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
-        out, error = _unpack(rows, found, numbers, inside)
-        parent, count = out[inner.I_PARENT], out.shape[1]
-        numbers = [number[parent] for number in numbers]
-        for to, source in (
-            (fill.N_BODY, inner.I_BODY),
-            (fill.N_BODY_SIZE, inner.I_BODY_SIZE),
-            (fill.N_PROPERTIES, inner.I_PROPERTIES),
-            (fill.N_PROPERTIES_SIZE, inner.I_PROPERTIES_SIZE),
-        ):
-            numbers[to] = np.ascontiguousarray(out[source])
-        offsets = offsets[parent] + out[inner.I_NUMBER]
-
-    def of_parent(field: int) -> NDArray[np.int64]:
-        return rows[field] if parent is None else rows[field][parent]
-
-    wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else fill.W_CRC)
-    filled = text.Filled(rows.data, found.data, numbers, wanted, every=True)
-    if filled.totals[fill.T_BAD]:
-        bad = int(np.argmin(filled.good))
-        error, count = rows.crc_error(bad), bad
-    made: dict[str, pa.Array] = {}
-    if "key" in names:
-        made["key"] = filled.bytes(fill.C_KEYS)
-    if "headers" in names:
-        made["headers"] = filled.headers()
-    if "value" in names:
-        made["value"] = filled.bytes(fill.C_BODY)
-    if "topic" in names:
-        made["topic"] = filled.text(fill.C_TOPIC)
-    if "partition" in names:
-        made["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
-    if "offset" in names:
-        made["offset"] = columns.integers(offsets, "bigint")
-    if "timestamp" in names:
-        made["timestamp"] = micros(of_parent(kernels.F_BORN_TIME))
-    if "timestampType" in names:
-        made["timestampType"] = columns.constant(0, "int", filled.rows)
-    if count:
-        yield columns.batch(want.table, made, filled.rows).slice(0, count)
-    if error is not None:
-        raise error
-
-
-_RECORD_PARTS = (
-    ("key", fill.W_KEYS),
-    ("headers", fill.W_PAIRS),
-    ("value", fill.W_BODY),
-    ("topic", fill.W_TOPIC),
-)
-
-
-def _numbers(rows: Messages, found: Bodies, count: int) -> list[NDArray[np.int64]]:
-    """Positions and sizes as `text.Filled` takes them."""
-    numbers = [rows[field] for field in _NUMBER_FIELDS]
-    numbers[fill.N_BODY], numbers[fill.N_BODY_SIZE] = found.starts[:count], found.sizes[:count]
-    return numbers
-
-
-_NUMBER_FIELDS = (
-    kernels.F_BODY,
-    kernels.F_BODY_SIZE,
-    kernels.F_BODY,
-    kernels.F_BODY_SIZE,
-    kernels.F_CRC,
-    kernels.F_TOPIC,
-    kernels.F_TOPIC_SIZE,
-    kernels.F_PROPERTIES,
-    kernels.F_PROPERTIES_SIZE,
-    kernels.F_SYS_FLAG,
-    kernels.F_BORN_HOST,
-    kernels.F_STORE_HOST,
-    kernels.F_PHYSICAL,
-)
-
-
-def _unpack(
-    rows: Messages, found: Bodies, numbers: Sequence[NDArray[np.int64]], inside: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], DataError | None]:
-    """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch behind them."""
-    sizes = numbers[fill.N_BODY_SIZE]
-    out = np.empty((inner.INNER_FIELDS, int(sizes[inside].sum()) // inner.SMALLEST + len(rows) + 1), np.int64)
-    made, bad, status = inner.unpack_inner(
-        found.data,
-        numbers[fill.N_BODY],
-        sizes,
-        inside,
-        numbers[fill.N_PROPERTIES],
-        numbers[fill.N_PROPERTIES_SIZE],
-        out,
-    )
-    if status == Status.OK:
-        return out[:, :made], None
-    made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
-    return out[:, :made], CorruptError(
-        "inner batch: a length that does not fit", position=rows.frame_position(int(bad)), layout="inner message"
-    )
-
-
-_TRANSACTION_NAMES = pa.array(TRANSACTIONS)
-_CODEC_NAMES = pa.array(["none", *CODECS, *(f"unknown {kind}" for kind in range(len(CODECS), 8))])
-
-
-def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int) -> pa.Array:
-    """Names by number; mostly all are the first (None)."""
-    return columns.constant(names[0].as_py(), "string", count) if numbers is None else names.take(pa.array(numbers))
-
-
-def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> pa.RecordBatch:
-    """Rows of `rocketmq.messages`: an entry each."""
-    flags, count = rows[kernels.F_SYS_FLAG], len(rows)
-    made: dict[str, pa.Array] = {}
-    for name, field, type in _MESSAGE_NUMBERS:
-        if name in names:
-            made[name] = columns.integers(rows[field], type)
-    if "position" in names:
-        made["position"] = columns.integers(rows.positions, "bigint")
-    for name, field in (("born_timestamp", kernels.F_BORN_TIME), ("store_timestamp", kernels.F_STORE_TIME)):
-        if name in names:
-            made[name] = micros(rows[field])
-    if "stale" in names:
-        made["stale"] = columns.booleans(rows.stale)
-    if "codec" in names:
-        made["codec"] = _named(_CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count)
-    if "transaction" in names:
-        states = (flags & TRANSACTION_MASK) >> 2 if rows.odd[kernels.O_TRANSACTION] else None
-        made["transaction"] = _named(_TRANSACTION_NAMES, states, count)
-    if "path" in names:
-        made["path"] = columns.constant(want.file.path, "string", count)
-    wanted = sum(bit for name, bit, _ in _MESSAGE_PARTS if name in names)
-    wanted |= (
-        fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)
-    )
-    if wanted:
-        filled = text.Filled(rows.data, found.data, _numbers(rows, found, count), wanted, every=False)
-        for name, _, column in _MESSAGE_PARTS:
-            if name in names:
-                made[name] = filled.text(column)
-        if "body" in names:
-            made["body"] = filled.bytes(fill.C_BODY)
-        if "properties" in names:
-            made["properties"] = filled.map()
-        if "crc_ok" in names:
-            made["crc_ok"] = columns.booleans(filled.good)
-    return columns.batch(want.table, made, count)
-
-
-_MESSAGE_NUMBERS = (
-    ("physical_offset", kernels.F_PHYSICAL, "bigint"),
-    ("size", kernels.F_SIZE, "int"),
-    ("version", kernels.F_VERSION, "int"),
-    ("body_crc", kernels.F_CRC, "bigint"),
-    ("queue_id", kernels.F_QUEUE_ID, "int"),
-    ("flag", kernels.F_FLAG, "int"),
-    ("queue_offset", kernels.F_QUEUE_OFFSET, "bigint"),
-    ("sys_flag", kernels.F_SYS_FLAG, "int"),
-    ("reconsume_times", kernels.F_RECONSUME, "int"),
-    ("prepared_transaction_offset", kernels.F_PREPARED, "bigint"),
-)
-_MESSAGE_PARTS = (
-    ("topic", fill.W_TOPIC, fill.C_TOPIC),
-    ("keys", fill.W_KEYS, fill.C_KEYS),
-    ("tags", fill.W_TAGS, fill.C_TAGS),
-    ("unique_key", fill.W_UNIQUE, fill.C_UNIQUE),
-    ("born_host", fill.W_BORN_HOST, fill.C_BORN_HOST),
-    ("store_host", fill.W_STORE_HOST, fill.C_STORE_HOST),
-    ("message_id", fill.W_ID, fill.C_ID),
-)
 
 
 def spans(frames: Frames, file: File) -> Spans:

@@ -30,13 +30,15 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
 )
-from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file, relative, write_sized
+from rawlog.formats.rocketmq.paths import below_root
+from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file, write_sized
 from rawlog.storage import new_directory
 
 DERIVED = (
     "rocketmq.consumequeue",
     "rocketmq.batchconsumequeue",
     "rocketmq.consumequeueext",
+    "rocketmq.queuedatabase",
     "rocketmq.index",
     "rocketmq.checkpoint",
 )
@@ -122,7 +124,7 @@ def rebuild_store(
                 continue
             if file.format == "rocketmq.commitlog" and options.get("commitlog") == "none":
                 continue
-            copy_file(file, stage / relative(file))
+            copy_file(file, stage / below_root(file))
             report.files += 1
         write_derived(files, stage, sizes_of(files).told(options), options, report)
     return report

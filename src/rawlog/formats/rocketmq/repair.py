@@ -45,9 +45,10 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
     SysFlag,
 )
+from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.reader import Messages, scan
 from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, sizes_of, write_from
-from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file, relative
+from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file
 from rawlog.formats.rocketmq.writer import LogWriter
 from rawlog.storage import Source, new_directory
 from rawlog.walk import walk
@@ -124,10 +125,10 @@ def repair_store(
                 break
         mended.close()
         report.files += mended.files
-        unwanted = (*DERIVED, *NEVER_COPIED, COMMIT_LOG.name)
+        unwanted = (*DERIVED, *NEVER_COPIED, COMMIT_LOG.name, "rocketmq.dledgerindex", "rocketmq.dledgerstate")
         for file in files:
             if file.format not in unwanted and file.format is not None and file.problem is None:
-                copy_file(file, stage / relative(file))
+                copy_file(file, stage / below_root(file))
                 report.files += 1
         write_from(mended.derived, files, stage, sizes, settings, report)
     return report

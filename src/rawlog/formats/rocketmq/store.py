@@ -102,16 +102,11 @@ def stores_of(files: Sequence[File]) -> list[Store]:
 
 
 def grouped(files: Iterable[File]) -> list[Store]:
-    """Files by store; directories that hold only commit-log files belong to the one store that has the rest."""
+    """Files by store."""
     groups: dict[str, list[File]] = {}
     for file in files:
         if file.place.group is not None:
             groups.setdefault(file.place.group, []).append(file)
-    lone = [root for root, found in groups.items() if all(file.format == COMMIT_LOG.name for file in found)]
-    whole = [root for root in groups if root not in lone]
-    if len(whole) == 1 and lone:
-        for root in lone:
-            groups[whole[0]] += groups.pop(root)
     return [Store(root, found) for root, found in groups.items()]
 
 

@@ -263,7 +263,8 @@ def queue_missing(files: Sequence[File]) -> Iterator[Mark]:
     """Messages of the commit log are not in their consume queue, so that no consumer sees them.
 
     After a crash the newest messages are only not dispatched yet, and a start makes up for it. After a clean stop 4.5.1 to 4.9.x and
-    5.3.2 and later build missing units at the end, 5.0.0 to 5.3.1 never do. `rawlog rebuild` makes complete queues.
+    5.3.2 and later build missing units at the end, 5.0.0 to 5.3.1 never do. `rawlog rebuild` makes complete queues. Queues that
+    are a RocksDB database are not looked into.
     """
     seen_queues: dict[int, set[Queue]] = {}
     for seen in comparisons(files):
@@ -274,7 +275,7 @@ def queue_missing(files: Sequence[File]) -> Iterator[Mark]:
             yield _missing(seen.store, seen.queue, seen.wanted, absent, bool(there[absent[0] :].any()))
     for store in stores_of(files):
         if not store.of("rocketmq.consumequeue") and not store.of("rocketmq.batchconsumequeue"):
-            if store.derived.units and store.of("rocketmq.checkpoint"):
+            if store.derived.units and store.of("rocketmq.checkpoint") and not store.of("rocketmq.queuedatabase"):
                 yield Mark(
                     f"no consume queues at all for {len(store.derived.units)} queues of the commit log",
                     path=store.root,
