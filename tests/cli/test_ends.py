@@ -230,3 +230,17 @@ def test_interrupt_is_130(environment, tmp_path):
     _, error = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in error
+
+
+def test_without_a_verb_the_help_is_shown_as_it_is(run):
+    ran = run()
+    assert ran.code == 2
+    assert ran.err.startswith("Usage: rawlog ")
+    assert "Try 'rawlog" not in ran.err
+
+
+def test_what_is_not_there_to_read_is_told_apart_from_wrong_usage(run, log, tmp_path):
+    nothing = run("extract", log, "--to", tmp_path / "blobs")
+    assert (nothing.code, "no Ambry store" in nothing.err) == (3, True)
+    strange = run("cat", "http://127.0.0.1/x")
+    assert (strange.code, "s3, gs" in strange.err) == (3, True)

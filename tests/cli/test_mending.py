@@ -245,3 +245,19 @@ def test_a_place_that_cannot_be_written_is_an_error(system: str, verb: str, tmp_
     assert result.exit_code == 3, result.output
     assert result.stderr.startswith("rawlog: ") or "file" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_log_under_a_name_that_the_system_does_not_read_is_left_out_and_told(tmp_path: Path) -> None:
+    """It was taken for a store of its own, and no store was mended."""
+    copy, target = tmp_path / "copy", tmp_path / "mended"
+    shutil.copytree(SAMPLES / "ambry" / "9", copy)
+    first, second, *_ = sorted(copy.glob("*_log"))
+    first.rename(copy / "weird name.log")
+    second.write_bytes(b"")  # and nothing is left of another
+    result = run("repair", copy, target, "--json")
+    assert result.exit_code == 1, result.output + result.stderr
+    told = json.loads(result.output)
+    assert told["left_out"] == [str(copy / "weird name.log")]
+    assert told["is_whole"] is False
+    assert rawlog.verify(target).verdict == "clean"
+    assert run("repair", target, tmp_path / "again").exit_code == 0

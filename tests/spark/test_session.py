@@ -15,6 +15,7 @@ from rawlog.spark import java as javas
 from rawlog.spark import session
 from rawlog.spark.java import Java, facade, find_java, java_version
 from rawlog.spark.session import is_local, memory_size
+from tests.golden_data import golden_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,6 +197,7 @@ try:
 except Exception as error:
     print(type(error).__name__)
 print(spark.range(1000).repartition(3).selectExpr("sum(id)").first()[0])
+print(spark.read.format("rawlog").load({recording!r}).selectExpr("crc32c(value) >= 0").count())
 print(spark.sparkContext._jvm.java.lang.System.getProperty("java.version").split(".")[0])
 """
 
@@ -233,7 +235,7 @@ def test_a_machine_without_java_gets_a_quiet_session_that_leaves_nothing_behind(
     }
     environment |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
-        [sys.executable, "-c", FRESH],
+        [sys.executable, "-c", FRESH.replace("{recording!r}", repr(str(golden_path("replay", "v2", "basic.log"))))],
         cwd=work,
         env=environment,
         capture_output=True,
@@ -242,6 +244,6 @@ def test_a_machine_without_java_gets_a_quiet_session_that_leaves_nothing_behind(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["AnalysisException", "499500", "21"]
+    assert done.stdout.split() == ["AnalysisException", "499500", "70", "21"]
     assert done.stderr == ""
     assert list(work.iterdir()) == []

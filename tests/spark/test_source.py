@@ -197,6 +197,15 @@ def test_topics_by_glob_list_and_pattern() -> None:
     assert set(read(KAFKA, topic="transactions", partition="1")["partition"].to_pylist()) == {1}
 
 
+def test_a_partition_is_what_its_system_calls_a_queue() -> None:
+    store = golden_path("rocketmq", "broker-4.9.7")
+    given = {"table": "rocketmq.messages", "columns": "physical_offset,queue_id"}
+    every = read(store, **given).to_pylist()
+    wanted = [row for row in every if row["queue_id"] == 1]
+    assert 0 < len(wanted) < len(every)
+    assert read(store, partition="1", **given).to_pylist() == wanted
+
+
 def test_a_recording_takes_the_topic_that_is_asked_for() -> None:
     table = read(REPLAY / "basic.log", topic="orders")
     assert set(table["topic"].to_pylist()) == {"orders"}
