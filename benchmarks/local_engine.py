@@ -23,7 +23,8 @@ from spark_count import make_segments
 from rawlog.engines import local
 from rawlog.jobs import Done, Job, Outcome, Split, Stage
 from rawlog.jobs.verify import Verify
-from rawlog.rows import plan, read
+from rawlog.parts import plan
+from rawlog.rows import read
 from rawlog.select import Selection
 from rawlog.tables import RECORDS
 from rawlog.tree import Tree, open_tree

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog.errors import CorruptError
+from rawlog.parts import Part, plan
 from rawlog.registry import table_named
-from rawlog.rows import Part, Rows, plan, read
+from rawlog.rows import Rows, read
 from rawlog.select import Selection
 from rawlog.testing import plain
 from rawlog.testing.base import shared

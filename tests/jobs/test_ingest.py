@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog import rows
+from rawlog import parts
 from rawlog.engines import local
 from rawlog.errors import AccessError, OptionError
 from rawlog.jobs import lake as lakes
@@ -134,7 +134,7 @@ def test_small_pieces_make_the_same_rows(lake: Path, tmp_path: Path, monkeypatch
 def test_boundaries_that_no_frame_has_are_noticed(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = record(tmp_path / "a.log", 500)
     monkeypatch.setattr(plan, "LARGEST", 2000)
-    monkeypatch.setattr(rows, "_walked_cuts", lambda *given: [(4001, 30), (9003, 60)])
+    monkeypatch.setattr(parts, "_walked_cuts", lambda *given: [(4001, 30), (9003, 60)])
     ingest(lake, log)
     assert held(lake) == expected(log)
 

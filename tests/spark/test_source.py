@@ -330,7 +330,7 @@ def test_modes_fail_pass_over_or_drop(tmp_path: Path) -> None:
 
 def test_only_dropmalformed_drops_a_file_whose_header_is_damaged() -> None:
     from rawlog.format import File
-    from rawlog.rows import Part
+    from rawlog.parts import Part
 
     path = golden_path("replay", "damaged", "v1-version-3.log")
     part = Part((File(str(path), path.stat().st_size, None, "replay.recording"),))

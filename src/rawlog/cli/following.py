@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, TruncatedError
 from rawlog.format import File
-from rawlog.rows import Note, Part, Rows, plan, read
+from rawlog.parts import Part, plan
+from rawlog.rows import Note, Rows, read
 from rawlog.select import Selection
 from rawlog.status import Status
 from rawlog.storage import is_remote, local_path

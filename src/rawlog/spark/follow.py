@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog import registry, rows
+from rawlog import registry
 from rawlog.errors import AccessError, DataError, TruncatedError
 from rawlog.format import File, Format
 from rawlog.frames import Frames
-from rawlog.rows import Part
+from rawlog.parts import Part, whole
 from rawlog.select import Selection
 from rawlog.status import Status
 from rawlog.storage import Source
@@ -205,7 +205,7 @@ class Follower:
         """The mark `reached`, or where the first thing behind `start` stands that is not decided yet, if that comes first."""
         if selection.isolation != "read_committed" or reached.offset is None:
             return reached
-        part = rows.whole(line.files[line.index(start) or 0], line.undecided(start), table, selection)
+        part = whole(line.files[line.index(start) or 0], line.undecided(start), table, selection)
         undecided = getattr(part.context, "last_stable_offset", None)
         if undecided is None or reached.offset <= undecided:
             return reached

@@ -19,10 +19,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rawlog import registry, rows
+from rawlog import parts, registry
 from rawlog.errors import OptionError, unknown
 from rawlog.format import File
-from rawlog.rows import Part, Rows
+from rawlog.parts import Part
+from rawlog.rows import Rows
 from rawlog.select import Selection
 from rawlog.spark import options, splits
 from rawlog.spark.options import LATEST, Offsets, Request
@@ -107,12 +108,12 @@ def plan(tree: Tree, request: Request) -> list[InputPartition]:
     by_bounds: dict[tuple[int | None, int | None], list[File]] = {}
     for file in chosen:
         by_bounds.setdefault((request.starting.of(file), request.ending.of(file)), []).append(file)
-    parts: list[tuple[Part, Selection]] = []
+    found: list[tuple[Part, Selection]] = []
     for files in by_bounds.values():
         selection = request.selection_of(files[0])
         some = splits.choose(tree, request, files)
-        parts += [(part, selection) for part in rows.plan(some, table, selection, split_size=size)]
-    return splits.pack(parts, size)
+        found += [(part, selection) for part in parts.plan(some, table, selection, split_size=size)]
+    return splits.pack(found, size)
 
 
 def check_partitions(tree: Tree, *bounds: Offsets) -> None:

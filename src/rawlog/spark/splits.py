@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from rawlog import registry, rows
 from rawlog.errors import AccessError, DataError, OptionError
 from rawlog.format import File
-from rawlog.rows import Part
+from rawlog.parts import Part
 from rawlog.select import Selection
 from rawlog.spark.options import Request
 from rawlog.storage import exists, is_remote

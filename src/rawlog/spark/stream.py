@@ -23,9 +23,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rawlog import registry, rows
+from rawlog import registry
 from rawlog.errors import AccessError, OptionError
-from rawlog.rows import Part
+from rawlog.parts import Part, cut, whole
 from rawlog.spark import splits
 from rawlog.spark.follow import Follower, Line, Mark, lines_of
 from rawlog.spark.options import LATEST, MODES, Request
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = [
             (piece, self.request.selection_of(piece.file))
             for line, part in found
-            for piece in rows.cut(part, line.group, size)
+            for piece in cut(part, line.group, size)
         ]
         return splits.pack(parts, size)
 
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _in_full(self, line: Line, begin: Mark, part: Part) -> Part:
         """A part with what the other files of its line, from where the batch begins, say of it."""
-        full = rows.whole(part.file, line.undecided(begin), self.request.whole_table, self.request.selection)
+        full = whole(part.file, line.undecided(begin), self.request.whole_table, self.request.selection)
         return replace(full, start=part.start, stop=part.stop, first=part.first)
 
 

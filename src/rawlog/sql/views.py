@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rawlog import registry, rows
 from rawlog.errors import DataError, OptionError, UnknownFormatError
-from rawlog.rows import Part
+from rawlog.parts import Part, plan
 from rawlog.select import Selection
 from rawlog.storage import is_remote, local_path
 from rawlog.tables import COMMON, Table
@@ -68,7 +68,7 @@ class Files:
 
     def parts(self) -> list[Part]:
         """What there is to read, a piece of a file each."""
-        return rows.plan(self.directory.tree, self.table, Selection(errors=self.directory.errors))
+        return plan(self.directory.tree, self.table, Selection(errors=self.directory.errors))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows, a batch at a time. DataError at damage, unless it is to be passed over."""

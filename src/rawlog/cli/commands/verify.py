@@ -44,6 +44,7 @@ CANNOT_BE_READ = "rawlog.file.unreadable"
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     paths: tuple[str, ...],
     as_format: str | None,
     list_rules: bool,

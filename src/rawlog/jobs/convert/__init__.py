@@ -20,7 +20,8 @@ from rawlog.frames import Frames
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.rows import Loss, Part, Rows, plan, read_all
+from rawlog.parts import Part, plan
+from rawlog.rows import Loss, Rows, read_all
 from rawlog.select import Selection
 from rawlog.storage import below, remove_tree, replace_directory, split_query
 from rawlog.target import LossError, Lost, added

@@ -25,7 +25,8 @@ from rawlog.jobs.lake import Lake, Overtaken
 from rawlog.jobs.lake.names import check_url, lake_name, unit_mark
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
-from rawlog.rows import Part, read
+from rawlog.parts import Part
+from rawlog.rows import read
 from rawlog.select import Selection
 from rawlog.storage import is_remote
 from rawlog.tables import FILES, FINDINGS, Table

@@ -15,6 +15,7 @@ from rawlog import registry, rows
 from rawlog.errors import AccessError
 from rawlog.format import Family, File
 from rawlog.jobs.lake import Folded, History
+from rawlog.parts import plan
 from rawlog.select import Selection
 from rawlog.storage import exists
 from rawlog.tables import Table
@@ -74,7 +75,7 @@ def _unseen(unit: str, files: Sequence[File], before: Folded | None) -> list[Fil
 def fold(one: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBatch]:
     """The rows of a unit. DataError if it cannot be folded."""
     tree = Tree((), one.files)
-    for part in rows.plan(tree, table, selection):
+    for part in plan(tree, table, selection):
         yield from rows.read(part, table, selection)
 
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rawlog import registry, rows
+from rawlog import registry
 from rawlog.errors import AccessError, OptionError
 from rawlog.format import File
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.values import Piece
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
-from rawlog.rows import Part
+from rawlog.parts import Part, cut, whole
 from rawlog.select import Selection
 from rawlog.storage import Source
 from rawlog.tables import FILES, FINDINGS, Table
@@ -113,14 +113,14 @@ class Plan:
         for table in self.tables:
             for path, taken in self.starts[table.name].items():
                 group = self.whole.group_of(files[path])
-                part = rows.whole(files[path], group, table, folds.suited(self.selection, table))
+                part = whole(files[path], group, table, folds.suited(self.selection, table))
                 # Not beyond the size it had when it was listed: every table sees the same bytes of a file that grows.
                 part = replace(part, stop=files[path].size)
                 if taken is not None and taken.stop:
                     part = replace(part, start=taken.stop, first=taken.frames)
                 begin = (path, 0 if taken is None else taken.stop)
                 if begin not in edges:
-                    pieces = [part] if path in self.uncut else rows.cut(part, group, LARGEST)
+                    pieces = [part] if path in self.uncut else cut(part, group, LARGEST)
                     edges[begin] = [(piece.start, piece.stop, piece.first) for piece in pieces]
                 for start, stop, first in edges[begin]:
                     parts = wanted.setdefault((path, start, stop), {})

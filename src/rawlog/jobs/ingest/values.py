@@ -10,7 +10,7 @@ from rawlog.format import File
 from rawlog.jobs.ingest.folds import Fold
 from rawlog.jobs.job import Done, Outcome
 from rawlog.jobs.sheet import Written
-from rawlog.rows import Part
+from rawlog.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
