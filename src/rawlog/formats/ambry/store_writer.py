@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from pathlib import Path
 from typing import BinaryIO
@@ -11,12 +12,14 @@ import numpy as np
 from rawlog.errors import CorruptError, EncodeError
 from rawlog.format import File
 from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, write_index_files
+from rawlog.formats.ambry.kernels.encode import place_messages
 from rawlog.formats.ambry.layouts import SEGMENT_HEADER
 from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.reader import Messages, scan, trouble
 from rawlog.formats.ambry.state import fold
 from rawlog.formats.ambry.store import Store, read_catalog
 from rawlog.formats.ambry.writer import sealed, segment_header
+from rawlog.frames import Bytes, Frames
 
 CAPACITY = 1 << 30
 
@@ -48,19 +51,38 @@ class StoreWriter:
 
         EncodeError if no segment can hold it, CorruptError if it is none.
         """
-        _check(message)
-        self._room(len(message))
-        assert self.file is not None
-        self.file.write(message)
-        at = self.end
-        self.end += len(message)
-        return self.segments[-1].name, at
+        frames = _checked(np.frombuffer(message, np.uint8))
+        if len(frames) != 1:
+            raise CorruptError("not one whole message")
+        self._add(frames)
+        return self.segments[-1].name, self.end - len(message)
 
-    def _room(self, size: int) -> None:
-        if self.capacity is not None and size > self.capacity - SEGMENT_HEADER.size:
-            raise EncodeError(f"a message of {size:,} bytes in segments of {self.capacity:,}")
-        if self.file is None or (self.capacity is not None and self.end + size > self.capacity):
+    def extend(self, data: Bytes) -> None:
+        """Add messages that stand end to end. EncodeError if no segment can hold one of them, CorruptError for what is none."""
+        if data.size:
+            self._add(_checked(data))
+
+    def _add(self, frames: Frames) -> None:
+        sizes, first, most = frames.sizes, 0, 1 << 62
+        if self.capacity is not None:
+            first, most = SEGMENT_HEADER.size, self.capacity
+            if sizes.max() > most - first:
+                raise EncodeError(
+                    f"a message of {int(sizes[np.argmax(sizes > most - first)]):,} bytes in segments of {most:,}"
+                )
+        if self.file is None:
             self.next_segment()
+        segments, positions = np.empty((2, len(frames)), np.int64)
+        place_messages(sizes, 0, self.end, most, first, segments, positions)
+        bounds = np.flatnonzero(np.diff(segments, prepend=0, append=segments[-1] + 1)).tolist()
+        rows = [0, *bounds] if segments[0] == 0 else bounds
+        for start, stop in itertools.pairwise(rows):
+            if segments[start]:
+                self.next_segment()
+            assert self.file is not None
+            piece = frames.data[int(frames.starts[start]) : int(frames.stops[stop - 1])]
+            self.file.write(piece.data)
+            self.end += piece.size
 
     def next_segment(self, segment: Segment | None = None) -> None:
         """Begin a log segment, by default the next one."""
@@ -109,11 +131,14 @@ def descriptor(incarnation_id: str) -> bytes:
     return sealed(bytes(2) + len(raw).to_bytes(4, "big") + raw)
 
 
-def _check(message: bytes) -> None:
-    """CorruptError if this is not one whole message."""
-    frames = scan(np.frombuffer(message, np.uint8), 0)
-    if len(frames) != 1 or int(frames.stops[0]) != len(message):
-        raise CorruptError("not one whole message")
+def _checked(data: Bytes) -> Frames:
+    """Where messages that fill `data` stand. CorruptError if they do not, or one of them is not sound."""
+    frames = scan(data, 0)
+    if not len(frames) or frames.reached != data.size:
+        raise CorruptError(
+            "not one whole message" if not len(frames) else "not whole messages", position=frames.reached
+        )
     messages = Messages(frames)
-    if not messages.sound[0]:
-        raise trouble(messages, 0)
+    if not messages.sound.all():
+        raise trouble(messages, int(np.argmin(messages.sound)))
+    return frames

@@ -183,6 +183,8 @@ def _message(version: int, life_version: int, key: bytes, payload: bytes, offset
         raise EncodeError(f"message header version {version}: 1 to 3 expected")
     if version < 3 and life_version:
         raise EncodeError(f"a message header V{version} has no life version")
+    if life_version < 0:
+        raise EncodeError(f"life version {life_version}: 0 or more expected")
     keys.parse(key)
     values = {"version": version, "life_version": life_version, "payload_size": len(payload)} | offsets
     header = b"".join(_int(values.get(item.name, NONE), item.size) for item in layout.fields if item.name != "crc")

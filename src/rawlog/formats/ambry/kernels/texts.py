@@ -129,8 +129,10 @@ def put_number(out: Any, to: Any, value: Any) -> Any:
     if value < 0:
         return put_integer(out, to, value)
     size, limit = np.int64(1), np.int64(10)
-    while size < LONGEST_DIGITS and value >= limit:
+    while value >= limit:
         size += 1
+        if size == LONGEST_DIGITS:
+            break
         limit *= 10
     place, rest = to + size, value
     while rest >= 100:

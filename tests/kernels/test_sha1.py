@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rawlog.kernels import byte_view, sha1
+
+
+def joined(words: tuple[int, ...]) -> bytes:
+    return b"".join(int(one).to_bytes(4, "big") for one in words)
+
+
+def room() -> Any:
+    return np.zeros(sha1.SCRATCH, np.uint8), np.zeros(sha1.STEPS, np.int64)
+
+
+@given(st.binary(max_size=300), st.binary(max_size=3))
+def test_it_is_the_librarys(data: bytes, before: bytes) -> None:
+    found = sha1.digest(byte_view(before + data), len(before), len(data), *room())
+    assert joined(found) == hashlib.sha1(data).digest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 55, 56, 57, 63, 64, 65, 119, 120, 128, 1000])
+def test_every_way_a_message_can_end(plain: Any, size: int) -> None:
+    data = bytes(number % 251 for number in range(size))
+    told = hashlib.sha1(data).digest()
+    assert joined(sha1.digest(byte_view(data), 0, size, *room())) == told
+    assert joined(plain("rawlog.kernels.sha1", "digest", byte_view(data), 0, size, *room())[0]) == told
