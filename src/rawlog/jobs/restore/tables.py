@@ -282,5 +282,7 @@ def offered_rows(tree: Tree, scratch: str, topics: tuple[str, ...], errors: str)
     try:
         sink.write(rows.batches(), scratch, {})
     except EncodeError as error:
-        raise EncodeError(f"{error}; --topic chooses what is restored") from None
+        raise EncodeError(
+            f"{error}; --topic chooses what is restored; rows of no partition get one by `rawlog convert --to kafka` first"
+        ) from None
     return offered(open_tree(scratch), None, errors, ())
