@@ -59,6 +59,21 @@ def inline(function: F) -> F:
     return compiled  # type: ignore[no-any-return]
 
 
+def host_has(*features: str) -> bool:
+    """Whether kernels may use these instructions of the x86 host: not if numba was told to compile for another processor."""
+    import llvmlite.binding
+
+    if not JIT or _config.CPU_NAME or _config.CPU_FEATURES is not None:
+        return False
+    if llvmlite.binding.get_process_triple()[:6] != "x86_64":
+        return False
+    try:
+        known = llvmlite.binding.get_host_cpu_features()
+    except RuntimeError:
+        return False
+    return all(known.get(feature) for feature in features)
+
+
 def byte_view(data: Any) -> NDArray[np.uint8]:
     """A read-only uint8 view of any buffer, so that each kernel is compiled for one type of input only."""
     view = data.view() if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)

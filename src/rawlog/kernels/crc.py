@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.kernels import JIT, clmul, fold, inline, kernel
+from rawlog.kernels import clmul, host_has, inline, kernel
 from rawlog.kernels.ints import read_i64_le, read_u8, read_u32_le
 from rawlog.status import BAD_LENGTH, OK
 
@@ -53,23 +53,7 @@ CASTAGNOLI_TABLES, IEEE_TABLES = _tables(CASTAGNOLI), _tables(IEEE)
 LANE_ZEROS, SHORT_LANE_ZEROS = _zeros(LANE), _zeros(SHORT_LANE)
 
 
-def has_instruction() -> bool:
-    """Whether kernels may use the processor's CRC-32C: not if numba was told to compile for another one."""
-    if not JIT:
-        return False
-    import llvmlite.binding
-    import numba
-
-    config: Any = numba.config
-    if config.CPU_NAME or config.CPU_FEATURES is not None or llvmlite.binding.get_process_triple()[:6] != "x86_64":
-        return False
-    try:
-        return bool(llvmlite.binding.get_host_cpu_features().get("sse4.2"))
-    except RuntimeError:
-        return False
-
-
-INSTRUCTION = has_instruction()
+INSTRUCTION = host_has("sse4.2")
 
 
 def _step_intrinsic(bits: int, width: int) -> Any:
@@ -191,22 +175,19 @@ def sum_crc32c_by_tables(data: Any, start: Any, stop: Any) -> Any:
     return update_by_tables(CASTAGNOLI_TABLES, np.int64(ALL), data, start, stop) ^ ALL
 
 
-if fold.INSTRUCTION:
-    FOLD_STEP, fold_crc32 = fold.STEP, fold.fold_crc32
-    fold_lanes: Any = clmul.fold
-    LONG_SPAN = 4 * clmul.STEP
+if clmul.INSTRUCTION:
+    FOLD_STEP, FOLD_LONG = clmul.STEP, clmul.LONG
+    fold_short, fold_long = clmul.fold_short, clmul.fold_long
 
     @kernel
     def sum_crc32(data: Any, start: Any, stop: Any) -> Any:
         """CRC-32 of `data[start:stop]`, which must lie inside the data."""
-        if stop - start >= LONG_SPAN:
-            size = np.int64(stop - start) // FOLD_STEP * FOLD_STEP
-            low, high = fold_lanes(data, np.int64(start), size, np.int64(ALL))
-            crc = of_words(IEEE_TABLES, low & ALL, (low >> 32) & ALL, high & ALL, (high >> 32) & ALL)
-            return update_by_tables(IEEE_TABLES, crc, data, start + size, stop) ^ ALL
-        if stop - start >= FOLD_STEP:
-            return fold_crc32(np.int64(ALL), data, np.int64(start), np.int64(stop - start)) ^ ALL
-        return update_by_tables(IEEE_TABLES, np.int64(ALL), data, start, stop) ^ ALL
+        size = np.int64(stop - start)
+        if size < FOLD_STEP:
+            return update_by_tables(IEEE_TABLES, np.int64(ALL), data, start, stop) ^ ALL
+        if size < FOLD_LONG:
+            return fold_short(np.int64(ALL), data, np.int64(start), size) ^ ALL
+        return fold_long(np.int64(ALL), data, np.int64(start), size) ^ ALL
 
 else:
 

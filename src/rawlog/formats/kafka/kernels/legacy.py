@@ -59,6 +59,16 @@ def entry_payload(data: Any, start: Any, end: Any, magic: Any) -> Any:
     return np.int64(key_at), key_size, position + 4, value_size
 
 
+@inline
+def put_nullable(out: Any, valid: Any, row: Any, end: Any, data: Any, start: Any, size: Any, wide: Any) -> Any:
+    """Add a value to what reaches to `end`, or a null where its size is below zero. -> the new end"""
+    if size < 0:
+        clear_bit(valid, row)
+        return end
+    put_bytes(out, end, data, start, size, wide)
+    return end + size
+
+
 @kernel
 def measure_spans(data: Any, starts: Any, stops: Any, kinds: Any, offsets: Any, counts: Any, bases: Any) -> Any:
     """Count the entries of every span, and find what to add to the offsets inside. -> (span, position, status)
@@ -142,20 +152,12 @@ def decode_entries(
             key_at, key_size, value_at, value_size = entry_payload(data, start, end, magic)
             if key_at < 0:
                 return row, start, BAD_LENGTH
-            if key_size < 0:
-                nulls[1] += 1
-                if with_key:
-                    clear_bit(keys_valid, row)
-            elif with_key:
-                put_bytes(keys, key_end, data, key_at, key_size, wide)
-                key_end += key_size
-            if value_size < 0:
-                nulls[2] += 1
-                if with_value:
-                    clear_bit(values_valid, row)
-            elif with_value:
-                put_bytes(values, value_end, data, value_at, value_size, wide)
-                value_end += value_size
+            nulls[1] += key_size < 0
+            nulls[2] += value_size < 0
+            if with_key:
+                key_end = put_nullable(keys, keys_valid, row, key_end, data, key_at, key_size, wide)
+            if with_value:
+                value_end = put_nullable(values, values_valid, row, value_end, data, value_at, value_size, wide)
 
             time = np.int64(append_times[span])
             if time == no_append_time:
@@ -218,20 +220,12 @@ def decode_plain_entries(
         if key_at < 0 or time > MOST_MS or time < -MOST_MS:
             return row
         wide = data.size - end >= SLACK
-        if key_size < 0:
-            nulls[1] += 1
-            if with_key:
-                clear_bit(keys_valid, row)
-        elif with_key:
-            put_bytes(keys, key_end, data, key_at, key_size, wide)
-            key_end += key_size
-        if value_size < 0:
-            nulls[2] += 1
-            if with_value:
-                clear_bit(values_valid, row)
-        elif with_value:
-            put_bytes(values, value_end, data, value_at, value_size, wide)
-            value_end += value_size
+        nulls[1] += key_size < 0
+        nulls[2] += value_size < 0
+        if with_key:
+            key_end = put_nullable(keys, keys_valid, row, key_end, data, key_at, key_size, wide)
+        if with_value:
+            value_end = put_nullable(values, values_valid, row, value_end, data, value_at, value_size, wide)
         times[row] = time * 1000
         if time == NONE:
             clear_bit(times_valid, row)
