@@ -300,6 +300,8 @@ class Family:
     #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
     #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
     takes: Callable[[str | None, File], bool] | None = None
+    #: The system among whose partitions its own directories stand: they are not mended as that one's, nor is it in their way.
+    beside: str | None = None
     #: (name of a folded table, its files) -> the files in sets that concern nothing but themselves, each under a name that stays;
     #: None: one for each group.
     units: Callable[[str, Sequence[File]], Mapping[str, Sequence[File]]] | None = None

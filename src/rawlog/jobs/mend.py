@@ -201,7 +201,7 @@ class Mend(Job[Made, Mended]):
         """Put the units together and give the whole its name."""
         pairs = [(self._tasks[one.number], one) for one in done]
         if self.dry_run:
-            return Mended(self._account(pairs, None), self._left_out, self._not_loaded)
+            return Mended(self._pretended(pairs), self._left_out, self._not_loaded)
         try:
             whole, around = self._together(pairs)
             account = self._account(pairs, around)
@@ -214,6 +214,13 @@ class Mend(Job[Made, Mended]):
                 raise
             raise AccessError(f"{self.told}: {error.strerror or error}") from None
         return Mended(account, self._left_out, self._not_loaded)
+
+    def _pretended(self, pairs: Sequence[tuple[Task, Made]]) -> Account:
+        """What would come of the units; what they would stand in is made, and thrown away."""
+        if len(pairs) == 1 and not pairs[0][0].place:
+            return self._account(pairs, None)
+        with tempfile.TemporaryDirectory() as around:
+            return self._account(pairs, Path(around))
 
     def _together(self, pairs: Sequence[tuple[Task, Made]]) -> tuple[Path, Path | None]:
         """The directory that becomes the target; and again, if units stand in it."""
@@ -252,7 +259,7 @@ def shares_of(able: Sequence[Family], files: Sequence[File]) -> list[tuple[Famil
     claimed: dict[str | None, str] = {}
     for family in able:
         for file in family.files_for(None, files):
-            if file.system != family.name:
+            if file.system != family.name or (family.beside is not None and file.place.topic is not None):
                 claimed[file.place.group] = family.name
     shares = []
     for family in able:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from rawlog.errors import DataError, OptionError
+from rawlog.errors import CorruptError, DataError, OptionError
 from rawlog.formats.kafka.rebuild import rebuild_partition
 from rawlog.formats.kafka.repair import repair_partition
 from rawlog.tables import RECORDS
@@ -283,3 +284,78 @@ def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: P
         assert rawlog.read(target, columns=key).equals(rawlog.read(folder, columns=key, errors="skip"))
         assert repair_partition(rawlog.open(target).files, again).is_whole
         assert logs(again) == logs(target)
+
+
+def test_a_segment_that_is_gone_is_told_and_the_next_one_is_named_for_it(tmp_path: Path) -> None:
+    """The report said that all was whole, although the mended copy shows no trace of the segment any more."""
+    source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
+    folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
+    shutil.copytree(source, folder)
+    segments = sorted(folder.glob("*.log"))
+    first, stop = int(segments[2].stem), int(segments[3].stem)
+    segments[2].unlink()
+    os.utime(segments[3], (1_000_000_000, 1_000_000_000))
+    files = rawlog.open(folder).files
+    for policy in ("salvage", "broker"):
+        report = repair_partition(files, target, policy=policy, overwrite=True)
+        assert not report.is_whole
+        assert report.lost == [(first, stop - 1)]
+        assert [one.offsets for one in report.ranges if one.action == "renamed"] == [(first, stop - 1)]
+        assert (target / segments[2].name).read_bytes() == segments[3].read_bytes()
+        assert (target / segments[2].name).stat().st_mtime == 1_000_000_000, "retention goes by it"
+        assert not (target / segments[3].name).exists()
+        assert rawlog.verify(target).verdict == "clean"
+        dry = repair_partition(files, target, policy=policy, dry_run=True)
+        assert (dry.lost, dry.ranges) == (report.lost, report.ranges)
+    with pytest.raises(CorruptError, match="gone; the policy is strict"):
+        repair_partition(files, tmp_path / "c" / "segments-by-size-0", policy="strict")
+
+
+def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
+    """Offsets of a segment lie at most 2^31-1 behind its name: no index could point at them."""
+    source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
+    folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
+    folder.mkdir(parents=True)
+    near, far = sorted(source.glob("*.log"))[:2]
+    shutil.copy(near, folder)
+    data, base = bytearray(far.read_bytes()), 1 << 40
+    for at, _, _ in kafka.frames(far.read_bytes())[0]:
+        offset = int.from_bytes(data[at : at + 8], "big") - int(far.stem) + base
+        data[at : at + 8] = offset.to_bytes(8, "big")
+    (folder / f"{base:020d}.log").write_bytes(data)
+    report = repair_partition(rawlog.open(folder).files, target)
+    assert report.lost == [(int(far.stem), base - 1)]
+    assert logs(target) == logs(folder)
+    assert not report.is_whole
+
+
+@pytest.mark.parametrize("told", ["metadata", "other partition", "nowhere"])
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_a_topic_id_is_told_anew_from_what_stands_around_it(told: str, harm: str, tmp_path: Path) -> None:
+    """A broker takes a partition without its topic's id for a stray, and serves an empty one in its place."""
+    source = golden_path("kafka", "broker-4.3.0", "data")
+    around = {"metadata": ["__cluster_metadata-0"], "other partition": ["codec-lz4-0"], "nowhere": []}[told]
+    folder = tmp_path / "a"
+    for name in ("codec-lz4-1", *around):
+        shutil.copytree(source / name, folder / name)
+    shutil.copy(source / "meta.properties", folder)
+    path = folder / "codec-lz4-1" / "partition.metadata"
+    path.parent.chmod(0o755)
+    path.chmod(0o644)
+    whole = path.read_bytes()
+    path.unlink() if harm == "gone" else path.write_bytes(whole[7:])
+    files = rawlog.open(folder / "codec-lz4-1").files
+    report = repair_partition(files, tmp_path / "b" / "codec-lz4-1")
+    made = tmp_path / "b" / "codec-lz4-1" / "partition.metadata"
+    changes = [one.action for one in report.ranges if one.path == str(path)]
+    if told != "nowhere":
+        assert made.read_bytes() == whole
+        assert changes == ["changed"]
+    else:
+        assert not made.exists()
+        assert changes == (["cut"] if harm == "damaged" else [])
+    assert report.ranges == repair_partition(files, tmp_path / "c" / "codec-lz4-1", dry_run=True).ranges
+    if changes:
+        assert not report.is_whole
+        with pytest.raises(CorruptError, match="strict"):
+            repair_partition(files, tmp_path / "d" / "codec-lz4-1", policy="strict")

@@ -77,6 +77,58 @@ def test_damaged_bootstrap_records_are_left_out_and_told(tmp_path: Path) -> None
         assert not (tmp_path / f"target{len(partitions)}" / "bootstrap.checkpoint").exists()
 
 
+@pytest.mark.parametrize("partitions", [(), ("codec-none-0",)], ids=["controller", "broker"])
+def test_a_damaged_identity_is_left_out_and_told(partitions: tuple[str, ...], tmp_path: Path) -> None:
+    """It was carried along as it was; a dry run told nothing of it."""
+    source = log_directory(tmp_path / "source", *partitions)
+    (source / "meta.properties").write_bytes(b"")
+    for words in (("--dry-run",), ()):
+        done = run("repair", source, tmp_path / "target", *words)
+        assert done.exit_code == 1, done.output
+        assert "meta.properties: damaged, left out" in done.output
+    assert not (tmp_path / "target" / "meta.properties").exists()
+    assert rawlog.verify(tmp_path / "target").verdict == "clean"
+
+
+@pytest.mark.parametrize("harm", ["log gone", "log empty", "log and snapshots gone", "log empty, snapshots gone"])
+@pytest.mark.parametrize("whole", [True, False], ids=["log directory", "metadata alone"])
+def test_a_metadata_directory_whose_log_is_gone_is_still_one(harm: str, whole: bool, tmp_path: Path) -> None:
+    """It was taken for a partition and a metadata directory at once, and refused; or mended so that it was refused the next time."""
+    source = log_directory(tmp_path / "source", *(["codec-none-0"] if whole else []))
+    for path in [*(source / METADATA).glob("*.log"), *(source / METADATA).glob("*.checkpoint")]:
+        if path.suffix == ".log" and "empty" in harm and int(path.stem) == 0:
+            path.write_bytes(b"")
+        elif path.suffix == ".log" or "snapshots" in harm:
+            path.unlink()
+    target, again = tmp_path / "target", tmp_path / "again"
+    named = "" if whole else METADATA
+    done = run("repair", source / named, target / named)
+    assert done.exit_code == 1, done.output + done.stderr
+    assert "of the log nothing is left" in done.output
+    assert rawlog.verify(target).verdict == "clean"
+    done = run("repair", target / named, again / named)
+    assert done.exit_code == 0, done.output + done.stderr
+    assert contents(again) == contents(target)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_epoch_of_a_snapshot_is_set_to_that_of_its_name(tmp_path: Path) -> None:
+    """No checksum covers it."""
+    source = log_directory(tmp_path / "source")
+    snapshot = max((source / METADATA).glob("*.checkpoint"))
+    before = snapshot.read_bytes()
+    flip(snapshot, 13)
+    assert "kraft.checkpoint.epoch" in {one.code for one in rawlog.verify(source)}
+    done = run("repair", source, tmp_path / "target")
+    assert done.exit_code == 1
+    assert f"{snapshot.name}: byte 0: epoch" in done.output
+    assert (tmp_path / "target" / METADATA / snapshot.name).read_bytes() == before
+    assert rawlog.verify(tmp_path / "target").verdict == "clean"
+
+
 def test_a_snapshot_that_is_not_whole_is_no_part_of_a_rebuilt_directory(tmp_path: Path) -> None:
     source = log_directory(tmp_path / "source")
     oldest = min(path for path in (source / METADATA).glob("*.checkpoint") if int(path.name[:20]))

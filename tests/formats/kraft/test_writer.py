@@ -191,6 +191,26 @@ def test_a_snapshot_behind_the_damage_saves_the_state(tmp_path: Path) -> None:
     assert cut.bytes_cut > account.bytes_cut
 
 
+def test_a_base_offset_that_does_not_fit_is_set_right(tmp_path: Path) -> None:
+    """No checksum covers it: the one batch was kept as the end of the log, and all the others were dropped."""
+    source = copy_of("broker-4.3.0", tmp_path / "source")
+    for path in source.glob("*.checkpoint"):
+        path.unlink()
+    path = max(source.glob("*.log"), key=lambda one: one.stat().st_size)
+    before = path.read_bytes()
+    at = 12 + int.from_bytes(before[8:12], "big")  # the second batch
+    data = bytearray(before)
+    data[at + 3] ^= 4
+    path.write_bytes(data)
+    account = mended(tmp_path / "source", tmp_path / "mended" / "__cluster_metadata-0")
+    assert (account.batches_changed, account.bytes_cut, account.lost) == (1, 0, [])
+    assert not account.is_whole
+    assert image_of(tmp_path / "mended") == list(map(str, replica_of(data_dir("broker-4.3.0")).fold().image()))
+    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+    logs = sorted((tmp_path / "mended").rglob("*.log"))
+    assert before in b"".join(one.read_bytes() for one in logs)
+
+
 def test_without_a_snapshot_one_is_made_of_all_that_can_be_read(tmp_path: Path) -> None:
     source = damaged(tmp_path, snapshots=False)
     account = mended(source, tmp_path / "mended" / "__cluster_metadata-0")

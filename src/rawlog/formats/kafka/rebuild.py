@@ -13,7 +13,7 @@ from rawlog.format import File
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.log import sound
-from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, staged
+from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, segment_name, staged
 from rawlog.formats.kafka.paths import split
 from rawlog.status import Status
 from rawlog.storage import Source, local_path
@@ -119,9 +119,12 @@ def keep_beside(files: Sequence[File], folder: Path) -> None:
                 (folder / METADATA).write_bytes(source.read(0, source.size))
 
 
-def keep_times(segments: Sequence[File], folder: Path) -> None:
-    """The times of the segments' files: retention goes by them where records have no time of their own."""
+def keep_times(segments: Sequence[File], folder: Path, bases: Mapping[str, int] | None = None) -> None:
+    """The times of the segments' files: retention goes by them where records have no time of their own. `bases` tells where segments
+    begin now that began elsewhere.
+    """
     for segment in segments:
-        copy = folder / split(segment.path)[1].removesuffix(".swap")
+        base = (bases or {}).get(segment.path)
+        copy = folder / (split(segment.path)[1].removesuffix(".swap") if base is None else segment_name(base, "log"))
         if segment.modified is not None and copy.exists():
             os.utime(copy, (segment.modified, segment.modified))

@@ -22,11 +22,12 @@ from rawlog.format import File
 from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
+from rawlog.formats.kafka.identity import Identity, identity
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2
-from rawlog.formats.kafka.partition_writer import PartitionWriter, Pretence, staged
+from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, staged
 from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.quarantine import Quarantine
-from rawlog.formats.kafka.rebuild import keep_beside, keep_times, segments_of
+from rawlog.formats.kafka.rebuild import keep_times, segments_of
 from rawlog.formats.kafka.salvage import HUGE, Chosen, Found, choose, find_sound, patched
 from rawlog.formats.kafka.survey import survey
 from rawlog.frames import Bytes, Frames
@@ -42,7 +43,9 @@ MOST = (1 << 31) - 1  # how far an offset may lie behind its segment's base
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Bytes of a source file and what became of them: kept, cut, moved, changed, or added to; `offsets` is first and last, where known."""
+    """Bytes of a source file and what became of them: kept, cut, moved, changed, or added to; or of the file as a whole: renamed.
+    `offsets` is first and last, where known.
+    """
 
     path: str
     start: int
@@ -74,7 +77,7 @@ class Report(Account):
     @property
     def is_whole(self) -> bool:
         """Whether nothing had to be dropped or changed."""
-        return all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
+        return not self.lost and all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
 
     def lines(self) -> list[str]:
         """The report as text."""
@@ -116,9 +119,13 @@ def repair_partition(
     path = Path(local_path(os.fspath(target))).absolute()
     report = Report(str(path), policy)
     segments = segments_of(files)
+    whose = identity(files)
+    if policy == "strict" and whose is not None and whose.change is not None:
+        raise CorruptError(f"{whose.change}; the policy is strict", path=whose.path)
     if dry_run:
         pretence = Pretence(log_start=segments[0].place.start_offset or 0, interval=limits.index_interval_bytes)
         _mend(segments, pretence, report, None)
+        _tell_identity(whose, report)
         report.rebuilt = sorted(pretence.names)
         return report
     with ExitStack() as stack:
@@ -128,14 +135,25 @@ def repair_partition(
         folder.mkdir()
         start = segments[0].place.start_offset or 0
         writer = PartitionWriter(folder, None, interval=limits.index_interval_bytes, log_start=start)
-        _mend(segments, writer, report, aside)
+        names = _mend(segments, writer, report, aside)
         report.rebuilt = sorted(one.name for one in folder.iterdir() if one.suffix != ".log")
-        keep_beside(files, folder)
-        keep_times(segments, folder)
+        _tell_identity(whose, report)
+        if whose is not None and whose.data is not None:
+            (folder / METADATA).write_bytes(whose.data)
+        keep_times(segments, folder, names)
     return report
 
 
-def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None) -> None:
+def _tell_identity(whose: Identity | None, report: Report) -> None:
+    """What became of `partition.metadata`, if it is not what it was."""
+    if whose is not None and whose.change is not None:
+        action = "changed" if whose.data is not None else "cut"
+        report.ranges.append(Range(whose.path, 0, whose.size, action, whose.change))
+        report.bytes_cut += whose.size if whose.data is None else 0
+
+
+def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None) -> dict[str, int]:
+    """Mend every segment; the new first offsets of those that got one, by path."""
     bases = [one.place.start_offset or 0 for one in segments]
     ended = False
     mend = _Mend(writer, report, aside, segments)
@@ -154,7 +172,8 @@ def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: 
         writer.abandon()
     report.batches, report.end_offset = writer.batches, writer.end_offset
     report.bytes_kept = writer.bytes - report.bytes_added
-    mend.end(bases[0])
+    mend.end()
+    return mend.names
 
 
 class _Mend:
@@ -165,6 +184,8 @@ class _Mend:
     ) -> None:
         self.writer, self.report, self.aside, self.files = writer, report, aside, files
         self._gaps: set[str] | None = None
+        #: Segments that begin before their old names say, by path.
+        self.names: dict[str, int] = {}
         self.epoch = -1
         self.damage: list[tuple[int, int | None]] = []
 
@@ -178,25 +199,35 @@ class _Mend:
         in_order = chosen.order == list(range(len(found.head)))
         if policy == "strict" and not (harmless and in_order):
             raise _refusal(file, found, chosen)
+        if policy == "strict" and self.writer.batches and file.path in self._missing_before():
+            raise CorruptError("a segment before this one is gone; the policy is strict", path=file.path)
         if policy == "broker":
             return self._cut(file, data, found, first, stop)
         self._note(file, data, found, chosen)
         if is_last and not chosen.order:
             self._hold_end(file, first)
         if chosen.order or is_last:
-            self.writer.begin(self._base(file, found, first))
+            self.writer.begin(self._base(file, found, chosen, first))
         self._write(file, data, found, chosen)
         self._losses(found, chosen, first, stop)
         return False
 
-    def _base(self, file: File, found: Found, first: int) -> int:
+    def _base(self, file: File, found: Found, chosen: Chosen, first: int) -> int:
         """Where a segment begins: with the offsets that were lost before it, or whoever looks misses a segment."""
         end = self.writer.end_offset
         if not self.writer.batches or end >= first:
             return first
-        lost = any(last == first - 1 for _, last in self.damage) or file.path in self._missing_before()
-        fits = not len(found.head) or int(found.head["last_offset"].max()) - end <= MOST
-        return end if lost and fits else first
+        known = max((last + 1 for _, last in self.damage if last is not None), default=end)
+        if known < first:  # no damage tells of what is missing
+            if file.path not in self._missing_before():
+                return first
+            self.damage.append((max(known, end), first - 1))
+        if chosen.order and int(found.head["last_offset"][chosen.order].max()) - end > MOST:
+            return first
+        reason = f"it is named {end} now: the offsets from there on are lost"
+        self._range(file, 0, 0, "renamed", reason, (end, first - 1))
+        self.names[file.path] = end
+        return end
 
     def _missing_before(self) -> set[str]:
         """The segments of the source before which one is gone."""
@@ -217,7 +248,7 @@ class _Mend:
             count = int(np.argmax(wrong))
             end, reason = int(found.starts[count]), "offsets that cannot be"
         kept = Chosen(list(range(count)), {}, [], [])
-        self.writer.begin(first)
+        self.writer.begin(self._base(file, found, kept, first))
         self._write(file, data, found, kept, mend_epochs=False)
         last = int(found.head["last_offset"][count - 1]) if count else first - 1
         if count:
@@ -357,7 +388,7 @@ class _Mend:
             if high is None or low <= high:
                 self.damage.append((low, high))
 
-    def end(self, start: int) -> None:
+    def end(self) -> None:
         self.report.lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
 
 

@@ -175,7 +175,8 @@ def properties(data: bytes) -> dict[str, str]:
     return found
 
 
-def _check_meta(data: bytes) -> None:
+def check_meta(data: bytes) -> None:
+    """ValueError for bytes that are no `meta.properties`."""
     found = properties(data)
     if found.get("version") not in ("0", "1"):
         raise ValueError("version")
@@ -193,5 +194,5 @@ def _check_topic_id(data: bytes) -> None:
 
 
 scan_partition = scan_text(_check_topic_id)
-scan_meta = scan_text(_check_meta)
+scan_meta = scan_text(check_meta)
 scan_cleanshutdown = scan_text(_check_cleanshutdown)

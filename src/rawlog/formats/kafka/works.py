@@ -15,16 +15,18 @@ from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in, wri
 from rawlog.formats.kafka.compact import FLAGS, SMALLEST_MEMORY, Settings, compact_partition
 from rawlog.formats.kafka.compact import Report as Compacted
 from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.identity import META
 from rawlog.formats.kafka.log import scan
 from rawlog.formats.kafka.paths import METADATA_TOPIC, OFFSET_CHECKPOINTS, split
 from rawlog.formats.kafka.rebuild import rebuild_partition
 from rawlog.formats.kafka.repair import repair_partition
+from rawlog.formats.kafka.texts import check_meta
 from rawlog.kernels import byte_view
 from rawlog.storage import Source, exists
 
 #: What a log directory says of itself, beside what it says of its partitions.
 BOOTSTRAP = "bootstrap.checkpoint"
-SURROUNDINGS = ("meta.properties", BOOTSTRAP)
+SURROUNDINGS = (META, BOOTSTRAP)
 
 
 @dataclass(slots=True)
@@ -150,7 +152,8 @@ def _keep_checkpoints(source: str, done: Mapping[str, Any], folder: Path) -> Non
 def keep_surroundings(source: str, folder: Path) -> list[str]:
     """Carry over what a log directory says of itself: whose it is, and what a new cluster would start from; a note on each that is lost.
 
-    No broker starts on damaged bootstrap records, and one that has a metadata log does without them.
+    No broker starts on damaged bootstrap records, and one that has a metadata log does without them; nor on a damaged identity: without
+    one it makes a new one, or asks for the directory to be formatted with the cluster's id, and keeps what is in it.
     """
     notes = []
     for name in SURROUNDINGS:
@@ -158,11 +161,20 @@ def keep_surroundings(source: str, folder: Path) -> list[str]:
             continue
         with Source(f"{source}/{name}") as opened:
             data = opened.read(0, opened.size)
-        if name == BOOTSTRAP and not _is_sound(data):
+        if not (_is_sound(data) if name == BOOTSTRAP else _is_identity(data)):
             notes.append(f"{name}: damaged, left out")
         else:
             (folder / name).write_bytes(data)
     return notes
+
+
+def _is_identity(data: bytes) -> bool:
+    """Whether bytes say whose a log directory is."""
+    try:
+        check_meta(data)
+    except (ValueError, KeyError):
+        return False
+    return True
 
 
 def _is_sound(data: bytes) -> bool:

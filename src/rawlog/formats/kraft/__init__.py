@@ -55,6 +55,7 @@ FAMILY = Family(
     },
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
+    beside="kafka",
     units=Deferred(f"{_KRAFT}.replica", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
     works={

@@ -6,19 +6,24 @@ leads into it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rawlog.account import Account
 from rawlog.errors import AccessError, CorruptError, OptionError
 from rawlog.format import File, Place, Unit
-from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.kernels.heads import NAMES
+from rawlog.formats.kafka.layouts import BATCH
 from rawlog.formats.kafka.partition_writer import segment_name
-from rawlog.formats.kafka.paths import split
+from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.rebuild import rebuild_partition
+from rawlog.formats.kafka.salvage import HUGE, choose
 from rawlog.formats.kafka.works import Partitions, keep_surroundings
 from rawlog.formats.kraft.paths import CHECKPOINT_FORMAT, LOG_FORMAT, QUORUM_FORMAT, snapshot_id
 from rawlog.formats.kraft.quorum import parse
@@ -33,12 +38,15 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Batches that stand together in one segment: bytes `start` to `stop`, from offset `first` on."""
+    """Batches that stand together in one segment: bytes `start` to `stop`, from offset `first` on. `is_rebased` if that is not the
+    offset which the one batch says.
+    """
 
     file: File
     start: int
     stop: int
     first: int
+    is_rebased: bool = False
 
 
 @dataclass(slots=True)
@@ -63,6 +71,8 @@ class Mended(Account):
     snapshots: int = 0
     bytes_kept: int = 0
     bytes_cut: int = 0
+    #: Batches whose base offset, or in snapshots whose epoch, was set right: no checksum covers them.
+    batches_changed: int = 0
     end_offset: int = 0
     #: The name of the snapshot that was made of what could be read, where one was needed.
     fresh_snapshot: str | None = None
@@ -71,8 +81,8 @@ class Mended(Account):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing had to be dropped."""
-        return not self.bytes_cut and not self.lost and self.fresh_snapshot is None
+        """Whether nothing had to be dropped or changed."""
+        return not (self.bytes_cut or self.batches_changed or self.lost) and self.fresh_snapshot is None
 
     def lines(self) -> list[str]:
         """The notes, what was lost, the counts."""
@@ -97,11 +107,14 @@ def repair(files: Sequence[File], target: str, options: Mapping[str, str]) -> Ac
         for one in replicas([file for file in files if file.format != QUORUM_FORMAT])
         if one.segments or one.snapshots
     ]
+    # Where both are gone, what stood beside them still tells where they were.
+    folders = {str(file.place.group) for file in files if file.place.topic == METADATA_TOPIC} if not found else ()
+    found += [Replica(folder) for folder in sorted(folders)]
     if len(found) != 1:
-        raise AccessError(f"{len(found)} metadata directories with a log or a snapshot are here, one expected")
+        raise AccessError(f"{len(found)} metadata directories are here, one expected")
     beside = [file for file in files if file.format == QUORUM_FORMAT]
     with new_directory(target) as folder:
-        account = mend(found[0], str(folder), policy)
+        account = mend(found[0], str(folder), policy, traced_end(files))
         for file in beside:
             _keep_vote(file, folder, account)
     account.target = target
@@ -132,8 +145,9 @@ def join(units: Sequence[Unit], accounts: Sequence[Account], folder: Path | None
     return Partitions(parts={unit.name: account}, notes=notes) if notes else account
 
 
-def mend(replica: Replica, folder: str, policy: str = "salvage") -> Mended:
-    """Write a mended copy of a metadata directory into `folder`, which is there; what was done. The source is not touched.
+def mend(replica: Replica, folder: str, policy: str = "salvage", traced: int = 0) -> Mended:
+    """Write a mended copy of a metadata directory into `folder`, which is there; what was done. The source is not touched. `traced` is
+    an offset that the log had reached.
 
     `broker` keeps the log up to its first damage. `salvage` keeps the last sound stretch if a snapshot leads into it, so that the newest
     state is kept although something before it is damaged; if none does, it makes a snapshot of all that can be read. CorruptError under
@@ -157,17 +171,77 @@ def mend(replica: Replica, folder: str, policy: str = "salvage") -> Mended:
     account.end_offset = max([end if kept else 0, *map(_offset, usable)])
     _tell(replica, kept, account)
     _losses(replica, stretches, first, bool(usable), account)
+    if not stretches and account.end_offset < traced:
+        account.notes.append("of the log nothing is left")
+        account.lost.append((account.end_offset, None))
+    for piece in kept:
+        if piece.is_rebased:
+            name = split(piece.file.path)[1]
+            account.notes.append(
+                f"{name}: byte {piece.start:,}: base offset set to {piece.first}, which is missing there"
+            )
+            account.batches_changed += 1
+    odd = {one.path: _odd_epochs(one) for one in usable}
+    for one in usable:
+        for position, epoch in odd[one.path]:
+            account.notes.append(f"{split(one.path)[1]}: byte {position:,}: epoch {epoch} set to that of the name")
+            account.batches_changed += 1
     if policy == "strict" and not account.is_whole:
         raise CorruptError(f"{(account.notes or ['damaged'])[0]}; the policy is strict", path=replica.folder)
     for one in usable:
-        _copy(one, Path(folder) / split(one.path)[1], 0, one.size)
-    account.bytes_kept = sum(
-        _copy(one.file, Path(folder) / segment_name(one.first, "log"), one.start, one.stop) for one in kept
-    )
+        copy = Path(folder) / split(one.path)[1]
+        _copy(one, copy, 0, one.size)
+        if odd[one.path]:
+            epoch = (snapshot_id(one.path) or (0, 0))[1]
+            _set(copy, [position for position, _ in odd[one.path]], "leader_epoch", epoch)
+    for piece in kept:
+        copy = Path(folder) / segment_name(piece.first, "log")
+        account.bytes_kept += _copy(piece.file, copy, piece.start, piece.stop)
+        if piece.is_rebased:
+            _set(copy, [0], "base_offset", piece.first)
     account.segments, account.snapshots = len(kept), len(usable)
+    if not kept and not usable:  # as a controller begins one
+        (Path(folder) / segment_name(0, "log")).touch()
     if kept and first > 0 and not usable:
         _fresh(replica, folder, end, policy, account)
     return account
+
+
+def traced_end(files: Sequence[File]) -> int:
+    """An offset that the log of a metadata directory had reached at least, as the files beside it tell; 0 if none does."""
+    ends = [0]
+    for file in files:
+        if file.problem is not None or file.place.topic != METADATA_TOPIC or file.place.state is not None:
+            continue
+        if file.format == "kafka.snapshot":
+            ends.append(file.place.start_offset or 0)
+        elif file.format == "kafka.epochs":
+            with Source(file.path) as source:
+                ends.append(int(source.read(0, LARGEST_TEXT).split() not in ([], [b"0", b"0"])))
+    return max(ends)
+
+
+def _odd_epochs(snapshot: File) -> list[tuple[int, int]]:
+    """Where the batches of a whole snapshot begin that have another epoch than its name, and which."""
+    from rawlog.formats.kafka import LOG
+
+    _, named = snapshot_id(snapshot.path) or (0, 0)
+    found: list[tuple[int, int]] = []
+    for frames in walk(snapshot, LOG, errors="skip"):
+        epochs = heads(frames)["leader_epoch"]
+        odd = np.flatnonzero(epochs != named)
+        found += zip(frames.positions[odd].tolist(), epochs[odd].tolist(), strict=True)
+    return found
+
+
+def _set(copy: Path, positions: Sequence[int], field: str, value: int) -> None:
+    """Give batches of a file that was written here another value in a field that no checksum covers."""
+    with copy.open("r+b") as file:
+        for position in positions:
+            file.seek(position + BATCH.at(field))
+            file.write(value.to_bytes(BATCH.after(field) - BATCH.at(field), "big", signed=True))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _offset(snapshot: File) -> int:
@@ -175,28 +249,42 @@ def _offset(snapshot: File) -> int:
 
 
 def find_stretches(replica: Replica) -> list[Stretch]:
-    """The sound batches of a log, in stretches without a gap. A stretch goes on over several segments."""
-    from rawlog.formats.kafka import LOG
+    """The sound batches of a log, in stretches without a gap. A stretch goes on over several segments.
 
+    No checksum covers a base offset: a batch that stands where exactly its offsets are missing gets them, one whose offsets stand in no
+    order is passed over.
+    """
     found: list[Stretch] = []
     for segment in replica.segments:
-        stop = -1
-        for frames in walk(segment, LOG, errors="skip"):
-            head, sound = heads(frames), sound_batches(frames)
-            for index in np.flatnonzero(sound).tolist():
-                first, last = int(head["base_offset"][index]), int(head["last_offset"][index])
-                start = int(frames.positions[index])
-                if first < (segment.place.start_offset or 0):
-                    continue
-                follows = bool(found) and first == found[-1].end
-                if not follows:
-                    found.append(Stretch([Piece(segment, start, start, first)], first))
-                elif start != stop:  # another segment, or behind bytes that are no batch
-                    found[-1].pieces.append(Piece(segment, start, start, first))
-                stop = start + int(frames.sizes[index])
-                found[-1].pieces[-1] = replace(found[-1].pieces[-1], stop=stop)
-                found[-1].end = last + 1
+        starts, ends, head = _batches(segment)
+        chosen = choose(head, segment.place.start_offset or 0, HUGE)
+        before = -1
+        for number in sorted(set(chosen.order) - set(chosen.moved)):
+            first = chosen.rebased.get(number, int(head["base_offset"][number]))
+            piece = Piece(segment, int(starts[number]), int(ends[number]), first, number in chosen.rebased)
+            if not found or first != found[-1].end:
+                found.append(Stretch([piece], first))
+            elif piece.start != before or piece.is_rebased or found[-1].pieces[-1].is_rebased:
+                found[-1].pieces.append(piece)  # in another segment, behind bytes that are no batch, or not as it was
+            else:
+                found[-1].pieces[-1] = replace(found[-1].pieces[-1], stop=piece.stop)
+            before = piece.stop
+            found[-1].end = first + int(head["last_offset"][number] - head["base_offset"][number]) + 1
     return found
+
+
+def _batches(segment: File) -> tuple[NDArray[np.int64], NDArray[np.int64], Heads]:
+    """Where the sound batches of a segment begin and end, and their headers."""
+    from rawlog.formats.kafka import LOG
+
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    values = [np.empty((len(NAMES), 0), np.int64)]
+    for frames in walk(segment, LOG, errors="skip"):
+        sound = sound_batches(frames)
+        starts.append(frames.positions[sound])
+        ends.append((frames.positions + frames.sizes)[sound])
+        values.append(heads(frames).values[:, sound])
+    return np.concatenate(starts), np.concatenate(ends), Heads(np.concatenate(values, axis=1))
 
 
 def _tell(replica: Replica, kept: Sequence[Piece], account: Mended) -> None:

@@ -46,9 +46,12 @@ def is_metadata_log(file: File) -> bool:
 def takes(table: str | None, file: File) -> bool:
     """Which files the family's tables are made of and its rules look at: its own, and the segments of the metadata log.
 
-    A segment that stands alone may be one: the table of records takes it too.
+    A segment that stands alone may be one: the table of records takes it too. All that stands in a metadata directory is the family's
+    to mend, also where the log itself is gone.
     """
     if file.format in (CHECKPOINT_FORMAT, QUORUM_FORMAT):
         return table is None or (file.format == CHECKPOINT_FORMAT and file.place.state is None)
+    if table is None:
+        return file.system == "kafka" and file.place.topic == METADATA_TOPIC and file.place.state is None
     alone = table == "kraft.metadata" and file.format == LOG_FORMAT and file.place.topic is None
     return is_metadata_log(file) or alone
