@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import columns
-from rawlog.checksums import crc32_spans
 from rawlog.errors import DataError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
@@ -20,12 +19,8 @@ from rawlog.formats.rocketmq.kernels import inner
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     BATCH_UNIT,
-    CRC_MASK,
-    CRC_PROPERTY,
-    CRC_PROPERTY_SIZE,
     INDEX_HEADER,
     MAGIC_BLANK,
-    NAME_VALUE,
     PRE_BLANK_SIZE,
     SLOT,
     UNIT,
@@ -122,19 +117,8 @@ def entry_crc(seen: Inspection) -> Iterator[Mark]:
     Some field of the entry was changed after it was written. A broker with forceVerifyPropCRC ends the log here at its next start.
     """
     rows = seen.share(_rows)
-    ends = rows[kernels.F_PROPERTIES] + rows[kernels.F_PROPERTIES_SIZE]
-    which = np.flatnonzero((rows[kernels.F_PROPERTIES_SIZE] >= CRC_PROPERTY_SIZE) & ~rows.stale)
-    name = CRC_PROPERTY + bytes([NAME_VALUE])
-    at = ends[which] - CRC_PROPERTY_SIZE
-    if not which.size:
-        return
-    same = (rows.data[at[:, None] + np.arange(len(name))] == np.frombuffer(name, np.uint8)).all(axis=1)
-    which, at = which[same], at[same]
-    if not which.size:
-        return
-    sums = crc32_spans(rows.data, rows[kernels.F_START][which], at) & CRC_MASK
-    digits = rows.data[(at + len(name))[:, None] + np.arange(10)].astype(np.int64) - 48
-    stored = (digits * 10 ** np.arange(10)).sum(axis=1)
+    rows = rows.where(~rows.stale)
+    which, sums, stored = rows.entry_crcs()
     for index in _numbers(sums != stored):
         yield Mark(
             "entry with a wrong checksum in its property __CRC32#",

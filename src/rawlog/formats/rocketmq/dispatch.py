@@ -99,7 +99,7 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
     if not len(rows):
         return
     into.messages += len(rows)
-    into.last_time = max(into.last_time, int(rows[kernels.F_STORE_TIME].max()))
+    into.last_time = int(rows[kernels.F_STORE_TIME][-1])
     flags = rows[kernels.F_SYS_FLAG]
     transaction = flags & TRANSACTION_MASK
     indexed = transaction != TRANSACTION_MASK if with_keys else np.zeros(len(rows), np.bool_)

@@ -17,9 +17,12 @@ from rawlog.formats.rocketmq.layouts import (
     CODEC_MASK,
     CODEC_SHIFT,
     CRC_MASK,
+    CRC_PROPERTY,
+    CRC_PROPERTY_SIZE,
     FILLER_FLAG,
     HEAD,
     HOST_V4,
+    NAME_VALUE,
     SMALLEST_FRAME,
     SMALLEST_V1,
     SysFlag,
@@ -154,6 +157,32 @@ class Messages:
             rows = np.flatnonzero(found)
             host = self.data[self[kernels.F_BORN_HOST][rows][:, None] + np.arange(HOST_V4.size)]
             found[rows] = (host == np.frombuffer(_FILLER_HOST, np.uint8)).all(axis=1)
+        return found
+
+    def entry_crcs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The messages that end with a checksum of the whole entry (`__CRC32#`), the one each has, and the one it should have."""
+        from rawlog.checksums import crc32_spans
+
+        none = np.empty(0, np.int64)
+        which = np.flatnonzero(self[kernels.F_PROPERTIES_SIZE] >= CRC_PROPERTY_SIZE)
+        at = (self[kernels.F_PROPERTIES] + self[kernels.F_PROPERTIES_SIZE])[which] - CRC_PROPERTY_SIZE
+        name = CRC_PROPERTY + bytes([NAME_VALUE])
+        if not which.size:
+            return none, none, none
+        same = (self.data[at[:, None] + np.arange(len(name))] == np.frombuffer(name, np.uint8)).all(axis=1)
+        which, at = which[same], at[same]
+        if not which.size:
+            return none, none, none
+        sums = crc32_spans(self.data, self[kernels.F_START][which], at) & CRC_MASK
+        digits = self.data[(at + len(name))[:, None] + np.arange(10)].astype(np.int64) - ord("0")
+        return which, sums, (digits * 10 ** np.arange(10)).sum(axis=1)
+
+    @property
+    def entry_crc_ok(self) -> NDArray[np.bool_]:
+        """False where a checksum of the whole entry is there and wrong."""
+        found = np.ones(len(self), np.bool_)
+        which, sums, stored = self.entry_crcs()
+        found[which] = sums == stored
         return found
 
     def frame_position(self, row: int) -> int:

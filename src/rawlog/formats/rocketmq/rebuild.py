@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.errors import DataError, OptionError
 from rawlog.format import File
-from rawlog.formats.rocketmq import dispatch, index
+from rawlog.formats.rocketmq import dispatch
 from rawlog.formats.rocketmq.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, Derived, Queue
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
     CHECKPOINT,
     CHECKPOINT_SIZE,
-    DEFAULT_ENTRIES,
-    DEFAULT_SLOTS,
     EXT_END_SIZE,
     EXT_UNIT,
     INDEX_ENTRY,
@@ -31,6 +27,7 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
 )
 from rawlog.formats.rocketmq.paths import below_root
+from rawlog.formats.rocketmq.sizes import Sizes, sizes_of
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file, write_sized
 from rawlog.storage import new_directory
 
@@ -44,67 +41,6 @@ DERIVED = (
 )
 NEVER_COPIED = ("rocketmq.abort", "rocketmq.lock", "rocketmq.stray")
 EXT_FLAG = -(1 << 63)
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How large a broker makes its files, in bytes; the index in slots and entries."""
-
-    commit_log: int = 1 << 30
-    queue: int = 300_000 * UNIT.size
-    batch_queue: int = 300_000 * BATCH_UNIT.size
-    ext: int = 48 << 20
-    slots: int = DEFAULT_SLOTS
-    entries: int = DEFAULT_ENTRIES
-
-    def told(self, options: Mapping[str, str]) -> Sizes:
-        """The same with what options say: `commitlog_size`, `queue_size`, `batch_queue_size`, `ext_size`, `index_slots` …"""
-        names = {
-            "commit_log": "commitlog_size",
-            "queue": "queue_size",
-            "batch_queue": "batch_queue_size",
-            "ext": "ext_size",
-            "slots": "index_slots",
-            "entries": "index_entries",
-        }
-        changed = {}
-        for field, option in names.items():
-            if option in options:
-                try:
-                    changed[field] = int(options[option])
-                except ValueError:
-                    raise OptionError(f"{option} {options[option]!r}: a whole number expected") from None
-                if changed[field] <= 0:
-                    raise OptionError(f"{option} {changed[field]}: a number above zero expected")
-        sized = replace(self, **changed)
-        # A broker rounds these up to whole units.
-        return replace(sized, queue=_up(sized.queue, UNIT.size), batch_queue=_up(sized.batch_queue, BATCH_UNIT.size))
-
-
-def _up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
-
-
-def sizes_of(files: Iterable[File]) -> Sizes:
-    """The sizes that a store's own files have; the defaults where it has none."""
-    found: dict[str, int] = {}
-    names = {
-        "rocketmq.commitlog": "commit_log",
-        "rocketmq.consumequeue": "queue",
-        "rocketmq.batchconsumequeue": "batch_queue",
-        "rocketmq.consumequeueext": "ext",
-    }
-    for file in files:
-        if file.format in names and file.size and file.place.state is None:
-            found[names[file.format]] = max(file.size, found.get(names[file.format], 0))
-        elif file.format == "rocketmq.index" and file.problem is None and "slots" not in found:
-            try:
-                with index.Index(file.path) as opened:
-                    if opened.header.count > 1:
-                        found |= {"slots": opened.header.slots, "entries": opened.header.entries}
-            except DataError:
-                continue
-    return replace(Sizes(), **found)
 
 
 def rebuild_store(

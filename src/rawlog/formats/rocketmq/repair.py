@@ -16,46 +16,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.errors import OptionError
 from rawlog.format import File
-from rawlog.formats.rocketmq import COMMIT_LOG, dispatch
-from rawlog.formats.rocketmq.encoder import Entries, from_messages, host_bytes
-from rawlog.formats.rocketmq.kernels import encode as kernels
-from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.layouts import (
-    BLANK,
-    DLEDGER,
-    DLEDGER_BLANK_MAGIC,
-    DLEDGER_MAGIC,
-    FILLER_FLAG,
-    FILLER_HOST,
-    FILLER_TOPIC,
-    FIXED_V4,
-    LARGEST_BODY,
-    LARGEST_TOPIC_V1,
-    LMQ_PREFIX,
-    MAGIC_BLANK,
-    PRE_BLANK_SIZE,
-    PROPERTIES,
-    TOPIC_V1,
-    TOPIC_V2,
-    UNIT,
-    SysFlag,
+from rawlog.formats.rocketmq import COMMIT_LOG, dispatch, outliers, sidefiles
+from rawlog.formats.rocketmq.covering import (
+    LARGEST_FILLER,
+    SMALLEST_FILLER,
+    Slot,
+    Slots,
+    covering,
+    joined,
+    placeholder_size,
 )
+from rawlog.formats.rocketmq.encoder import from_messages
+from rawlog.formats.rocketmq.kernels import entries as fields
+from rawlog.formats.rocketmq.layouts import BLANK, DLEDGER, DLEDGER_BLANK_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.reader import Messages, scan
-from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, sizes_of, write_from
+from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, write_from
+from rawlog.formats.rocketmq.sizes import sizes_of
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file
 from rawlog.formats.rocketmq.writer import LogWriter
 from rawlog.storage import Source, new_directory
 from rawlog.walk import walk
 
 POLICIES = ("salvage", "cut")
-SMALLEST_FILLER = FIXED_V4 + TOPIC_V1.size + len(FILLER_TOPIC) + PROPERTIES.size
-LARGEST_FILLER = LARGEST_BODY
+MOST_MISSING = 10_000
 
 
 @dataclass(slots=True)
@@ -67,13 +55,15 @@ class Run:
     stop: int
 
 
-def runs_of(file: File, *, skip: bool) -> Iterator[Run]:
-    """The sound messages of a file in runs without a hole; nothing behind the first one unless `skip`."""
-    for frames in walk(file, COMMIT_LOG, errors="skip" if skip else "stop"):
+def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
+    """The sound messages in the first `size` bytes of a file, in runs without a hole; nothing behind the first one unless `skip`."""
+    for frames in walk(file, COMMIT_LOG, stop=size, errors="skip" if skip else "stop"):
         rows = Messages.take(frames, file)
-        good = rows.crc_ok & ~rows.stale
+        good = rows.crc_ok & ~rows.stale & rows.entry_crc_ok
         if not len(rows):
             continue
+        if frames.status.is_damage and _has_foreign_end(rows):
+            good[-1] = False
         if not good.all() and not skip:
             bad = int(np.argmin(good))
             if bad:
@@ -85,6 +75,16 @@ def runs_of(file: File, *, skip: bool) -> Iterator[Run]:
         for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
             if stop > start:
                 yield _run(rows.cut(start, stop))
+
+
+def _has_foreign_end(rows: Messages) -> bool:
+    """Whether the last message before damage reaches into something else: bytes are gone from it, or too many, and its text is none."""
+    start, size = int(rows[fields.F_PROPERTIES][-1]), int(rows[fields.F_PROPERTIES_SIZE][-1])
+    try:
+        bytes(rows.data[start : start + size]).decode("utf-8")
+    except UnicodeDecodeError:
+        return int(rows[fields.F_FRAME][-1]) == len(rows.frames) - 1
+    return False
 
 
 def _edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -113,11 +113,15 @@ def repair_store(
         raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
     with nullcontext(Nowhere()) if options.get("dry_run", "false") == "true" else new_directory(target) as stage:
         report = Report(os.fspath(target))
-        sizes, settings = sizes_of(files).told(options), dispatch.settings_of(files, options)
+        files = sidefiles.recognised(sidefiles.readable(files, report))
+        sizes = sizes_of(files).told(options)
+        files = sidefiles.located(files, sizes.commit_log, report, move=move)
+        settings = dispatch.settings_of(files, options)
         mended = _Mended(stage / "commitlog", sizes.commit_log, report, Slots(files), settings, move=move)
         logs = dispatch.commit_logs(files)
+        last = max((number for number, file in enumerate(logs) if _is_begun(file)), default=0)
         for number, file in enumerate(logs):
-            clean = mended.take(file, skip=policy == "salvage", is_last=number == len(logs) - 1)
+            clean = mended.take(file, skip=policy == "salvage", is_last=number >= last)
             if not clean and policy == "cut":
                 for later in logs[number + 1 :]:
                     report.notes.append(f"{later.path}: left out, it follows the damage")
@@ -152,29 +156,27 @@ class _Mended:
         self.log: LogWriter
         self.folder = folder
         self.started = False
-        self.expected = 0
+        self.sealed: list[NDArray[np.int64]] = []
+        self.covers: list[NDArray[np.int64]] = []
+        self.present: set[int] = set()
+        self.unread: list[File] = []
 
     def take(self, file: File, *, skip: bool, is_last: bool) -> bool:
         """Add the messages of a file; whether nothing of it was lost."""
         first = file.place.start_offset or 0
-        if self.started and first > self.expected:
-            missing = (first - self.expected) // self.file_size
-            self.report.notes.append(f"{missing} file(s) missing before {file.path}: a broker passes over them")
-        self.expected = first + self.file_size
-        if not self.started:
-            start = 0 if self.move and first < self.file_size else first // self.file_size * self.file_size
-            self.log, self.started = LogWriter(self.folder, self.file_size, start), True
+        self.present.add(first)
         lost_before, notes_before = self.report.bytes_lost, len(self.report.notes)
         end, seen = first, False
-        for run in runs_of(file, skip=skip):
+        for run in runs_of(file, skip=skip, size=self.file_size):
             if not self.move:
                 _refuse_dledger(run)
+            self.reach(run, file)
             hole = run.start - end
             if hole:
                 self.report.bytes_lost += hole
                 self.report.notes.append(f"{file.path}: byte {end - first:,}: {hole:,} bytes could not be kept")
                 if not self.move:
-                    self.fill(end, run.start, run)
+                    self.fill(end, run.start, self._time(run))
             self.add(run)
             end, seen = run.stop, True
         ended = self._end(file, first, end, seen, is_last)
@@ -182,11 +184,15 @@ class _Mended:
 
     def _end(self, file: File, first: int, end: int, seen: bool, is_last: bool) -> bool:
         """What stands behind the last sound message: a blank entry, zeros, or something lost."""
-        tail = _tail(file, end - first)
+        excess, tail = max(0, file.size - self.file_size), _tail(file, end - first, self.file_size)
+        if excess:
+            self.report.bytes_lost += excess
+            self.report.notes.append(f"{file.path}: {excess:,} bytes behind the size of a file were cut off")
         if tail == "blank" or (tail == "zeros" and is_last):
             return True
         if tail == "zeros" and not seen:
-            return True  # allocated, never used
+            self.unread.append(file)
+            return True  # allocated, never used, unless messages follow
         if tail == "zeros":
             self.report.notes.append(f"{file.path}: byte {end - first:,}: no blank entry at the end; one was added")
             return True
@@ -194,6 +200,33 @@ class _Mended:
         self.report.notes.append(kept)
         self.report.bytes_lost += int(tail.replace(",", ""))
         return False
+
+    def reach(self, run: Run, file: File) -> None:
+        """Get to the file of a run, however much is lost between the last message and it: a broker must find a way through."""
+        size = self.file_size
+        for other in self.unread:
+            self.report.notes.append(f"{other.path}: nothing is in it, although messages follow")
+            self.report.bytes_lost += size
+        self.unread.clear()
+        if not self.started:
+            start = 0 if self.move and run.start < size else run.start // size * size
+            self.log, self.started = LogWriter(self.folder, size, start), True
+        at = self.log.end
+        if self.move:
+            return
+        if run.start // size - at // size > MOST_MISSING:
+            raise OptionError(f"files are missing before {file.path}, more than {MOST_MISSING:,}: repair with move")
+        while at // size < run.start // size:
+            stop = (at // size + 1) * size
+            if at % size == 0 and at not in self.present:
+                self.report.notes.append(f"the commit-log file {at:020} is missing")
+                self.report.bytes_lost += size
+            known = [slot for slot in self.slots.between(at, stop) if slot.size >= placeholder_size(slot)]
+            ends = [slot.address + slot.size for slot in known if slot.address + slot.size <= stop - BLANK.size]
+            covered = max([at if at % size else at + SMALLEST_FILLER, *ends])
+            if covered > at:
+                self.fill(at, covered, self._time(run))
+            at = stop
 
     def add(self, run: Run) -> None:
         entries = from_messages(run.rows, moves=self.move)
@@ -205,7 +238,24 @@ class _Mended:
         data = entries.encode(sizes, run.rows[fields.F_PHYSICAL].copy(), run.start, run.stop)
         self.log.write(run.start, data.data)
 
+    def _time(self, run: Run) -> int:
+        """A time for what covers the hole before a run: the earlier of those around it, for the later may be damaged."""
+        following = int(run.rows[fields.F_STORE_TIME][0])
+        return max(1, min(following, self.derived.last_time) if self.derived.messages else following)
+
+    def _tell_lost_end(self) -> None:
+        """Tell of messages that queues know close behind the end of the log."""
+        if self.move:
+            return
+        behind = self.slots.between(self.log.end, self.log.end + 2 * self.file_size)
+        if behind:
+            lost = sum(slot.count for slot in behind)
+            self.report.messages_lost += lost
+            self.report.notes.append(f"{lost:,} messages that queues know behind the end of the log are lost")
+
     def _derive(self, rows: Messages) -> None:
+        self.sealed.append(rows[fields.F_PHYSICAL][rows.entry_crcs()[0]])
+        self.covers.append(rows[fields.F_PHYSICAL][rows.fillers])
         dispatch.derive_from(rows, self.settings, self.derived)
 
     def _put(self, address: int, entry: bytes) -> None:
@@ -214,12 +264,11 @@ class _Mended:
         self._derive(Messages.take(frames, File("", 0, None, COMMIT_LOG.name), with_crc=False))
         self.log.write(address, memoryview(entry))
 
-    def fill(self, start: int, stop: int, run: Run) -> None:
+    def fill(self, start: int, stop: int, time: int) -> None:
         """Cover a hole so that a broker reads across it, and so that every queue keeps its numbers.
 
         Where a consume queue still knows what stood there, a placeholder takes its number; the rest is covered by fillers.
         """
-        time = max(1, int(run.rows[fields.F_STORE_TIME][0]))
         pieces: list[tuple[int, Slot | None]] = []
         at = start
         for slot in self.slots.between(start, stop):
@@ -237,10 +286,11 @@ class _Mended:
 
     def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
         if slot is not None:
-            self.report.messages_lost += 1
-            self.report.notes.append(
-                f"{slot.topic} queue {slot.queue_id}: message {slot.number} is lost; a placeholder has its number"
+            self.report.messages_lost += slot.count
+            lost = (
+                f"message {slot.number} is" if slot.count == 1 else f"{slot.count} messages from {slot.number} on are"
             )
+            self.report.notes.append(f"{slot.topic} queue {slot.queue_id}: {lost} lost; a placeholder has the place")
             self._put(start, covering(start, stop - start, time, slot))
             return
         while start < stop:
@@ -260,109 +310,37 @@ class _Mended:
         return self.log.files if self.started else 0
 
     def close(self) -> None:
+        """End the log; one of which nothing could be read is an empty file."""
+        if not self.started and self.present:
+            start = min(self.present) // self.file_size * self.file_size
+            self.log, self.started = LogWriter(self.folder, self.file_size, start), True
+            self.log.seek(start)
         if self.started:
-            if not self.log.files:
-                self.log.seek(self.log.end)
             self.log.close()
+            self._tell_lost_end()
+            sealed, covers = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self.sealed, self.covers))
+            outliers.mend(self.derived, sealed, covers, outliers.Log(self.folder, self.file_size), self.report)
 
 
-def joined(pieces: list[tuple[int, Slot | None]], stop: int) -> list[tuple[int, Slot | None]]:
-    """Pieces of a hole, those too small for an entry of their own given to the one before them."""
-    kept: list[tuple[int, Slot | None]] = []
-    for number, (begin, slot) in enumerate(pieces):
-        end = pieces[number + 1][0] if number + 1 < len(pieces) else stop
-        if slot is None and end - begin < SMALLEST_FILLER and kept:
-            continue
-        kept.append((begin, slot))
-    return kept
+def _is_begun(file: File) -> bool:
+    """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
+    with Source(file.path) as source:
+        return any(source.read(0, BLANK.size))
 
 
-def placeholder_size(slot: Slot) -> int:
-    """The fewest bytes that a placeholder takes."""
-    topic = slot.topic.encode()
-    return (
-        FIXED_V4 + (TOPIC_V1.size if len(topic) <= LARGEST_TOPIC_V1 else TOPIC_V2.size) + len(topic) + PROPERTIES.size
-    )
-
-
-def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
-    """An entry of exactly `size` bytes, zeros inside: with the number of a lost message, else one that no queue shows."""
-    topic = FILLER_TOPIC if slot is None else slot.topic
-    numbers = np.zeros((kernels.NUMBERS, 1), np.int64)
-    numbers[kernels.N_SYS_FLAG] = int(SysFlag.PREPARED | SysFlag.COMMIT) if slot is None else 0
-    numbers[kernels.N_BORN_TIME] = numbers[kernels.N_STORE_TIME] = store_time
-    numbers[kernels.N_VERSION], numbers[kernels.N_FLAG] = 1, FILLER_FLAG
-    if slot is not None:
-        numbers[kernels.N_QUEUE_ID], numbers[kernels.N_QUEUE_OFFSET] = slot.queue_id, slot.number
-    host, _ = host_bytes(FILLER_HOST)
-    head = SMALLEST_FILLER if slot is None else placeholder_size(slot)
-    entries = Entries(
-        numbers,
-        host[None, :].copy(),
-        host[None, :].copy(),
-        pa.array([bytes(size - head)], pa.binary()),
-        pa.array([topic.encode()], pa.binary()),
-        pa.array([b""], pa.binary()),
-    )
-    sizes = entries.sizes()
-    assert int(sizes[0]) == size
-    return entries.encode(sizes, np.array([address], np.int64), address, address + size).tobytes()
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What a consume queue says of a place in the commit log."""
-
-    address: int
-    size: int
-    topic: str
-    queue_id: int
-    number: int
-
-
-class Slots:
-    """The units of all plain consume queues of a store, by address."""
-
-    def __init__(self, files: Sequence[File]) -> None:
-        self.queues = [file for file in files if file.format == "rocketmq.consumequeue" and file.problem is None]
-
-    def between(self, start: int, stop: int) -> list[Slot]:
-        """The messages that queues know in a stretch of the log, in order. Light queues name messages that have a queue already."""
-        found = []
-        for file in self.queues:
-            topic = str(file.place.topic)
-            if topic.startswith(LMQ_PREFIX):
-                continue
-            with Source(file.path) as source:
-                rows = UNIT.view(np.frombuffer(source.read(0, source.size), np.uint8))
-            inside = (rows["physical_offset"] >= start) & (rows["physical_offset"] < stop) & (rows["size"] > 0)
-            for row in np.flatnonzero(inside & (rows["size"] != PRE_BLANK_SIZE)).tolist():
-                number = (file.place.start_offset or 0) // UNIT.size + row
-                found.append(
-                    Slot(
-                        int(rows["physical_offset"][row]),
-                        int(rows["size"][row]),
-                        topic,
-                        int(file.place.partition or 0),
-                        number,
-                    )
-                )
-        return sorted(found, key=lambda slot: slot.address)
-
-
-def _tail(file: File, position: int) -> str:
+def _tail(file: File, position: int, size: int) -> str:
     """What follows the last sound message of a file: `blank`, `zeros`, or the number of other bytes."""
     with Source(file.path) as source:
         head = source.read(position, BLANK.size)
         if len(head) == BLANK.size:
             room, magic = np.frombuffer(head, ">i4").tolist()
-            if (room, magic) == (source.size - position, MAGIC_BLANK):
+            if (room, magic) == (size - position, MAGIC_BLANK):
                 return "blank"
-            if (room, magic) == (DLEDGER_BLANK_MAGIC, source.size - position):
+            if (room, magic) == (DLEDGER_BLANK_MAGIC, size - position):
                 return "blank"
-        last, at = 0, position
-        while at < source.size:
-            piece = source.read(at, 4 << 20)
+        last, at, end = 0, position, min(size, source.size)
+        while at < end:
+            piece = source.read(at, min(4 << 20, end - at))
             if not piece:
                 break
             used = len(piece.rstrip(b"\0"))

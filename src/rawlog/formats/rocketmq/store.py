@@ -52,6 +52,7 @@ class Store:
     logs: list[LogFile] = field(default_factory=list)
     derived: Derived = field(default_factory=Derived)
     settings: Settings = field(default_factory=Settings)
+    fillers: list[int] = field(default_factory=list)
 
     @property
     def begin(self) -> int:
@@ -141,6 +142,7 @@ def _survey(store: Store, file: File) -> LogFile:
                 (rows[kernels.F_START] != frames.starts[rows[kernels.F_FRAME]]).any()
             )
             dispatch.derive_from(good, store.settings, store.derived)
+            store.fillers += good[kernels.F_PHYSICAL][good.fillers].tolist()
             if not ended and len(frames):
                 last = int(frames.starts[-1])
                 first, second = np.frombuffer(bytes(frames.data[last : last + BLANK.size]), ">i4").tolist()

@@ -5,8 +5,8 @@ Sizes and names, commit log against queues, index and checkpoint, and what a bro
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -25,6 +25,7 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
 )
 from rawlog.formats.rocketmq.paths import parts
+from rawlog.formats.rocketmq.sizes import usual_size
 from rawlog.formats.rocketmq.store import LogFile, Store, stores_of
 from rawlog.storage import Source
 
@@ -54,10 +55,7 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
     for store in stores_of(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
             found = [file for file in store.of(format) if file.place.start_offset is not None]
-            sizes = Counter(file.size for file in found)
-            if len(sizes) < 2:
-                continue
-            usual = max(sizes, key=lambda size: (sizes[size], size))
+            usual = usual_size(found)
             for file in found:
                 if file.size != usual:
                     yield Mark(
@@ -77,7 +75,7 @@ def file_names(files: Sequence[File]) -> Iterator[Mark]:
     for store in stores_of(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
             found = [file for file in store.of(format) if file.place.start_offset is not None]
-            size = max((file.size for file in found), default=0)
+            size = usual_size(found)
             for file in found:
                 if size and (file.place.start_offset or 0) % size:
                     yield Mark(
@@ -305,19 +303,31 @@ def queue_gap(files: Sequence[File]) -> Iterator[Mark]:
     """The queue offsets in the messages of one queue are not consecutive.
 
     A plain consume queue cannot show a gap: from there on the place of a unit and the number in its message differ, for consumers too.
+    Where an entry that `rawlog repair` wrote over lost bytes stands between the two messages, the missing ones were lost there: no more
+    than a remark.
     """
     for store in stores_of(files):
         for queue in sorted(store.derived.units):
             units = store.derived.queue(queue)
             following = units[U_OFFSET] + units[U_BATCH]
             for row in np.flatnonzero(units[U_OFFSET][1:] != following[:-1]).tolist()[:MOST_MARKS]:
+                is_covered = units[U_OFFSET][row + 1] > following[row] and _has_filler(
+                    store, int(units[U_PHYSICAL][row]), int(units[U_PHYSICAL][row + 1])
+                )
                 yield Mark(
                     f"{queue[0]} queue {queue[1]}: queue offset {int(units[U_OFFSET][row + 1])}, {int(following[row])} expected",
                     offset=int(units[U_OFFSET][row + 1]),
                     expected=int(following[row]),
                     found=int(units[U_OFFSET][row + 1]),
                     path=store.root,
+                    severity=Severity.INFO if is_covered else Severity.WARNING,
                 )
+
+
+def _has_filler(store: Store, start: int, stop: int) -> bool:
+    """Whether an entry that covers a hole stands between two addresses."""
+    number = bisect.bisect_left(store.fillers, start)
+    return number < len(store.fillers) and store.fillers[number] < stop
 
 
 @rule("rocketmq.store.index-differs", Severity.WARNING)

@@ -30,7 +30,8 @@ from rawlog.formats.rocketmq.layouts import (
     MAGIC_BLANK,
     SysFlag,
 )
-from rawlog.formats.rocketmq.rebuild import Sizes, write_derived
+from rawlog.formats.rocketmq.rebuild import write_derived
+from rawlog.formats.rocketmq.sizes import Sizes
 from rawlog.formats.rocketmq.stage import Nowhere, Report
 from rawlog.storage import new_directory
 

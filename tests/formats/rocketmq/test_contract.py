@@ -1,0 +1,137 @@
+"""Whatever was damaged: the mended copy is clean, mending it again changes nothing, and no message outside the damage is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rawlog
+from rawlog.formats.rocketmq.repair import repair_store
+from tests.formats.rocketmq.stores import copy, log_files
+from tests.formats.rocketmq.test_mending import places
+from tests.reference import rocketmq as reference
+
+Lost = tuple[int, int]
+"""The stretch of the log in which messages may be lost: its first address, and the one behind it."""
+NOTHING = (0, 0)
+
+
+def rest_of_file(path: Path, position: int) -> Lost:
+    return int(path.name) + position, int(path.name) + 65536
+
+
+def some_message(path: Path, chance: random.Random) -> reference.Message:
+    """One that has messages before and behind it."""
+    return chance.choice(list(reference.messages(path.read_bytes()))[4:-4])
+
+
+def lengthen_file(root: Path, chance: random.Random) -> Lost:
+    for path in log_files(root)[:2]:
+        path.write_bytes(path.read_bytes() + chance.randbytes(chance.randrange(1, 300)))
+    return NOTHING
+
+
+def cut_file(root: Path, chance: random.Random) -> Lost:
+    path = log_files(root)[0]
+    position = some_message(path, chance).position + 9
+    path.write_bytes(path.read_bytes()[:position])
+    return rest_of_file(path, position - 9)
+
+
+def empty_middle_file(root: Path, chance: random.Random) -> Lost:
+    path = log_files(root)[1]
+    path.write_bytes(b"")
+    return rest_of_file(path, 0)
+
+
+def remove_middle_file(root: Path, chance: random.Random) -> Lost:
+    path = log_files(root)[1]
+    path.unlink()
+    return rest_of_file(path, 0)
+
+
+def rename_file(root: Path, chance: random.Random) -> Lost:
+    path = chance.choice(log_files(root))
+    path.rename(path.with_name(chance.choice((f"{path.name}~", path.name[:-1], f"{int(path.name) + 7:020}"))))
+    return NOTHING
+
+
+def delete_bytes(root: Path, chance: random.Random) -> Lost:
+    path = log_files(root)[0]
+    message, raw = some_message(path, chance), path.read_bytes()
+    position = message.position + chance.randrange(message.size)
+    path.write_bytes(raw[:position] + raw[position + chance.randrange(1, 100) :])
+    return rest_of_file(path, message.position)
+
+
+def insert_bytes(root: Path, chance: random.Random) -> Lost:
+    path = log_files(root)[0]
+    message, raw = some_message(path, chance), path.read_bytes()
+    position = message.position + chance.randrange(message.size)
+    path.write_bytes(raw[:position] + chance.randbytes(chance.randrange(1, 40)) + raw[position:])
+    return rest_of_file(path, message.position)
+
+
+def _patch(path: Path, position: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[position : position + len(data)] = data
+    path.write_bytes(raw)
+
+
+def overwrite(root: Path, chance: random.Random) -> Lost:
+    path = log_files(root)[0]
+    message = some_message(path, chance)
+    _patch(path, message.position, chance.randbytes(message.size))
+    return int(path.name) + message.position, int(path.name) + message.position + message.size
+
+
+def change_number(root: Path, chance: random.Random) -> Lost:
+    """Of a message without a checksum of the whole entry the number is put right; of one with it, the message is lost."""
+    path = log_files(root)[0]
+    message = some_message(path, chance)
+    _patch(path, message.position + 20, (message.queue_offset ^ 1 << 20).to_bytes(8, "big"))
+    return int(path.name) + message.position, int(path.name) + message.position + message.size
+
+
+def break_settings(root: Path, chance: random.Random) -> Lost:
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_bytes(b'{"topicConfigTable":{}}')
+    (root / "config" / "topics.json.bak").write_bytes(b'{"topicConfigTable":[{,\xff\xfe}')
+    (root / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{:}}')
+    return NOTHING
+
+
+DAMAGES: list[Callable[[Path, random.Random], Lost]] = [
+    lengthen_file, cut_file, empty_middle_file, remove_middle_file, rename_file, delete_bytes, insert_bytes, overwrite,
+    change_number, break_settings,
+]  # fmt: skip
+WHOLE = (rename_file, change_number)
+"""Damage of which nothing need be lost."""
+
+
+@pytest.mark.parametrize("name", ["4.9.8", "5.1.4", "5.3.4S-propcrc"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_mended_store_is_clean_and_stays_as_it_is(
+    name: str, damage: Callable[[Path, random.Random], Lost], tmp_path: Path
+) -> None:
+    root = copy(name, tmp_path)
+    whole = places(root)
+    start, stop = damage(root, random.Random(f"{name} {damage.__name__}"))
+    report = repair_store(rawlog.open(root).files, tmp_path / "mended")
+    findings = [each for each in rawlog.verify(tmp_path / "mended") if each.severity != "info"]
+    assert not findings, findings
+    kept = places(tmp_path / "mended")
+    assert kept.items() <= whole.items()
+    assert all(start <= address < stop for address in whole.keys() - kept.keys())
+    assert report.notes
+    assert report.is_whole == (len(kept) == len(whole) and damage in WHOLE)
+    again = repair_store(rawlog.open(tmp_path / "mended").files, tmp_path / "again")
+    assert again.is_whole
+    assert contents(tmp_path / "again") == contents(tmp_path / "mended")
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
