@@ -327,7 +327,7 @@ def test_a_whole_directory_is_compacted_and_the_cleaner_told(tmp_path: Path) -> 
         writer.roll()
         put(tmp_path / "logs" / f"{'orders' if number < 3 else 'other'}-{number}", writer.segments)
     (tmp_path / "logs" / "cleaner-offset-checkpoint").write_text("0\n2\norders 0 3\nother 4 1\n")
-    (tmp_path / "logs" / "meta.properties").write_text("version=1\nnode.id=1\n")
+    (tmp_path / "logs" / "meta.properties").write_text("version=1\ncluster.id=5x23TTFuRgutaeyFbnMFcQ\nnode.id=1\n")
     result = run(
         "compact", tmp_path / "logs", tmp_path / "out", "--topic", "ord*", "--now", T + DAY, "--memory", "1M", "--json"
     )
