@@ -6,7 +6,7 @@ import numpy as np
 
 from rawlog.formats.kafka.kernels import compact as kernels
 from rawlog.kernels import byte_view
-from rawlog.kernels.md5 import SCRATCH
+from rawlog.kernels.blocks import SCRATCH
 from rawlog.status import FULL, OK
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.kernels import byte_view, md5
+from rawlog.kernels import blocks, byte_view, md5
 
 
 def joined(pair: tuple[int, int]) -> bytes:
@@ -16,7 +16,7 @@ def joined(pair: tuple[int, int]) -> bytes:
 
 
 def scratch() -> Any:
-    return np.zeros(md5.SCRATCH, np.uint8)
+    return np.zeros(blocks.SCRATCH, np.uint8)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=3))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.kernels import byte_view, sha1
+from rawlog.kernels import blocks, byte_view, sha1
 
 
 def joined(words: tuple[int, ...]) -> bytes:
@@ -16,7 +16,7 @@ def joined(words: tuple[int, ...]) -> bytes:
 
 
 def room() -> Any:
-    return np.zeros(sha1.SCRATCH, np.uint8), np.zeros(sha1.STEPS, np.int64)
+    return np.zeros(blocks.SCRATCH, np.uint8), np.zeros(sha1.STEPS, np.int64)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=3))

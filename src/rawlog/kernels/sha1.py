@@ -7,22 +7,11 @@ from typing import Any
 import numpy as np
 
 from rawlog.kernels import inline, kernel
-from rawlog.kernels.gather import SLACK, copy
-from rawlog.kernels.ints import read_u32, write_i8, write_i64
+from rawlog.kernels.blocks import BLOCK, LENGTH, LOW, fill_block, turn
+from rawlog.kernels.ints import read_u32, write_i64
 
-BLOCK = 64
-SCRATCH = BLOCK + SLACK
-"""Bytes that `digest` needs for a block of the message."""
 STEPS = 80
 """Numbers that `digest` needs for the words of a block."""
-LOW = 0xFFFFFFFF
-_LENGTH = 8
-_END = 0x80
-
-
-@inline
-def _turn(value: Any, bits: Any) -> Any:
-    return ((value << bits) | (value >> (32 - bits))) & LOW
 
 
 @inline
@@ -32,19 +21,19 @@ def _mix(data: Any, words: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
     for step in range(16):
         words[step] = read_u32(data, 4 * step)
     for step in range(16, STEPS):
-        words[step] = _turn(words[step - 3] ^ words[step - 8] ^ words[step - 14] ^ words[step - 16], 1)
+        words[step] = turn(words[step - 3] ^ words[step - 8] ^ words[step - 14] ^ words[step - 16], 1)
     for step in range(20):
-        mixed = (_turn(a, 5) + (d ^ (b & (c ^ d))) + e + 0x5A827999 + words[step]) & LOW
-        a, b, c, d, e = mixed, a, _turn(b, 30), c, d
+        mixed = (turn(a, 5) + (d ^ (b & (c ^ d))) + e + 0x5A827999 + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
     for step in range(20, 40):
-        mixed = (_turn(a, 5) + (b ^ c ^ d) + e + 0x6ED9EBA1 + words[step]) & LOW
-        a, b, c, d, e = mixed, a, _turn(b, 30), c, d
+        mixed = (turn(a, 5) + (b ^ c ^ d) + e + 0x6ED9EBA1 + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
     for step in range(40, 60):
-        mixed = (_turn(a, 5) + ((b & c) | (d & (b | c))) + e + 0x8F1BBCDC + words[step]) & LOW
-        a, b, c, d, e = mixed, a, _turn(b, 30), c, d
+        mixed = (turn(a, 5) + ((b & c) | (d & (b | c))) + e + 0x8F1BBCDC + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
     for step in range(60, STEPS):
-        mixed = (_turn(a, 5) + (b ^ c ^ d) + e + 0xCA62C1D6 + words[step]) & LOW
-        a, b, c, d, e = mixed, a, _turn(b, 30), c, d
+        mixed = (turn(a, 5) + (b ^ c ^ d) + e + 0xCA62C1D6 + words[step]) & LOW
+        a, b, c, d, e = mixed, a, turn(b, 30), c, d
     return (first + a) & LOW, (second + b) & LOW, (third + c) & LOW, (fourth + d) & LOW, (fifth + e) & LOW
 
 
@@ -55,16 +44,11 @@ def digest(data: Any, start: Any, size: Any, scratch: Any, words: Any) -> Any:
     position, left = np.int64(start), np.int64(size)
     bits = left << 3
     while True:
-        taken = max(min(left, np.int64(BLOCK)), np.int64(0))
-        copy(scratch, 0, data, position, taken)
-        for index in range(taken, BLOCK):
-            write_i8(scratch, index, 0)
-        if 0 <= left < BLOCK:
-            write_i8(scratch, left, _END)
-        if left < BLOCK - _LENGTH:
-            write_i64(scratch, BLOCK - _LENGTH, bits)
+        fill_block(scratch, data, position, left)
+        if left < LENGTH:
+            write_i64(scratch, LENGTH, bits)
         a, b, c, d, e = _mix(scratch, words, a, b, c, d, e)
-        if left < BLOCK - _LENGTH:
+        if left < LENGTH:
             return a, b, c, d, e
         position += BLOCK
         left = left - BLOCK if left >= BLOCK else np.int64(-1)

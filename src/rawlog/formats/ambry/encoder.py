@@ -23,7 +23,7 @@ from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, SEGMENT_HEADER, Kind
 from rawlog.formats.ambry.store_writer import CAPACITY
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
 from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view, sha1
+from rawlog.kernels import blocks, byte_view, sha1
 from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 
@@ -118,7 +118,7 @@ def _name_rows(rows: NDArray[np.int64], topics: Bytes, raw_keys: Bytes) -> None:
     longest = int(rows[:, kernels.TOPIC_SIZE].max() + 2 * rows[:, kernels.KEY_SIZE].max())
     namespace = byte_view(NAMESPACE.bytes)
     name = np.empty(namespace.size + longest + kernels.NAME_ROOM + SLACK, np.uint8)
-    scratch, words = np.empty(sha1.SCRATCH, np.uint8), np.empty(sha1.STEPS, np.int64)
+    scratch, words = np.empty(blocks.SCRATCH, np.uint8), np.empty(sha1.STEPS, np.int64)
     kernels.name_rows(rows, topics, raw_keys, namespace, name, scratch, words)
 
 

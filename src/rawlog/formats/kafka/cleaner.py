@@ -25,8 +25,8 @@ from rawlog.formats.kafka.producers import Aborted, Producer
 from rawlog.formats.kafka.reader import TooMuch
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
+from rawlog.kernels.blocks import SCRATCH
 from rawlog.kernels.gather import SLACK
-from rawlog.kernels.md5 import SCRATCH
 from rawlog.status import OK, Status
 from rawlog.walk import walk
 

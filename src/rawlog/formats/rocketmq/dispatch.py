@@ -175,13 +175,21 @@ def _spread(
 
 def property_values(rows: Messages, which: NDArray[np.int64], name: str) -> list[bytes | None]:
     """The value of one property of the messages numbered `which`."""
-    out = np.empty((2, which.size), np.int64)
-    starts, sizes = rows[kernels.F_PROPERTIES][which], rows[kernels.F_PROPERTIES_SIZE][which]
-    derive.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
+    starts, sizes = property_spans(rows, name, which)
     return [
         bytes(rows.data[start : start + size]) if size >= 0 else None
-        for start, size in zip(out[0].tolist(), out[1].tolist(), strict=True)
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
     ]
+
+
+def property_spans(
+    rows: Messages, name: str, which: NDArray[np.int64] | slice = slice(None)
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where a property of messages begins, and its size; below zero: a message has none."""
+    starts, sizes = rows[kernels.F_PROPERTIES][which], rows[kernels.F_PROPERTIES_SIZE][which]
+    out = np.empty((2, starts.size), np.int64)
+    derive.find_property(rows.data, starts, sizes, np.frombuffer(name.encode(), np.uint8), out)
+    return out[0], out[1]
 
 
 def _number(raw: bytes | None) -> int | None:
@@ -241,3 +249,10 @@ def messages_of(file: File, *, errors: str = "stop", with_crc: bool = True) -> I
     for frames in walk(file, COMMIT_LOG, errors=errors):
         rows = Messages.take(frames, file, with_crc=with_crc)
         yield rows.where(~rows.stale)
+
+
+def loaded_messages(files: Iterable[File]) -> Iterator[Messages]:
+    """The messages of all commit-log files that a broker loads, a window at a time. DataError at damage; bodies are not summed up."""
+    for file in commit_logs(files):
+        if file.place.state is None:
+            yield from (rows for rows in messages_of(file, errors="raise", with_crc=False) if len(rows))

@@ -18,7 +18,6 @@ from rawlog import columns
 from rawlog.errors import CorruptError, RawlogError
 from rawlog.format import File
 from rawlog.formats.rocketmq import config, dispatch, tables
-from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
@@ -255,26 +254,14 @@ def _is_system(topic: str) -> bool:
 
 def entries_of(files: Sequence[File]) -> Iterator[Entry]:
     """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit)."""
-    for file in dispatch.commit_logs(files):
-        if file.place.state is not None:
-            continue
-        for rows in dispatch.messages_of(file, errors="raise", with_crc=False):
-            if not len(rows):
-                continue
-            topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
-            names = [escaped(name) for name in topics.dictionary.to_pylist()]
-            codes = np.asarray(topics.indices)
-            system = np.array([_is_system(name) for name in names])[codes]
-            out = np.empty((2, len(rows)), np.int64)
-            derive.find_property(
-                rows.data,
-                rows[fields.F_PROPERTIES],
-                rows[fields.F_PROPERTIES_SIZE],
-                np.frombuffer(b"REAL_TOPIC", np.uint8),
-                out,
-            )
-            for row in np.flatnonzero((system | (out[1] >= 0)) & ~rows.fillers).tolist():
-                yield _entry(rows, row, names[codes[row]])
+    for rows in dispatch.loaded_messages(files):
+        topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
+        names = [escaped(name) for name in topics.dictionary.to_pylist()]
+        codes = np.asarray(topics.indices)
+        system = np.array([_is_system(name) for name in names])[codes]
+        _, sizes = dispatch.property_spans(rows, "REAL_TOPIC")
+        for row in np.flatnonzero((system | (sizes >= 0)) & ~rows.fillers).tolist():
+            yield _entry(rows, row, names[codes[row]])
 
 
 def _entry(rows: Messages, row: int, topic: str) -> Entry:

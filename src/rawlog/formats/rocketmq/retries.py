@@ -14,7 +14,6 @@ from rawlog import columns
 from rawlog.format import File
 from rawlog.formats.rocketmq import config, dispatch, tables
 from rawlog.formats.rocketmq.folds import Batches, Entry, Options, batch_of, entries_of, guarded, time_of
-from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -118,20 +117,13 @@ def _found(files: Sequence[File], wanted: set[tuple[str, str]]) -> dict[tuple[st
     several: set[tuple[str, str]] = set()
     topics = pa.array(sorted({topic.encode() for topic, _ in wanted}), pa.binary())
     keys = pa.array(sorted({key.encode() for _, key in wanted}), pa.binary())
-    name = np.frombuffer(b"UNIQ_KEY", np.uint8)
-    for file in dispatch.commit_logs(files):
-        if file.place.state is not None:
-            continue
-        for rows in dispatch.messages_of(file, errors="raise", with_crc=False):
-            if not len(rows):
-                continue
-            out = np.empty((2, len(rows)), np.int64)
-            derive.find_property(rows.data, rows[fields.F_PROPERTIES], rows[fields.F_PROPERTIES_SIZE], name, out)
-            topic = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE])
-            key = columns.spans(rows.data, np.maximum(out[0], 0), np.maximum(out[1], 0))
-            for row in np.flatnonzero(pc.and_(pc.is_in(topic, topics), pc.is_in(key, keys))).tolist():
-                pair = (topic[row].as_py().decode(), key[row].as_py().decode())
-                if pair in found:
-                    several.add(pair)
-                found[pair] = int(rows[fields.F_PHYSICAL][row])
+    for rows in dispatch.loaded_messages(files):
+        starts, sizes = dispatch.property_spans(rows, "UNIQ_KEY")
+        topic = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE])
+        key = columns.spans(rows.data, np.maximum(starts, 0), np.maximum(sizes, 0))
+        for row in np.flatnonzero(pc.and_(pc.is_in(topic, topics), pc.is_in(key, keys))).tolist():
+            pair = (topic[row].as_py().decode(), key[row].as_py().decode())
+            if pair in found:
+                several.add(pair)
+            found[pair] = int(rows[fields.F_PHYSICAL][row])
     return {pair: address for pair, address in found.items() if pair not in several}

@@ -12,8 +12,9 @@ import numpy as np
 
 from rawlog.formats.kafka.layouts import CODEC_MASK, SMALLEST_RECORD, Attributes, ControlType
 from rawlog.kernels import inline, kernel
+from rawlog.kernels.blocks import LOW
 from rawlog.kernels.ints import read_i16, read_i32, wrap_i64
-from rawlog.kernels.md5 import LOW, digest
+from rawlog.kernels.md5 import digest
 from rawlog.kernels.varint import read_varint, read_varlong
 from rawlog.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 
