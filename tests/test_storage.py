@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog.errors import AccessError
-from rawlog.storage import Source, exists, is_remote, listing, local_path, writing
+from rawlog.output import writing
+from rawlog.storage import Source, exists, is_remote, listing, local_path
 from rawlog.testing.base import shared
 from tests.golden_data import golden_path
 

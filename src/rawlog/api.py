@@ -11,6 +11,7 @@ from rawlog import registry
 from rawlog.errors import OptionError, unknown
 from rawlog.findings import Findings
 from rawlog.inspection import Chosen, inspect_replicas, verify_tree
+from rawlog.output import refuse_nested
 from rawlog.rows import Rows
 from rawlog.select import Selection, parse_columns, parse_time
 from rawlog.target import Passage, batches_of, writable
@@ -109,8 +110,11 @@ def write(
     """Write rows of `records` as a file of `format`, or as a directory where the format is one of several files; the number of rows.
 
     `records` is anything Arrow takes: a Table, batches, a Polars frame, a DuckDB relation. Columns that are missing count as null.
-    EncodeError if the format cannot carry something that is there, unless `accept_loss` names its column.
+    EncodeError if the format cannot carry something that is there, unless `accept_loss` names its column. OptionError if `path` is,
+    contains or lies inside a place that the records are read from, where that is known.
     """
+    if isinstance(records, Rows):
+        refuse_nested(path, records.tree.sources)
     target = writable(format)
     given = {name: str(value) for name, value in options.items()}
     return write_rows(

@@ -215,6 +215,9 @@ class Format:
     losses: Callable[[Mapping[str, str]], Judge] | None = None
     #: (files of one group, a new directory, keep, options) -> Account: the same frames without the rows that `keep` says no to.
     sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account] | None = None
+    #: (the groups that were sifted, what came of each, the new directory they are in) -> what came of all of them, with what that
+    #: directory says of itself and of them written into it.
+    around: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
     #: Checks over one file's frames.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 

@@ -1,24 +1,19 @@
-"""Storage: bytes in and out, by path or URL. Local files by the system's own calls, all else through pyarrow.
+"""Storage: bytes by path or URL. Local files by the system's own calls, all else through pyarrow.
 
-Reading is by range into memory the caller owns; writing is to a temporary name beside the target, then a rename.
-Nothing here knows a format.
+Reading is by range into memory the caller owns; writing is in `output`. Nothing here knows a format.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import shutil
 import stat
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rawlog.errors import AccessError, OptionError
+from rawlog.errors import AccessError
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -269,160 +264,3 @@ def exists(path: str) -> bool:
         except (OSError, ValueError) as error:
             raise AccessError(f"{path}: {_why(error)}") from None
     return os.path.lexists(local_path(path))
-
-
-@contextlib.contextmanager
-def writing(path: str, *, overwrite: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write that appears under `path` only when the block ends well. AccessError if it exists already."""
-    if not overwrite and exists(path):
-        raise AccessError(f"{path}: exists already; choose another name or ask to overwrite it")
-    if is_remote(path):
-        yield from _writing_remote(path)
-        return
-    target = local_path(path)
-    folder = os.path.dirname(os.path.abspath(target))
-    try:
-        os.makedirs(folder, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", suffix=".tmp", dir=folder)
-    except OSError as error:
-        raise AccessError(f"{path}: {_why(error)}") from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
-    except OSError as error:
-        _remove(temporary)
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{path}: {_why(error)}") from None
-    except BaseException:
-        _remove(temporary)
-        raise
-
-
-@contextlib.contextmanager
-def new_directory(target: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
-    """A directory to fill that appears under `target` only when the block ends well. AccessError if something is there already.
-
-    With `overwrite` a directory that is there is replaced.
-    """
-    final = Path(local_path(os.fspath(target)))
-    if final.exists() and (not final.is_dir() or (not overwrite and any(final.iterdir()))):
-        raise AccessError(f"{target}: exists already and is not empty; choose another name")
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".tmp", dir=final.parent))
-    except OSError as error:
-        raise AccessError(f"{target}: {_why(error)}") from None
-    try:
-        yield work
-        work.chmod(0o755)
-        replace_directory(work, final)
-    except OSError as error:
-        shutil.rmtree(work, ignore_errors=True)
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{target}: {_why(error)}") from None
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-
-
-def move(path: str, target: str, *, overwrite: bool = False) -> None:
-    """Give a file, which is whole, its name in the same file system. AccessError if something of that name exists already."""
-    if not overwrite and exists(target):
-        raise AccessError(f"{target}: exists already; choose another name or ask to overwrite it")
-    try:
-        if is_remote(target):
-            system, inner = file_system(target)
-            system.move(file_system(path)[1], inner)
-            return
-        final = local_path(target)
-        os.makedirs(os.path.dirname(os.path.abspath(final)), exist_ok=True)
-        descriptor = os.open(local_path(path), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(local_path(path), final)
-    except OSError as error:
-        raise AccessError(f"{target}: {_why(error)}") from None
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory and all below it, wherever it is. Best effort.
-
-    It gets another name first, so that whoever still writes below it finds nothing to write to.
-    """
-    if not is_remote(path):
-        gone = f"{local_path(path)}.gone"
-        with contextlib.suppress(OSError):
-            os.rename(local_path(path), gone)
-            shutil.rmtree(gone, ignore_errors=True)
-        return
-    with contextlib.suppress(OSError, ValueError, AccessError):
-        system, inner = file_system(path)
-        system.delete_dir(inner)
-
-
-def replace_directory(made: Path, final: Path) -> None:
-    """Give a directory its name, in place of one that may be there: that one is moved aside first, and removed last."""
-    old = None
-    if final.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".old", dir=final.parent))
-        final.rename(old)
-    try:
-        made.rename(final)
-    except OSError:
-        if old is not None:
-            old.rename(final)
-        raise
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory last."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def refuse_nested(target: Path, roots: Iterable[str]) -> None:
-    """OptionError if a target would be, hold or lie in one of the places that are only read."""
-    final = target.resolve()
-    for root in roots:
-        if is_remote(root):
-            continue
-        source = Path(local_path(root)).resolve()
-        if source == final or source in final.parents or final in source.parents:
-            raise OptionError(f"{target}: the target and the source {root} lie inside one another")
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        os.unlink(path)
-
-
-def _writing_remote(path: str) -> Iterator[IO[bytes]]:
-    system, inner, _, _ = _remote(path)
-    temporary = f"{inner}.{os.getpid()}.tmp"
-    try:
-        with system.open_output_stream(temporary) as file:
-            yield file
-        system.move(temporary, inner)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            system.delete_file(temporary)
-        raise AccessError(f"{path}: {_why(error)}") from None
-    except BaseException:
-        with contextlib.suppress(OSError):
-            system.delete_file(temporary)
-        raise

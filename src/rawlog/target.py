@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rawlog import registry
 from rawlog.errors import EncodeError, OptionError
 from rawlog.format import Format
-from rawlog.storage import is_remote, local_path, writing
+from rawlog.output import writing
+from rawlog.storage import is_remote, local_path
 from rawlog.tables import RECORDS
 
 if TYPE_CHECKING:

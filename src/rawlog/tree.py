@@ -10,7 +10,7 @@ from functools import cached_property
 from rawlog import registry
 from rawlog.errors import AccessError
 from rawlog.format import File, Place
-from rawlog.storage import Entry, Source, listing
+from rawlog.storage import Entry, Source, is_remote, listing, split_query
 
 HEAD = 4096
 
@@ -33,6 +33,15 @@ class Tree:
             if name in ("files", "findings") or folded or registry.formats_with(table) & present:
                 names.append(name)
         return tuple(names)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """Every place that is read, so that none of them is written to: the roots, files that a glob in an object store matched, and
+        what files that are symbolic links lead to.
+        """
+        globs = any(is_remote(root) and any(mark in split_query(root)[0] for mark in "*?[") for root in self.roots)
+        linked = (file.path for file in self.files if not is_remote(file.path) and os.path.islink(file.path))
+        return (*self.roots, *linked, *((file.path for file in self.files if is_remote(file.path)) if globs else ()))
 
     def group_of(self, file: File) -> Sequence[File]:
         """The files that belong with one: its partition, its store."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.output import scratch
 from rawlog.tree import Tree
 
 D = TypeVar("D", bound=Done)
@@ -32,8 +32,8 @@ def run(
     splits = job.plan(tree)
     count = max(1, min(threads or cores(), len(splits)))
     meter = _Meter(splits, progress)
-    with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
-        place = job.stage or scratch
+    with scratch() as folder:
+        place = job.stage or folder
         done = _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
         meter.finish()
         return job.commit(sorted(done, key=lambda one: one.number))

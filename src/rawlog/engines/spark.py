@@ -11,7 +11,6 @@ import gc
 import os
 import pickle
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from rawlog.errors import AccessError, RawlogError
 from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.output import scratch
 from rawlog.tree import Tree
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     splits = job.plan(tree)
     if not splits:
         return job.commit([])
-    with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
-        answers, told = Path(scratch) / "answers", Path(scratch) / "told"
+    with scratch() as folder:
+        answers, told = Path(folder) / "answers", Path(folder) / "told"
         told.mkdir(mode=0o700)
         try:
             with _watching(spark, splits, progress, told):
@@ -156,9 +156,9 @@ class _JobWriter(DataSourceArrowWriter):
 
 def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool, told: str = "") -> Any:
     """Do a split. An error about the input is an answer: trying again would not change it, unless a path could not be reached."""
-    with tempfile.TemporaryDirectory(prefix="rawlog-") as scratch:
+    with scratch() as folder:
         teller = _Teller(f"{told}/{split.number}-{attempt}") if os.path.isdir(told) else None
-        stage = Stage(job.stage or scratch, f"{split.number:05d}-{attempt}", teller)
+        stage = Stage(job.stage or folder, f"{split.number:05d}-{attempt}", teller)
         try:
             return job.work(split, stage)
         except RawlogError as error:

@@ -7,7 +7,6 @@ target's name, or none.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,8 @@ from rawlog.account import Account, Several
 from rawlog.errors import AccessError, OptionError, UnknownFormatError, unknown
 from rawlog.format import Unit, Work
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.storage import is_remote, local_path, refuse_nested, replace_directory, sync_directory
+from rawlog.output import Output, child, descendant
+from rawlog.storage import is_remote, local_path
 from rawlog.tree import Tree
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ class Mend(Job[Made, Mended]):
         self.verb, self.told, self.options = verb, target, dict(options or {})
         self.target = Path(local_path(target)).absolute()
         self.overwrite, self.dry_run, self.at_once = overwrite, dry_run, at_once
-        #: Where what is written aside is staged: it may be on another disk.
-        self.aside: str | None = None
+        self.output = Output(target, overwrite=overwrite)
+        #: What is written aside has its own stage: it may be on another disk.
+        self.aside: Output | None = None
         self._tasks: list[Task] = []
         self._left_out: tuple[str, ...] = ()
         self._not_loaded: tuple[str, ...] = ()
@@ -99,9 +100,9 @@ class Mend(Job[Made, Mended]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stage in (self.stage, self.aside):
-            if stage is not None:
-                shutil.rmtree(stage, ignore_errors=True)
+        for output in (self.output, self.aside):
+            if output is not None:
+                output.close()
 
     # Plan -------------------------------------------------------------------------------------------------------------
 
@@ -123,12 +124,15 @@ class Mend(Job[Made, Mended]):
         self._not_loaded = _not_loaded(tree.files, [unit for _, own in units for unit in own])
         aside = {family.name: self._aside_of(family) for family, _ in units}
         self._tasks = [
-            Task(family.name, unit, "" if alone else unit.name, _below(aside[family.name], unit, own))
+            Task(family.name, unit, "" if alone else _safe(unit.name), _below(aside[family.name], unit, own))
             for family, own in units
             for unit in own
         ]
+        place = next(filter(None, aside.values()), None)
+        self.aside = None if place is None else Output(place)
+        self._refuse(tree)
         if not self.dry_run:
-            self._prepare(tree.roots, next(filter(None, aside.values()), None))
+            self._prepare()
         return [Split(number, task.unit.size, task) for number, task in enumerate(self._tasks)]
 
     def _check_options(self, families: Sequence[Family]) -> None:
@@ -161,15 +165,22 @@ class Mend(Job[Made, Mended]):
         path = None if option is None or self.dry_run else self.options.get(option)
         return None if path is None else Path(local_path(path)).absolute()
 
-    def _prepare(self, roots: Sequence[str], aside: Path | None) -> None:
-        """Refuse places that are taken or would change the source, and make those that units write to."""
+    def _refuse(self, tree: Tree) -> None:
+        """OptionError if a source would be touched, or if what is written aside and the target would be in each other's way."""
+        self.output.refuse(tree.sources)
+        if self.aside is not None:
+            self.aside.refuse((*tree.sources, self.told))
+
+    def _prepare(self) -> None:
+        """Refuse places that are taken, and make those that units write to."""
         for path in (self.target, *(Path(task.aside) for task in self._tasks if task.aside is not None)):
-            refuse_nested(path, roots)
             replaced = path == self.target and self.overwrite
             if path.exists() and not replaced and (not path.is_dir() or any(path.iterdir())):
                 raise AccessError(f"{path}: exists already and is not empty; choose another name")
-        self.stage = _beside(self.target)
-        self.aside = None if aside is None else _beside(aside)
+        self.output.check()
+        self.stage = self.output.open()
+        if self.aside is not None:
+            self.aside.open()
 
     # Work -------------------------------------------------------------------------------------------------------------
 
@@ -180,7 +191,9 @@ class Mend(Job[Made, Mended]):
         folder = around / self.target.name / task.place
         work = _work_of(task.family, self.verb)
         options = dict(task.unit.options)
-        aside = None if self.aside is None or task.aside is None else f"{self.aside}/{stage.name}"
+        aside = None
+        if task.aside is not None and self.aside is not None:
+            aside = f"{self.aside.stage}/{stage.name}"
         if work.aside is not None and aside is not None:
             options[work.aside] = aside
         try:
@@ -205,15 +218,28 @@ class Mend(Job[Made, Mended]):
         try:
             whole, around = self._together(pairs)
             account = self._account(pairs, around)
-            for task, one in pairs:
-                if task.aside is not None and one.aside is not None:
-                    _named(Path(one.aside), Path(task.aside))
-            _named(whole, self.target)
+            self._put_aside(pairs)
+            self.output.put(whole)
         except OSError as error:
             if isinstance(error, AccessError):
                 raise
             raise AccessError(f"{self.told}: {error.strerror or error}") from None
         return Mended(account, self._left_out, self._not_loaded)
+
+    def _put_aside(self, pairs: Sequence[tuple[Task, Made]]) -> None:
+        """What units wrote aside, each under its own name if there are several."""
+        found = [
+            (Path(task.aside), one.aside) for task, one in pairs if task.aside is not None and one.aside is not None
+        ]
+        if not found or self.aside is None:
+            return
+        if [str(path) for path, _ in found] == [self.aside.path]:
+            self.aside.put(found[0][1])
+            return
+        folder = self.aside.new()
+        for path, made in found:
+            os.rename(made, child(folder, path.name))
+        self.aside.add(folder)
 
     def _pretended(self, pairs: Sequence[tuple[Task, Made]]) -> Account:
         """What would come of the units; what they would stand in is made, and thrown away."""
@@ -229,7 +255,6 @@ class Mend(Job[Made, Mended]):
         assert self.stage is not None
         whole = Path(self.stage) / "whole"
         whole.mkdir(exist_ok=True)
-        whole.chmod(0o755)
         for task, one in pairs:
             (whole / task.place).parent.mkdir(parents=True, exist_ok=True)
             if os.path.exists(one.folder):  # it was moved if this is not the first try
@@ -311,25 +336,10 @@ def _work_of(family: str, verb: str) -> Work:
 
 def _below(aside: Path | None, unit: Unit, units: Sequence[Unit]) -> str | None:
     """Where a unit writes aside: there, or below it beside other units."""
-    return None if aside is None else str(aside if len(units) == 1 else aside / unit.name)
+    return None if aside is None else str(aside if len(units) == 1 else child(aside, unit.name))
 
 
-def _beside(target: Path) -> str:
-    """A new directory beside one that is to be. AccessError if there can be none."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        return tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    except OSError as error:
-        raise AccessError(f"{target}: {error.strerror or error}") from None
-
-
-def _named(made: Path, final: Path) -> None:
-    """Give a directory or a file, which is whole, its name, so that it lasts. AccessError if one would replace the other."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    if final.exists() and final.is_dir() != made.is_dir():
-        raise AccessError(f"{final}: a {'directory' if final.is_dir() else 'file'} already; choose another name")
-    if made.is_dir():
-        replace_directory(made, final)
-    else:
-        made.replace(final)
-    sync_directory(final.parent)
+def _safe(name: str) -> str:
+    """The name of a unit, which may be a path below the target. EncodeError for one that leads out of it."""
+    descendant(Path(), name)
+    return name

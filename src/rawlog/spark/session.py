@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
 import socket
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rawlog.errors import AccessError, OptionError
+from rawlog.output import hold_scratch
 from rawlog.spark.java import cache_directory, facade, find_java
 
 if TYPE_CHECKING:
@@ -276,9 +276,9 @@ def _python() -> str:
 @cache
 def scratch() -> Path:
     """A directory for what Spark would otherwise leave where the user stands; gone when Python ends."""
-    path = Path(tempfile.mkdtemp(prefix="rawlog-spark-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+    held = hold_scratch("spark-")
+    atexit.register(held.close)
+    return Path(held.path)
 
 
 def _logging_file() -> str:

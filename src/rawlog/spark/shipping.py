@@ -13,8 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rawlog.output import writing
 from rawlog.spark.session import is_connect, runs_here, scratch
-from rawlog.storage import writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rawlog.errors import AccessError, OptionError, unknown
-from rawlog.jobs.convert import beside
 from rawlog.jobs.convert.outlets import PLAIN, FormatOutlet, Share, made_directory, outlet
+from rawlog.output import beside, remove_tree
 from rawlog.spark.options import absolute
-from rawlog.storage import is_remote, remove_tree
+from rawlog.storage import is_remote
 from rawlog.tables import RECORDS
 from rawlog.target import LossError, added, as_records, check_columns
 

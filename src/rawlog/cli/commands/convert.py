@@ -102,7 +102,8 @@ def run(source: tuple[str, ...], made: Outlet, drop: list[bytes], given: dict[st
 
     selection = options.selection_of(given)
     paths = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in source]
-    with Convert(made, selection=selection, drop=drop, dry_run=given["dry_run"]) as job:
+    inputs = [given["drop_keys"]] if given["drop_keys"] is not None else []
+    with Convert(made, selection=selection, drop=drop, dry_run=given["dry_run"], inputs=inputs) as job:
         tree = source_tree(paths, made.table, given["as_format"])
         try:
             outcome = engine.run(given, "converting", job, tree)

@@ -20,7 +20,11 @@ from rawlog.text import printable
     "--key", "drop_key", multiple=True, metavar="TEXT", help="A key whose Kafka records are erased; may be given again."
 )
 @click.option("--keys", "drop_keys", type=click.Path(), metavar="FILE", help="Such keys, one a line of a file.")
-@click.option("--force", is_flag=True, help="Replace Kafka partitions that are at DST already.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace what is at DST already: Kafka partitions one by one, an Ambry store as a whole.",
+)
 @engine.engine
 @options.json_flag
 @click.pass_context
@@ -36,7 +40,7 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
     if bool(given["blobs"]) == bool(given["drop_key"] or given["drop_keys"]):
         raise OptionError("name what to erase: --blob for an Ambry store, or --key for Kafka logs")
     if given["blobs"]:
-        _erase_blobs(source, target, given["blobs"], as_json=as_json)
+        _erase_blobs(source, target, given, as_json=as_json)
         ctx.exit(DONE)
     from rawlog.cli.commands.convert import dropped_keys, run
     from rawlog.jobs.convert import outlet
@@ -51,12 +55,13 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
     ctx.exit(run((source,), made, dropped_keys(given), every | given, as_json=as_json))
 
 
-def _erase_blobs(source: str, target: str, blobs: tuple[str, ...], *, as_json: bool) -> None:
+def _erase_blobs(source: str, target: str, given: dict[str, Any], *, as_json: bool) -> None:
     from rawlog.formats.ambry.erase import erase_blobs
     from rawlog.tree import open_tree
 
-    files = [file for file in open_tree(source).files if file.system == "ambry"]
-    report = erase_blobs(files, target, blobs)
+    tree = open_tree(source)
+    files = [file for file in tree.files if file.system == "ambry"]
+    report = erase_blobs(files, target, given["blobs"], sources=tree.sources, overwrite=given["force"])
     if as_json:
         output.json_line({"erased": report.messages, "files": report.files, "target": target})
     else:

@@ -72,9 +72,9 @@ def command(
             node.reveal()
     if html is not None:
         from rawlog.cli.page import page
-        from rawlog.storage import writing
+        from rawlog.output import writing
 
-        with writing(html, overwrite=True) as out:
+        with writing(html, overwrite=True, sources=tree.sources) as out:
             out.write(page(found, nodes).encode())
     if as_json:
         output.json_rows(node.as_dict() for node in nodes)

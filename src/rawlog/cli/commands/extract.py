@@ -47,8 +47,9 @@ def command(
         given["blobs"] = ",".join(blobs)
     if now is not None:
         given["now"] = now
-    files = [file for file in open_tree(list(paths)).files if file.system == "ambry"]
-    report = extract_blobs(files, target, given)
+    tree = open_tree(list(paths))
+    files = [file for file in tree.files if file.system == "ambry"]
+    report = extract_blobs(files, target, given, sources=tree.sources)
     for problem in report.incomplete:
         say(problem)
     if as_json:

@@ -70,6 +70,7 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
     rawlog query 'SELECT topic, count(*) FROM records GROUP BY topic' lake
     """
     from rawlog.jobs.ingest import Ingest
+    from rawlog.output import refuse_nested
     from rawlog.select import Selection, parse_columns, parse_time
     from rawlog.storage import is_remote, local_path
     from rawlog.tree import open_tree
@@ -90,6 +91,7 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
         return open_tree(whole, format=as_format)
 
     tree = look()
+    refuse_nested(lake, tree.sources)
     with Ingest(lake, catalog=given["catalog"], tables=tables, selection=selection, partition_by=partition_by) as job:
         if given["follow"]:
             return _follow(job, look, given, as_json)

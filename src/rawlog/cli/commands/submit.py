@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,10 +61,11 @@ def command(
         raise OptionError(f"{verb}: no job for a cluster; these are: {', '.join(VERBS)}")
     if "--master" in arguments:
         raise OptionError("--master goes before the verb")
+    from rawlog.output import scratch
     from rawlog.spark.session import LOGGING
     from rawlog.spark.shipping import build
 
-    with tempfile.TemporaryDirectory(prefix="rawlog-submit-") as folder:
+    with scratch("submit-") as folder:
         driver, archive = Path(folder, "rawlog_job.py"), Path(folder, "rawlog.zip")
         options = ["--py-files", str(archive), "--deploy-mode", deploy_mode, "--name", f"rawlog {verb}"]
         for name, value in (("--master", master or os.environ.get("SPARK_MASTER")), ("--archives", archives)):

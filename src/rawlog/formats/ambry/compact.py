@@ -23,7 +23,8 @@ from rawlog.formats.ambry.rebuild import Report, copy_file, copy_messages, numbe
 from rawlog.formats.ambry.state import DELETE, ORPHANS, PUT, TTL_UPDATE, Fold, expired, fold
 from rawlog.formats.ambry.store import Store, read_catalog, sound_indexes
 from rawlog.formats.ambry.writer import segment_header
-from rawlog.storage import Source, new_directory
+from rawlog.output import child, new_directory
+from rawlog.storage import Source
 
 FILTERS = ("with-undelete", "without-undelete")
 RETENTION_HOURS = 168
@@ -158,7 +159,7 @@ def _copy_rest(store: Store, plan: Plan, work: Path) -> None:
         segment = segment_of(file.path)
         leave = segment in replaced or file.place.state is not None or is_current_compaction(file.path)
         if not leave and file.problem is None and file.format != "ambry.cleanup":
-            copy_file(file.path, work / file.path.rpartition("/")[2].removesuffix("_temp"))
+            copy_file(file.path, child(work, file.path.rpartition("/")[2].removesuffix("_temp")))
 
 
 def _write_logs(

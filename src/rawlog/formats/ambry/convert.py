@@ -18,7 +18,7 @@ from rawlog.formats.ambry.layouts import SEGMENT_HEADER
 from rawlog.formats.ambry.store_writer import StoreWriter
 from rawlog.formats.ambry.writer import segment_header
 from rawlog.frames import Frames
-from rawlog.storage import new_directory
+from rawlog.output import new_directory
 from rawlog.tables import RECORDS
 
 

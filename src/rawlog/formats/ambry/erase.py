@@ -13,24 +13,33 @@ from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.rebuild import Report, copy_file, one_store
 from rawlog.formats.ambry.store import read_messages
 from rawlog.formats.ambry.writer import hard_deleted
-from rawlog.storage import new_directory
+from rawlog.output import child, new_directory, refuse_nested
 
 
-def erase_blobs(files: Sequence[File], target: str, blob_ids: Iterable[str | bytes]) -> Report:
+def erase_blobs(
+    files: Sequence[File],
+    target: str,
+    blob_ids: Iterable[str | bytes],
+    *,
+    sources: Iterable[str] = (),
+    overwrite: bool = False,
+) -> Report:
     """Copy a store to `target` with the content of these blobs zeroed, byte for byte as Ambry's hard delete would.
 
-    Sizes, offsets, index and blooms stay right: only zeros and checksums are written. OptionError for an id that the log does not have.
+    Sizes, offsets, index and blooms stay right: only zeros and checksums are written. OptionError for an id that the log does not have,
+    or if the target would touch one of the `sources`. With `overwrite` a directory that is there is replaced.
     """
+    refuse_nested(target, sources)
     store = one_store(files)
     wanted = {keys.identity_of(one if isinstance(one, bytes) else keys.from_text(one)): one for one in blob_ids}
     if not wanted:
         raise OptionError("no blob named: nothing to erase")
     report = Report()
     met: set[tuple[int, int, int]] = set()
-    with new_directory(target) as work:
+    with new_directory(target, overwrite=overwrite) as work:
         for file in (*store.logs, *store.index_files, *store.bloom_files, *store.others):
             if file.problem is None:
-                copy_file(file.path, work / file.path.rpartition("/")[2])
+                copy_file(file.path, child(work, file.path.rpartition("/")[2]))
         for file in store.logs:
             name = file.path.rpartition("/")[2]
             with (work / name).open("r+b") as out:

@@ -23,7 +23,8 @@ from rawlog.formats.ambry.reader import Messages, scan, trouble
 from rawlog.formats.ambry.rebuild import Report, number_option
 from rawlog.formats.ambry.state import LIVE, STATES
 from rawlog.formats.ambry.store import Store, fold_store, stores
-from rawlog.storage import Source, new_directory
+from rawlog.output import child, new_directory, refuse_nested
+from rawlog.storage import Source
 
 MANIFEST = "manifest.jsonl"
 LONGEST = 180
@@ -52,13 +53,16 @@ class Extraction(Report):
     incomplete: list[str] = field(default_factory=list)
 
 
-def extract_blobs(files: Sequence[File], target: str, options: Mapping[str, str] | None = None) -> Extraction:
+def extract_blobs(
+    files: Sequence[File], target: str, options: Mapping[str, str] | None = None, *, sources: Iterable[str] = ()
+) -> Extraction:
     """Write the blobs of one or several stores into the directory `target`, with `manifest.jsonl`.
 
     Options: `blobs` (ids, separated by commas; all by default), `names` (`id`, or `filename`: the stored one made safe), `state`
     (`live` by default, or `all` that still have content), `now`, `limit` of a decompressed blob. Encrypted content is left as it is,
-    and the manifest says so. Chunks are looked for in all stores given.
+    and the manifest says so. Chunks are looked for in all stores given. OptionError if the target would touch one of the `sources`.
     """
+    refuse_nested(target, sources)
     options = options or {}
     naming = options.get("names", NAMES[0])
     if naming not in NAMES:
@@ -168,7 +172,7 @@ class _Writer:
         row |= _described(messages)
         name = self._name(blob, row.get("filename"))
         digest, size = hashlib.sha256(), 0
-        with (self.work / name).open("xb") as out:
+        with child(self.work, name).open("xb") as out:
             for piece in self._pieces(messages, row, problems):
                 size += _put(out, piece, digest)
         if not row["encrypted"] and not problems and row["properties_blob_size"] not in (size, NONE):

@@ -22,7 +22,8 @@ from rawlog.formats.ambry.paths import is_current_compaction, segment_of, start_
 from rawlog.formats.ambry.state import ORPHANS, Catalog, fold
 from rawlog.formats.ambry.store import Store, read_catalog, sound_indexes, stores
 from rawlog.formats.ambry.structures import Cursor
-from rawlog.storage import Source, new_directory
+from rawlog.output import child, new_directory
+from rawlog.storage import Source
 
 OLD_ENTRY = 115
 """The least size of an entry before 2023-02; new files of a store whose old ones all have it keep to it."""
@@ -114,10 +115,10 @@ def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str]
     report = Report()
     with new_directory(target) as work:
         for file in store.logs:
-            copy_file(file.path, work / file.path.rpartition("/")[2].removesuffix("_temp"))
+            copy_file(file.path, child(work, file.path.rpartition("/")[2].removesuffix("_temp")))
         for file in store.others:
             if file.place.state is None and file.problem is None and not is_current_compaction(file.path):
-                copy_file(file.path, work / file.path.rpartition("/")[2])
+                copy_file(file.path, child(work, file.path.rpartition("/")[2]))
         write_indexes(store, read_catalog(store, errors="raise"), work, options, report)
         report.files = sorted(path.name for path in work.iterdir())
     return report

@@ -26,8 +26,9 @@ from rawlog.formats.ambry.store import Store
 from rawlog.formats.ambry.store_checks import VIOLATIONS
 from rawlog.formats.ambry.store_writer import CAPACITY, descriptor
 from rawlog.formats.ambry.writer import segment_header
+from rawlog.output import child, new_directory
 from rawlog.status import Status
-from rawlog.storage import Source, new_directory
+from rawlog.storage import Source
 from rawlog.walk import walk
 
 NEW_IDENTITY = "StoreDescriptor: a new incarnation id"
@@ -56,7 +57,7 @@ def repair_store(files: Sequence[File], target: str | None, options: Mapping[str
     assert target is not None
     with new_directory(target) as work:
         for number, file in enumerate(store.logs):
-            with (work / _name(file)).open("xb") as out:
+            with child(work, _name(file)).open("xb") as out:
                 out.write(_header(file, capacity_of_all))
                 copy_messages(store, look.catalog, look.kept[look.catalog.segment[look.kept] == number], out)
         report.files = _finish(mended, store, kept, work, options, report, [_name(file) for file in store.logs])

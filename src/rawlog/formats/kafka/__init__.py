@@ -57,6 +57,7 @@ LOG = Format(
     **_from("explanation", explain="explain_batch"),
     **_from("sink", write="write", losses="losses"),
     **_from("sift", sift="sift_partition"),
+    **_from("works", around="join"),
     shares=Shares(**_from("sharing", write="write_share", join="join_shares")),
     **_from("checks", rules="rules"),
 )

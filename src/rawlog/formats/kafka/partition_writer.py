@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2
 from rawlog.formats.kafka.paths import directory_place
 from rawlog.frames import Frames
-from rawlog.storage import sync_directory
+from rawlog.output import Output, sync_directory
 
 EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"
 
@@ -207,39 +206,15 @@ def staged(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     They are written beside it: a broker would refuse to start on a directory whose name it does not know. AccessError if one of them
     is there already, unless `overwrite` is set; then it is replaced.
     """
-    stage = target.parent / f".{target.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp"
-    try:
+    with Output(target, overwrite=overwrite) as output:
         if target.exists() and not target.is_dir():
-            raise AccessError(f"{target}: exists already, and is no directory")
-        stage.mkdir(parents=True)
-        yield stage
-        _move_in(stage, target, overwrite)
-    except OSError as error:
-        shutil.rmtree(stage, ignore_errors=True)
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{target}: {error.strerror or error}") from None
-    except BaseException:
-        shutil.rmtree(stage, ignore_errors=True)
-        raise
-
-
-def _move_in(stage: Path, target: Path, overwrite: bool) -> None:
-    names = sorted(one.name for one in stage.iterdir())
-    if not target.exists():
-        stage.rename(target)
-        sync_directory(target.parent)
-        return
-    for name in names:
-        refuse_existing(target / name, overwrite)
-    for name in names:
-        old = None
-        if (target / name).exists():
-            old = stage / f"{name}.old"
-            (target / name).rename(old)
-        (stage / name).rename(target / name)
-    sync_directory(target)
-    shutil.rmtree(stage, ignore_errors=True)
+            raise AccessError(f"{target}: exists already and is not a directory")
+        try:
+            stage = output.new()
+            yield stage
+        except OSError as error:
+            raise output.unwritable(error) from None
+        output.add(stage)
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

@@ -24,6 +24,7 @@ from rawlog.formats.kafka.legacy import decode_legacy
 from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
+from rawlog.output import child
 from rawlog.status import OK
 from rawlog.tables import RECORDS
 
@@ -41,7 +42,7 @@ class Quarantine:
         """Put bytes aside under the name of their file and their place in it, and what can be read of them beside it."""
         if not data[start:stop].any():
             return
-        path = self.folder / f"{name}.{start}-{stop}"
+        path = child(self.folder, f"{name}.{start}-{stop}")
         path.with_name(f"{path.name}.cut").write_bytes(data[start:stop].tobytes())
         made = [_rows(one, place) for one in readable(data[start:stop])]
         if made:

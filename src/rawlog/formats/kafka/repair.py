@@ -32,8 +32,9 @@ from rawlog.formats.kafka.salvage import HUGE, Chosen, Found, choose, find_sound
 from rawlog.formats.kafka.survey import survey
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
+from rawlog.output import new_directory
 from rawlog.status import Status
-from rawlog.storage import Source, is_remote, local_path, new_directory
+from rawlog.storage import Source, is_remote, local_path
 from rawlog.tables import RECORDS
 
 POLICIES = ("salvage", "broker", "strict")

@@ -26,6 +26,7 @@ from rawlog.formats.kafka.partition_writer import (
     topic_id_in,
 )
 from rawlog.formats.kafka.writer import BATCH_BYTES, LARGEST_OFFSET, NO_LIMIT, Batching, Rows, encode_rows
+from rawlog.output import child
 from rawlog.storage import is_remote, local_path
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -216,7 +217,7 @@ class Sink:
             name = f"{topic}-{number}"
             if self.target is not None:
                 refuse_existing(self.target / name, self.overwrite)
-            folder = self.stage / name
+            folder = child(self.stage, name)
             folder.mkdir()
             choice = self.choice
             writer = PartitionWriter(

@@ -61,6 +61,9 @@ FAMILY = Family(
     works={
         "repair": _work("repair", "policy"),
         "rebuild": _work("rebuild", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes"),
+        "compact": Work(
+            do=Deferred(f"{_KRAFT}.copying", "compact"), cut=Deferred(f"{_KRAFT}.copying", "cut"), options=("topic",)
+        ),
     },
     group_rules=Deferred(f"{_KRAFT}.checks_directory", "rules"),
     compare=Deferred(f"{_KRAFT}.comparison", "compare"),

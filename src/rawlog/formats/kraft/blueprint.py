@@ -17,7 +17,7 @@ from rawlog.formats.kraft.names import KRAFT_VERSION, METADATA_VERSION
 from rawlog.formats.kraft.paths import BOOTSTRAP
 from rawlog.formats.kraft.state import State
 from rawlog.formats.kraft.writer import Record, encode_bootstrap
-from rawlog.storage import writing
+from rawlog.output import writing
 
 DEFAULT_LEVEL = 21
 """metadata.version 3.9-IV0, which brokers of 3.9 and of 4.x start on."""

@@ -29,7 +29,8 @@ from rawlog.formats.kraft.paths import CHECKPOINT_FORMAT, LOG_FORMAT, QUORUM_FOR
 from rawlog.formats.kraft.quorum import parse
 from rawlog.formats.kraft.replica import LARGEST_TEXT, Replica, is_whole, replicas, sound_batches
 from rawlog.formats.kraft.writer import write_checkpoint
-from rawlog.storage import Source, local_path, new_directory, writing
+from rawlog.output import new_directory, writing
+from rawlog.storage import Source, local_path
 from rawlog.walk import walk
 
 POLICIES = ("salvage", "broker", "strict")

@@ -18,7 +18,7 @@ from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import METADATA_VERSION, record_version
 from rawlog.formats.kraft.paths import METADATA_DIRECTORY
 from rawlog.formats.kraft.state import State
-from rawlog.storage import writing
+from rawlog.output import writing
 
 LARGEST_BATCH = 1 << 20
 """A new batch is begun when the records pass this size; a controller takes up to 8 MiB."""

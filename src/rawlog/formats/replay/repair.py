@@ -20,8 +20,9 @@ from rawlog.formats.replay.paths import begin
 from rawlog.formats.replay.reader import heads, times
 from rawlog.formats.replay.writer import file_header
 from rawlog.frames import Frames
+from rawlog.output import descendant, new_directory, writing
 from rawlog.status import Status
-from rawlog.storage import Source, new_directory, writing
+from rawlog.storage import Source
 from rawlog.walk import HEAD, WINDOW, walk
 
 NO_TIME = {
@@ -65,7 +66,7 @@ def repair(files: Sequence[File], target: str, options: Mapping[str, str]) -> Me
     else:
         with new_directory(target) as work:
             for file in files:
-                path = work / _name(file, source)
+                path = descendant(work, _name(file, source))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as out:
                     out.writelines(_mended(file, source, account))

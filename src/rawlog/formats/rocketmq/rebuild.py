@@ -29,7 +29,7 @@ from rawlog.formats.rocketmq.layouts import (
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.sizes import Sizes, sizes_of
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file, write_sized
-from rawlog.storage import new_directory
+from rawlog.output import child, descendant, new_directory, why_unsafe
 
 DERIVED = (
     "rocketmq.consumequeue",
@@ -60,7 +60,7 @@ def rebuild_store(
                 continue
             if file.format == "rocketmq.commitlog" and options.get("commitlog") == "none":
                 continue
-            copy_file(file, stage / below_root(file))
+            copy_file(file, descendant(stage, below_root(file)))
             report.files += 1
         write_derived(files, stage, sizes_of(files).told(options), options, report)
     return report
@@ -103,6 +103,9 @@ def write_from(
     ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
     for queue in sorted(derived.units):
         units = derived.queue(queue)
+        if (why := why_unsafe(queue[0])) is not None:
+            report.leave_out(queue, int(units.shape[1]), why)
+            continue
         report.queues += 1
         report.units += int(units.shape[1])
         if queue[0] in batch_topics:
@@ -116,7 +119,7 @@ def write_from(
 
 def folder(stage: Path | Nowhere, kind: str, queue: Queue) -> Path | Nowhere:
     """Where the files of a queue go."""
-    return stage / kind / queue[0] / str(queue[1])
+    return child(stage / kind, queue[0]) / str(queue[1])
 
 
 def placed(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:

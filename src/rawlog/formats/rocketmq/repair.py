@@ -39,7 +39,8 @@ from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, write_from
 from rawlog.formats.rocketmq.sizes import sizes_of
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file
 from rawlog.formats.rocketmq.writer import LogWriter
-from rawlog.storage import Source, new_directory
+from rawlog.output import descendant, new_directory
+from rawlog.storage import Source
 from rawlog.walk import walk
 
 POLICIES = ("salvage", "cut")
@@ -132,7 +133,7 @@ def repair_store(
         unwanted = (*DERIVED, *NEVER_COPIED, COMMIT_LOG.name, "rocketmq.dledgerindex", "rocketmq.dledgerstate")
         for file in files:
             if file.format not in unwanted and file.format is not None and file.problem is None:
-                copy_file(file, stage / below_root(file))
+                copy_file(file, descendant(stage, below_root(file)))
                 report.files += 1
         write_from(mended.derived, files, stage, sizes, settings, report)
     return report

@@ -32,11 +32,19 @@ class Report(Account):
     files: int = 0
     bytes_lost: int = 0
     messages_lost: int = 0
+    queues_left_out: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing was lost on the way."""
-        return not self.bytes_lost and not self.messages_lost
+        return not self.bytes_lost and not self.messages_lost and not self.queues_left_out
+
+    def leave_out(self, queue: tuple[str, int], units: int, why: str) -> None:
+        """Note a queue that has no directory, because its topic's name cannot be that of one."""
+        self.queues_left_out += 1
+        self.notes.append(
+            f"topic {queue[0]!r} queue {queue[1]}: left out with {units:,} units: no directory can have this name: {why}"
+        )
 
 
 class Nowhere:

@@ -33,7 +33,7 @@ from rawlog.formats.rocketmq.layouts import (
 from rawlog.formats.rocketmq.rebuild import write_derived
 from rawlog.formats.rocketmq.sizes import Sizes
 from rawlog.formats.rocketmq.stage import Nowhere, Report
-from rawlog.storage import new_directory
+from rawlog.output import new_directory, why_unsafe
 
 OPTIONS = (
     "topic", "partition", "codec", "compress_over", "born_host", "store_host", "crc_property", "derived",
@@ -277,6 +277,10 @@ def _places(batch: pa.RecordBatch, options: Mapping[str, str]) -> tuple[pa.Array
     topics = _filled(batch.column("topic"), options.get("topic"), "topic", pa.string())
     if pc.any(pc.equal(pc.binary_length(topics.cast(pa.binary())), 0)).as_py():
         raise EncodeError("a row without a topic: give one with topic=NAME")
+    for name in pc.unique(topics).to_pylist():
+        if (why := why_unsafe(name)) is not None:
+            row = pc.index(topics, name).as_py()
+            raise EncodeError(f"row {row:,}: topic {name!r} cannot be the name of a directory: {why}")
     queue_ids = _filled(batch.column("partition"), int(options.get("partition", "0")), "partition", pa.int32())
     queues = queue_ids.to_numpy().astype(np.int64)
     if (queues < 0).any():

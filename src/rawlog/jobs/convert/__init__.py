@@ -5,25 +5,24 @@ Plan: which rows share an output. Work: one share, below a stage beside the targ
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.account import Account
-from rawlog.errors import AccessError, OptionError
-from rawlog.format import File, Keep
+from rawlog.errors import OptionError
+from rawlog.format import File, Keep, Unit
 from rawlog.frames import Frames
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.output import Output, child, copy_file
 from rawlog.parts import Part, plan
 from rawlog.rows import Loss, Rows, read_all
 from rawlog.select import Selection
-from rawlog.storage import below, remove_tree, replace_directory, split_query
+from rawlog.storage import below, exists
 from rawlog.target import LossError, Lost, added
 from rawlog.tree import Tree
 
@@ -62,10 +61,20 @@ class Task:
     files: tuple[File, ...] = ()
     name: str = ""
     limit: int | None = None
+    #: Whether the files are copied as they are.
+    is_copied: bool = False
 
     @property
     def size(self) -> int:
         return sum(take.size for take in self.takes) + sum(file.size for file in self.files)
+
+
+@dataclass(slots=True)
+class Copied(Account):
+    """A directory that was copied as it is."""
+
+    files: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +110,50 @@ class Convert(Job[Written, Converted]):
     """
 
     def __init__(
-        self, target: Outlet, *, selection: Selection | None = None, drop: Iterable[bytes] = (), dry_run: bool = False
+        self,
+        target: Outlet,
+        *,
+        selection: Selection | None = None,
+        drop: Iterable[bytes] = (),
+        dry_run: bool = False,
+        inputs: Iterable[str] = (),
     ) -> None:
+        """`inputs` are files that are read besides the tree: the target must not touch them either."""
         self.target, self.drop, self.dry_run = target, frozenset(drop), dry_run
         self.selection = selection or Selection()
         self.selection.check(target.table)
         if self.drop and "key" not in target.table.names:
             raise OptionError(f"table {target.table.name} has no keys to drop")
-        self.stage = beside(target.path)
+        self.inputs = tuple(inputs)
+        self.output = Output(target.path, overwrite=target.overwrite)
+        self._tasks: list[Task] = []
+        self._not_loaded: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The tasks stay where they were planned: a split has its own.
+        return {**self.__dict__, "_tasks": []}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.stage is not None
-        remove_tree(self.stage)
+        self.output.close()
 
     # Plan -------------------------------------------------------------------------------------------------------------
 
     def plan(self, tree: Tree) -> list[Split]:
-        """Shares as the target wants them. UnknownFormatError if there is nothing to read, AccessError if the target is in the way."""
+        """Shares as the target wants them. UnknownFormatError if there is nothing to read, AccessError if the target is in the way,
+        OptionError if it would touch a source.
+        """
+        self.output.refuse((*tree.sources, *self.inputs))
         if not self.dry_run:
             self.target.check()
-            made_directory(str(self.stage), parents=True)
+            self.stage = self.output.open()
         tasks = self._sifting(tree)
         if tasks is None:
             takes = list(self._takes(tree))
             tasks = [Task(tuple(group), limit=self.selection.limit) for group in self._groups(takes)]
+        self._tasks = tasks
         return [Split(number, task.size, task) for number, task in enumerate(tasks)]
 
     def _sifting(self, tree: Tree) -> list[Task] | None:
@@ -140,7 +166,20 @@ class Convert(Job[Written, Converted]):
         if format.sift is None or anew or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
             return None
         groups: dict[str, list[File]] = {}
+        copied = _claimed(tree, format.family)
+        self._not_loaded = sorted(
+            {
+                str(file.place.group)
+                for file in tree
+                if file.system == format.family and file.place.state is not None and file.place.topic is not None
+            }
+            - {str(file.place.group) for file in tree if file.place.state is None}
+        )
         for file in tree:
+            if file.place.group in copied:
+                if not (chosen.topics or chosen.topic_pattern or chosen.partitions):
+                    groups.setdefault(str(file.place.group), []).append(file)
+                continue
             if file.problem is not None or not chosen.takes_file(file):
                 continue
             if _is_read(file, target) and (file.format != format.name or file.place.group is None):
@@ -150,14 +189,14 @@ class Convert(Job[Written, Converted]):
         tasks: dict[str, Task] = {}
         for folder, files in sorted(groups.items()):
             name = folder.rstrip("/").rpartition("/")[2]
-            if not any(_is_read(file, target) for file in files):
+            if folder not in copied and not any(_is_read(file, target) for file in files):
                 continue
             if name in tasks:
                 raise OptionError(
                     f"{name} is there twice: in {folder} and elsewhere; convert one log directory at a time"
                 )
-            tasks[name] = Task(files=tuple(files), name=name)
-        return list(tasks.values()) or None
+            tasks[name] = Task(files=tuple(files), name=name, is_copied=folder in copied)
+        return list(tasks.values()) if any(not task.is_copied for task in tasks.values()) else None
 
     def _takes(self, tree: Tree) -> Iterator[Take]:
         table, selection = self.target.table, self._reading()
@@ -233,11 +272,16 @@ class Convert(Job[Written, Converted]):
         assert isinstance(self.target, FormatOutlet)
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
-        path = f"{folder}/{task.name}"
+        path = str(child(Path(folder), task.name))
         made_directory(folder)
         made_directory(path)
         try:
-            account = sift(task.files, path, self._keep(), self.target.options)
+            if task.is_copied:
+                for file in task.files:
+                    copy_file(file.path, child(Path(path), file.path.rpartition("/")[2]))
+                account: Account = Copied(files=len(task.files), bytes=task.size)
+            else:
+                account = sift(task.files, path, self._keep(), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
@@ -269,19 +313,32 @@ class Convert(Job[Written, Converted]):
                 raise LossError(self.target.format, refused, rows, self.target.accepted)
         accounts = {one.share.told.rpartition("/")[2]: one.account for one in done if one.account is not None}
         if accounts:
-            _move_in([Path(one.share.told) for one in done], Path(self.target.path), overwrite=self.target.overwrite)
+            notes += self._move_in([Path(one.share.told) for one in done], accounts)
         elif not self.dry_run:
             self.target.join([one.share for one in done])
         damaged = any(isinstance(note, Loss) for note in notes)
         dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
         return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
 
-
-def beside(path: str) -> str:
-    """The name of a new directory beside a target, in which its shares are written."""
-    base, query = split_query(path)
-    parent, _, name = base.rstrip("/").rpartition("/")
-    return f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp{query}"
+    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account]) -> tuple[str, ...]:
+        """Put directories into the target: all or, if one of them is in the way, none. In a new target, what the directory around them
+        says of itself and of them is carried over; a note on each thing of it that is lost.
+        """
+        assert isinstance(self.target, FormatOutlet)
+        around = registry.formats()[self.target.format].around
+        notes: tuple[str, ...] = ()
+        try:
+            whole = self.output.new()
+            for folder in folders:
+                folder.rename(whole / folder.name)
+            if around is not None and not exists(self.target.path):
+                tasks = [task for task in self._tasks if not task.is_copied]
+                units = [Unit(task.name, task.files, {}) for task in tasks]
+                notes = tuple(around(units, [accounts[task.name] for task in tasks], whole).notes)
+            self.output.add(whole)
+        except OSError as error:
+            raise unwritable(self.target.path, error) from None
+        return notes + tuple(f"{folder}: left out: the system would not load it" for folder in self._not_loaded)
 
 
 class _Reading:
@@ -357,6 +414,15 @@ def _is_read(file: File, target: Outlet) -> bool:
     return file.format in registry.formats_with(target.table) and file.place.state is None
 
 
+def _claimed(tree: Tree, system: str) -> set[str | None]:
+    """The directories among a system's own that another one keeps its state in: a metadata log is an ordinary log, but nothing of it
+    may be left out.
+    """
+    beside = [family for family in registry.families() if family.beside == system]
+    files = [file for family in beside for file in family.files_for(None, tree.files)]
+    return {file.place.group for file in files if file.place.topic is not None}
+
+
 def registry_options() -> set[str]:
     """The names of options that only some systems have."""
     return {name for family in registry.families() for name in family.options}
@@ -373,23 +439,3 @@ def _packed(takes: list[Take]) -> list[list[Take]]:
         runs[-1].append(take)
         size += take.size
     return runs
-
-
-def _move_in(folders: list[Path], target: Path, *, overwrite: bool) -> None:
-    """Put directories into one that may be there: all or, if one of them is in the way, none."""
-    try:
-        if not target.exists():
-            whole = folders[0].parent / "whole"
-            whole.mkdir()
-            for folder in folders:
-                folder.rename(whole / folder.name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            whole.rename(target)
-            return
-        for folder in folders:
-            if (target / folder.name).exists() and not overwrite:
-                raise AccessError(f"{target / folder.name}: exists already; choose another name or ask to overwrite it")
-        for folder in folders:
-            replace_directory(folder, target / folder.name)
-    except OSError as error:
-        raise unwritable(str(target), error) from None

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rawlog.errors import AccessError, OptionError, unknown
 from rawlog.format import Format
 from rawlog.jobs.sheet import Sheet
-from rawlog.storage import below, exists, is_remote, listing, local_path, move, replace_directory, split_query
+from rawlog.output import Output, move
+from rawlog.storage import below, exists, is_remote, listing, local_path, split_query
 from rawlog.tables import RECORDS, Table
 from rawlog.target import LossError, Lost, Passage, as_records, is_directory, writable, write
 
@@ -72,6 +73,8 @@ class Outlet(ABC):
         """AccessError if the target is in the way, before anything is done."""
         if not self.overwrite and exists(self.path) and not self._is_empty():
             raise AccessError(f"{self.path}: exists already; choose another name or ask to overwrite it")
+        if self.is_directory:
+            Output(self.path, overwrite=True).check()
 
     def _is_empty(self) -> bool:
         return self.is_directory and not is_remote(self.path) and os.path.isdir(self.path) and not os.listdir(self.path)
@@ -217,10 +220,8 @@ class FileOutlet(Outlet):
         whole.mkdir()
         for share, name in zip(filled, names, strict=True):
             move(share.told, str(whole / name))
-        try:
-            replace_directory(whole, Path(self.path))
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+        with Output(self.path, overwrite=self.overwrite) as output:
+            output.put(whole)
 
     def _join_remote(self, filled: Sequence[Share], names: Sequence[str]) -> None:
         """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
@@ -288,11 +289,8 @@ class FormatOutlet(Outlet):
             move(share.told, self.path, overwrite=self.overwrite)
             return
         self.check()
-        try:
-            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-            replace_directory(Path(share.told), Path(self.path))
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+        with Output(self.path, overwrite=self.overwrite) as output:
+            output.put(share.told)
 
 
 class SharedOutlet(FormatOutlet):

@@ -25,6 +25,7 @@ from rawlog.jobs.lake import Lake, Overtaken
 from rawlog.jobs.lake.names import check_url, lake_name, unit_mark
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
+from rawlog.output import refuse_nested
 from rawlog.parts import Part
 from rawlog.rows import read
 from rawlog.select import Selection
@@ -109,6 +110,7 @@ class Ingest(Job[Decoded, Ingested]):
     def plan(self, tree: Tree) -> list[Split]:
         """Splits for all that the lake's tables do not hold yet."""
         assert self.lake is not None
+        refuse_nested(self.lake.path, tree.sources)
         for root in tree.roots:
             check_url(root)
         if self._plan is not None:

@@ -7,7 +7,6 @@ metadata beside them, the committed offsets, and all of it in place at once.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Self
 from rawlog.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
 from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
-from rawlog.formats.kafka.partition_writer import PartitionWriter, refuse_existing, staged, topic_id_in
+from rawlog.formats.kafka.partition_writer import PartitionWriter, refuse_existing, topic_id_in
 from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
 from rawlog.formats.kafka.sink import is_topic
 from rawlog.formats.kraft import committed
@@ -34,7 +33,8 @@ from rawlog.jobs.lake import is_lake
 from rawlog.jobs.restore.directories import Directory, Known, Offer, offered
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
 from rawlog.jobs.restore.values import NEVER, Asked, Part, Restored, Restoring, Result
-from rawlog.storage import is_remote, local_path, new_directory, refuse_nested
+from rawlog.output import Output, child
+from rawlog.storage import is_remote, local_path
 from rawlog.tree import Tree, open_tree
 
 #: So many partitions of a topic may be missing; a higher number is a name that only looks like a partition's.
@@ -57,31 +57,29 @@ class Restore(Job[Part, Result]):
         self.account = Restored(target=str(self.target))
         self._offer: Offer | None = None
         self._carries_batches = False
-        self._where: tempfile.TemporaryDirectory[str] | None = None
+        self.output = Output(self.target, overwrite=asked.overwrite)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_offer": None, "_where": None, "account": None}
+        return {**self.__dict__, "_offer": None, "account": None}
 
     def __enter__(self) -> Self:
         target, asked = self.target, self.asked
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
         if taken and not asked.partitions_only and not (asked.overwrite and target.is_dir()):
             raise AccessError(f"{target}: exists already and is not empty; choose another name, or --force")
-        with _told(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self._where = tempfile.TemporaryDirectory(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-        self.stage = self._where.name
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._where is not None:
-            self._where.cleanup()
+        self.output.close()
 
     # Plan -------------------------------------------------------------------------------------------------------------
 
     def plan(self, tree: Tree) -> list[Split]:
         """A split for each partition. OptionError if nothing is there that is asked for."""
-        refuse_nested(self.target, tree.roots)
+        self.output.refuse(tree.sources)
+        if not self.asked.partitions_only:
+            self.output.check()
+        self.stage = self.output.open()
         offer = self._offer = self._offered(tree)
         self._carries_batches = any(isinstance(one, Directory) for one in offer.partitions.values())
         self.account.notes += offer.notes
@@ -191,7 +189,7 @@ class Restore(Job[Part, Result]):
     def work(self, split: Split, stage: Stage) -> Part:
         """One partition directory."""
         task: Restoring = split.task
-        folder = Path(stage.path) / stage.name / f"{task.name}-{task.partition}"
+        folder = child(Path(stage.path) / stage.name, f"{task.name}-{task.partition}")
         extra: Callable[[PartitionWriter], object] | None = None
         anew: list[committed.Current] = []
         if task.kind == "refresh" and isinstance(task.content, Directory):
@@ -217,16 +215,18 @@ class Restore(Job[Part, Result]):
         with _told(self.target):
             written = self._offsets([one for one in done if one.task.kind == "scratch"], parts)
             if asked.partitions_only:
-                with staged(self.target, overwrite=asked.overwrite) as folder:
-                    _move(parts, folder)
+                folder = self.output.new()
+                _move(parts, folder)
+                self.output.add(folder)
                 self._log_starts(self.target, parts, offsets_in(str(self.target), LOG_START))
             else:
-                with new_directory(self.target, overwrite=asked.overwrite) as folder:
-                    _move(parts, folder)
-                    for path in written:
-                        path.rename(folder / path.name)
-                    self._log_starts(folder, parts, {})
-                    self._cluster(parts).write(str(folder), self.now)
+                folder = self.output.new()
+                _move(parts, folder)
+                for path in written:
+                    path.rename(folder / path.name)
+                self._log_starts(folder, parts, {})
+                self._cluster(parts).write(str(folder), self.now)
+                self.output.put(folder)
         kept = [part.account for part in parts]
         account.topics = len(self.topics)
         for name in ("records", "bytes", "records_cut", "transactions_aborted"):
@@ -313,7 +313,7 @@ class Restore(Job[Part, Result]):
 
 def _move(parts: Sequence[Part], folder: Path) -> None:
     for part in parts:
-        Path(part.folder).rename(folder / f"{part.task.name}-{part.task.partition}")
+        Path(part.folder).rename(child(folder, f"{part.task.name}-{part.task.partition}"))
 
 
 @contextlib.contextmanager

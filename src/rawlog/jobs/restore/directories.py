@@ -134,7 +134,8 @@ def _id_of(group: Sequence[File]) -> bytes | None:
 
 def _state(tree: Tree, until: int | None, errors: str, offer: Offer) -> State | None:
     """What the cluster knew, then, if its metadata log is among the files."""
-    found: list[Replica] = clusters([file for file in tree if takes("kraft.topics", file)])
+    every: list[Replica] = clusters([file for file in tree if takes("kraft.topics", file)])
+    found = [one for one in every if one.segments or one.snapshots]  # what a new cluster starts from knows no topic
     if not found:
         offer.notes.append(
             "there is no metadata log: topics have as many partitions as are found, and default settings"
