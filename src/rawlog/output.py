@@ -57,12 +57,15 @@ def refuse_nested(target: PathLike, sources: Iterable[PathLike]) -> None:
 def _is_nested(target: str, source: str) -> bool:
     if is_remote(target) or is_remote(source):
         return is_remote(target) and is_remote(source) and _urls_overlap(target, source)
-    return any(_overlap(_resolved(target), _resolved(one)) for one in _matches(source))
+    finals = _resolved(target)
+    return any(_overlap(final, one) for match in _matches(source) for one in _resolved(match) for final in finals)
 
 
-def _resolved(path: str) -> Path:
+def _resolved(path: str) -> set[Path]:
+    """What a path leads to, and what it leads to where `..` behind a symbolic link is dropped with the link, as some callers do."""
+    local = local_path(path)
     try:
-        return Path(local_path(path)).resolve()
+        return {Path(local).resolve(), Path(os.path.abspath(local)).resolve()}
     except (OSError, RuntimeError) as error:  # a loop of symbolic links
         raise AccessError(f"{path}: {error}") from None
 

@@ -63,10 +63,6 @@ class Restore(Job[Part, Result]):
         return {**self.__dict__, "_offer": None, "account": None}
 
     def __enter__(self) -> Self:
-        target, asked = self.target, self.asked
-        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
-        if taken and not asked.partitions_only and not (asked.overwrite and target.is_dir()):
-            raise AccessError(f"{target}: exists already and is not empty; choose another name, or --force")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,8 +73,7 @@ class Restore(Job[Part, Result]):
     def plan(self, tree: Tree) -> list[Split]:
         """A split for each partition. OptionError if nothing is there that is asked for."""
         self.output.refuse(tree.sources)
-        if not self.asked.partitions_only:
-            self.output.check()
+        self._check_target()
         self.stage = self.output.open()
         offer = self._offer = self._offered(tree)
         self._carries_batches = any(isinstance(one, Directory) for one in offer.partitions.values())
@@ -99,6 +94,15 @@ class Restore(Job[Part, Result]):
         tasks = [task for topic in self.topics for task in self._tasks(topic, offer)]
         tasks += self._offset_tasks(offer)
         return [Split(number, task.content.size, task) for number, task in enumerate(tasks)]
+
+    def _check_target(self) -> None:
+        target, asked = self.target, self.asked
+        if asked.partitions_only:
+            return
+        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+        if taken and not (asked.overwrite and target.is_dir()):
+            raise AccessError(f"{target}: exists already and is not empty; choose another name, or --force")
+        self.output.check()
 
     def _offered(self, tree: Tree) -> Offer:
         asked = self.asked
