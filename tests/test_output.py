@@ -431,3 +431,31 @@ def test_scratch_of_killed_processes_is_removed_and_of_living_ones_is_not(
             ["rawlog-0123abcd", os.path.basename(one), os.path.basename(two)]
         )
     assert [path.name for path in tmp_path.iterdir()] == ["rawlog-0123abcd"]
+
+
+def test_a_stage_that_was_handed_over_lives_as_long_as_its_job(tmp_path: Path) -> None:
+    """Spark's sink begins in one process and ends in another: no process holds the lock in between."""
+    code = "import sys; from rawlog.output import Output; print(Output(sys.argv[1]).hand_over(), flush=True); sys.stdin.read()"
+    target = tmp_path / "out"
+    job = subprocess.Popen([sys.executable, "-c", code, str(target)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert job.stdout is not None
+    stage = Path(job.stdout.readline().decode().strip())
+    (stage / "half").write_bytes(b"half")
+    with new_directory(target) as folder:
+        (folder / "file").write_bytes(b"x")
+    assert (stage / "half").exists()
+    job.kill()
+    job.communicate()
+    with new_directory(target, overwrite=True) as folder:
+        (folder / "file").write_bytes(b"y")
+    assert content(tmp_path) == {"out/file": b"y"}
+
+
+def test_a_stage_of_another_machine_is_left_alone(tmp_path: Path) -> None:
+    stage = Path(Output(tmp_path / "out").hand_over())
+    (stage / ".lock").write_text("another-boot pid:[1] 1 1")
+    with Output(tmp_path / "out") as one:
+        one.open()
+    assert stage.exists()
+    output.remove_stage(str(stage))
+    assert not list(tmp_path.iterdir())

@@ -168,24 +168,32 @@ def descendant(folder: P, path: str) -> P:
 
 
 class _Held:
-    """A new directory that is locked as long as the process has it, and removed when it is closed."""
+    """A new directory that is locked as long as the process has it, and removed when it is closed.
 
-    def __init__(self, parent: str, before: str, after: str) -> None:
+    With an `owner` it stays while that process lives: what a job's processes pass on to one another is the job's.
+    """
+
+    def __init__(self, parent: str, before: str, after: str, *, owner: str = "", mode: int = 0o777) -> None:
         while True:
             self.path = os.path.join(parent, f"{before}{uuid.uuid4().hex[:8]}{after}")
-            os.mkdir(self.path, 0o700)
+            os.mkdir(self.path, mode)
             try:
                 self._lock = os.open(
                     os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
                 )
             except FileNotFoundError:
                 continue  # somebody took it for an empty leftover
+            os.write(self._lock, owner.encode())
             if _take_lock(self._lock) and os.fstat(self._lock).st_nlink:
                 return
             os.close(self._lock)
 
+    def release(self) -> None:
+        """Let go of it without removing it."""
+        os.close(self._lock)
+
     def close(self) -> None:
-        _remove_stage(self.path)
+        remove_stage(self.path)
         os.close(self._lock)
 
 
@@ -209,7 +217,8 @@ def _is_dead(path: str) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         now = os.stat(path, follow_symlinks=False)
-        if os.path.samestat(now, os.fstat(descriptor)) and now.st_uid == os.getuid():
+        is_same = os.path.samestat(now, os.fstat(descriptor)) and now.st_uid == os.getuid()
+        if is_same and not _may_live(os.pread(descriptor, 200, 0).decode("ascii", "replace")):
             return descriptor
     except OSError:
         pass
@@ -217,8 +226,49 @@ def _is_dead(path: str) -> int | None:
     return None
 
 
-def _remove_stage(path: str) -> None:
-    """Remove a stage whose lock is held; the lock goes last, so that a killed removal is taken up by the next one.
+def _owner(pid: int) -> str:
+    """A process as no other ever is: the boot of the machine, the namespace of the number, the number, when it began."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} {pid} {_began(pid)}"
+    except OSError:
+        return "unknown"
+
+
+def _began(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def _may_live(owner: str) -> bool:
+    """Whether a process may still live that a stage belongs to, if it has such an owner."""
+    if not owner:
+        return False
+    parts, here = owner.split(), _owner(os.getpid()).split()
+    if len(parts) != 4 or parts[:2] != here[:2] or not parts[2].isdecimal():
+        return True  # of another machine, or of no process that could be asked about
+    try:
+        return _began(int(parts[2])) == parts[3]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+
+
+def _job_process() -> int:
+    """The process that a job lives and dies with: Spark's, where this is one of the helpers that it starts, else this one."""
+    pid = os.getpid()
+    for _ in range(8):
+        try:
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+                return pid
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return os.getpid()
+
+
+def remove_stage(path: str) -> None:
+    """Remove a stage that is this process's own; its lock goes last, so that a killed removal is taken up by the next one.
 
     It gets another name first: whoever still writes below it finds nothing to write to.
     """
@@ -264,7 +314,7 @@ def _sweep(parent: str, before: str, pattern: re.Pattern[str], final: Path | Non
                 continue
             if final is not None:
                 _put_back(path, final)
-            _remove_stage(path)
+            remove_stage(path)
         except OSError:
             pass
         finally:
@@ -305,7 +355,7 @@ def hold_scratch(kind: str = "") -> _Held:
     parent = tempfile.gettempdir()
     _sweep(parent, "", _SCRATCH)
     try:
-        return _Held(parent, f"rawlog-{kind}", "")
+        return _Held(parent, f"rawlog-{kind}", "", mode=0o700)
     except OSError as error:
         raise AccessError(f"{parent}: {error.strerror or error}") from None
 
@@ -352,7 +402,7 @@ class Output:
     def open(self) -> str:
         """The stage: a new directory next to the target. AccessError if there can be none."""
         if self.stage is None and self.is_remote:
-            self.stage = beside(self.path)
+            self.stage = _beside(self.path)
         elif self.stage is None:
             parent, name = os.path.split(self.path)
             try:
@@ -363,6 +413,20 @@ class Output:
                 raise self.unwritable(error) from None
             self.stage = self._held.path
         return self.stage
+
+    def hand_over(self) -> str:
+        """The stage, kept as long as the whole job lives: one process of it begins, others fill it, and another one ends. The last
+        one removes it with `remove_stage`.
+        """
+        parent, name = os.path.split(self.path)
+        try:
+            os.makedirs(parent, exist_ok=True)
+            _sweep(parent, _staged_name(name), _MARK, Path(self.path))
+            held = _Held(parent, _staged_name(name), ".rawlog", owner=_owner(_job_process()))
+        except OSError as error:
+            raise self.unwritable(error) from None
+        held.release()
+        return held.path
 
     def new(self) -> Path:
         """A new directory in the stage."""
@@ -439,12 +503,12 @@ class Output:
         if self._held is not None:
             self._held.close()
         elif self.stage is not None and self.is_remote:
-            remove_tree(self.stage)
+            _remove_tree(self.stage)
         self._held = self.stage = None
 
 
-def beside(path: str) -> str:
-    """A new name next to a target, for stages without a lock: in object stores, and where one process begins and another one ends."""
+def _beside(path: str) -> str:
+    """A new name next to a target, for a stage in an object store, which has no locks."""
     base, query = split_query(path)
     parent, _, name = base.rstrip("/").rpartition("/")
     return f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp{query}"
@@ -614,17 +678,8 @@ def copy_file(path: str, target: Path) -> None:
         raise error if isinstance(error, AccessError) else AccessError(f"{target}: {_line(error)}") from None
 
 
-def remove_tree(path: str) -> None:
-    """Remove a directory and all below it, wherever it is. Best effort.
-
-    It gets another name first, so that whoever still writes below it finds nothing to write to.
-    """
-    if not is_remote(path):
-        gone = f"{local_path(path)}.gone"
-        with contextlib.suppress(OSError):
-            os.rename(local_path(path), gone)
-            shutil.rmtree(gone, ignore_errors=True)
-        return
+def _remove_tree(path: str) -> None:
+    """Remove a directory of an object store and all below it. Best effort."""
     with contextlib.suppress(OSError, ValueError, AccessError):
         system, inner = file_system(path)
         system.delete_dir(inner)
@@ -632,7 +687,6 @@ def remove_tree(path: str) -> None:
 
 __all__ = [
     "Output",
-    "beside",
     "child",
     "copy_file",
     "descendant",
@@ -640,7 +694,7 @@ __all__ = [
     "move",
     "new_directory",
     "refuse_nested",
-    "remove_tree",
+    "remove_stage",
     "scratch",
     "sync_directory",
     "why_unsafe",

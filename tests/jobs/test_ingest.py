@@ -156,10 +156,11 @@ def test_rows_left_out_by_a_selection_stay_out_with_a_word(lake: Path, logs: Pat
     assert "rows left out then stay out" in outcome.notes[0]
 
 
-def test_the_lake_itself_is_not_ingested(logs: Path) -> None:
-    ingest(logs / "lake", logs)
-    ingest(logs / "lake", logs)
-    assert len(held(logs / "lake", "rawlog.files")) == 2
+def test_a_lake_in_what_it_is_made_of_is_refused(logs: Path) -> None:
+    for lake in (logs / "lake", logs):
+        with pytest.raises((OptionError, AccessError)):
+            ingest(lake, logs)
+    assert sorted(path.name for path in logs.rglob("*.log")) == ["a.log", "b.log"]
 
 
 def test_a_file_that_vanishes_meanwhile_is_left_out(lake: Path, logs: Path) -> None:

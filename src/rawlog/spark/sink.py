@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rawlog.errors import AccessError, OptionError, unknown
 from rawlog.jobs.convert.outlets import PLAIN, FormatOutlet, Share, made_directory, outlet
-from rawlog.output import beside, remove_tree
+from rawlog.output import Output, remove_stage
 from rawlog.spark.options import absolute
 from rawlog.storage import is_remote
 from rawlog.tables import RECORDS
@@ -60,9 +60,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> S
     if not {"key", "value"} & set(schema.names):
         raise OptionError(f"columns {', '.join(schema.names)}: key or value expected, as in {', '.join(RECORDS.names)}")
     target.check()
-    made = SinkWriter(target)
-    made_directory(made.stage, parents=True)
-    return made
+    return SinkWriter(target)
 
 
 class SinkWriter(DataSourceArrowWriter):
@@ -70,7 +68,7 @@ class SinkWriter(DataSourceArrowWriter):
 
     def __init__(self, target: FormatOutlet) -> None:
         self.target = target
-        self.stage = beside(target.path)
+        self.stage = Output(target.path).hand_over()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """The rows of one task."""
@@ -97,11 +95,11 @@ class SinkWriter(DataSourceArrowWriter):
                 raise OptionError(error.told('.option("acceptLoss", …) with '))
             self.target.join(shares)
         finally:
-            remove_tree(self.stage)
+            remove_stage(self.stage)
 
     def abort(self, messages: list[Message | None]) -> None:  # type: ignore[override]
         """Remove what was written."""
-        remove_tree(self.stage)
+        remove_stage(self.stage)
 
 
 def spill(batches: Iterable[pa.RecordBatch], folder: str) -> Share:
