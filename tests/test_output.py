@@ -211,6 +211,19 @@ def test_renaming_to_a_hostile_topic_is_refused(place: Path) -> None:
         assert run("convert", place / "in", place / "out", "--to", "kafka", "--option", f"topic={name}").exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["../../x", "..", "a/b"])
+def test_restoring_a_cluster_with_a_hostile_topic_is_refused(name: str, place: Path) -> None:
+    """The name is in the cluster's metadata, where no file system has ever seen it."""
+    from rawlog.formats.kraft.blueprint import Blueprint, Topic, new_id
+
+    rawlog.write(place / "in", rows("sound"), format="kafka")
+    topics = [Topic(one, one, new_id(), 1, {}) for one in ("sound", name)]
+    Blueprint(1, "AAAAAAAAAAAAAAAAAAAAAA", topics, None).write(str(place / "in"), 1_700_000_000_000)
+    done = run("restore", place / "in", place / "out", *LOCAL)
+    assert done.exit_code == 2, done.stderr
+    assert "Kafka takes no such name" in done.stderr
+
+
 def hostile_store(place: Path, name: str) -> Path:
     """A store whose commit log holds messages of this topic, as somebody could send one: no checksum covers the name."""
     innocent = "T" * len(name.encode())

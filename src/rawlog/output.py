@@ -48,21 +48,21 @@ def refuse_nested(target: PathLike, sources: Iterable[PathLike]) -> None:
     Symbolic links and `..` are resolved, also in parts of the target that do not exist yet; a glob means what it matches.
     """
     told = os.fspath(target)
+    finals = set() if is_remote(told) else _resolved(told)
     for source in sources:
         name = os.fspath(source)
-        if _is_nested(told, name):
+        if _is_nested(told, finals, name):
             raise OptionError(f"{told}: the target and the source {name} are the same or lie inside one another")
 
 
-def _is_nested(target: str, source: str) -> bool:
+def _is_nested(target: str, finals: Iterable[Path], source: str) -> bool:
     if is_remote(target) or is_remote(source):
         return is_remote(target) and is_remote(source) and _urls_overlap(target, source)
-    finals = _resolved(target)
     return any(_overlap(final, one) for match in _matches(source) for one in _resolved(match) for final in finals)
 
 
 def _resolved(path: str) -> set[Path]:
-    """What a path leads to, and what it leads to where `..` behind a symbolic link is dropped with the link, as some callers do."""
+    """What a path leads to, and what it leads to if `..` after a symbolic link is taken by the text, as some callers do."""
     local = local_path(path)
     try:
         return {Path(local).resolve(), Path(os.path.abspath(local)).resolve()}
@@ -121,8 +121,11 @@ def _url_parts(url: str) -> tuple[list[str], str]:
 def _refuse_precious(path: Path) -> None:
     """OptionError if replacing a directory would take away the root, the home or the working directory."""
     final = path.resolve()
-    for name, precious in (("home", os.path.expanduser("~")), ("working", os.getcwd())):
-        place = Path(precious).resolve()
+    for name, precious in (("home", os.path.expanduser("~")), ("working", os.curdir)):
+        try:
+            place = Path(precious).resolve()
+        except OSError:
+            continue  # a working directory that was removed
         if final == place or final in place.parents:
             which = "is" if final == place else "contains"
             raise OptionError(f"{path}: {which} the {name} directory, which is not replaced; name a new directory")

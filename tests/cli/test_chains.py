@@ -99,6 +99,21 @@ def test_a_copy_of_a_log_directory_has_all_that_a_broker_needs(
             assert (tmp_path / "out" / metadata.name / path.name).read_bytes() == path.read_bytes()
 
 
+def test_a_restored_directory_keeps_its_topics_through_the_verbs(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    """Before its first start, all that such a directory knows of its topics is in bootstrap.checkpoint."""
+
+    def topics(path: Path) -> dict[str, Any]:
+        rows = rawlog.read(path, table="kraft.topics").to_pylist()
+        return {row["topic"]: (row["topic_id"], row["partitions"], sorted(row["configs"] or ())) for row in rows}
+
+    step(run, "restore", KAFKA, tmp_path / "0")
+    expected = topics(tmp_path / "0")
+    assert len(expected) == 24
+    for number, verb in enumerate(("restore", "erase", "compact", "repair", "restore")):
+        step(run, verb, tmp_path / str(number), tmp_path / str(number + 1))
+        assert topics(tmp_path / str(number + 1)) == expected, verb
+
+
 def test_some_topics_of_a_log_directory_go_without_the_metadata_of_all(tmp_path: Path, run: Callable[..., Ran]) -> None:
     for number, line in enumerate((("convert", "--to", "kafka", *LOCAL), ("compact",))):
         verb, *rest = line

@@ -132,10 +132,18 @@ def _id_of(group: Sequence[File]) -> bytes | None:
     return None
 
 
+def _is_blank(replica: Replica, errors: str) -> bool:
+    """Whether there is only what a new cluster starts from, with no topic in it: the metadata log is elsewhere, or not made yet.
+
+    A directory that was restored and not started yet has its topics there.
+    """
+    return not replica.segments and not replica.snapshots and not replica.fold(errors=errors).topic_ids
+
+
 def _state(tree: Tree, until: int | None, errors: str, offer: Offer) -> State | None:
     """What the cluster knew, then, if its metadata log is among the files."""
     every: list[Replica] = clusters([file for file in tree if takes("kraft.topics", file)])
-    found = [one for one in every if one.segments or one.snapshots]  # what a new cluster starts from knows no topic
+    found = [one for one in every if not _is_blank(one, errors)]
     if not found:
         offer.notes.append(
             "there is no metadata log: topics have as many partitions as are found, and default settings"
