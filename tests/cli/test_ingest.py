@@ -74,8 +74,9 @@ def test_a_replaced_file_is_told_and_is_exit_code_1(run: Run, tmp_path: Path, lo
     ("given", "code", "words"),
     [
         (["nowhere", "--to", "lake"], 3, "nowhere: no such file or directory"),
-        (["logs", "--to", "logs"], 3, "holds other files"),
-        (["logs", "--to", "logs/a.log"], 3, "is a file; a lake is a directory"),
+        (["logs", "--to", "logs"], 2, "inside one another"),
+        (["logs", "--to", "other"], 3, "holds other files"),
+        (["logs", "--to", "other/file"], 3, "is a file; a lake is a directory"),
         (["logs"], 2, "--to"),
         (["logs", "--to", "lake", "--tables", "fnord"], 2, "unknown table 'fnord'"),
         (["logs", "--to", "lake", "--since", "fnord"], 2, "ISO 8601"),
@@ -89,6 +90,8 @@ def test_bad_input_is_told_in_a_line(
     run: Run, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], code: int, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_bytes(b"x")
     ran = run("ingest", *given, "--engine", "local")
     assert ran.code == code
     assert words in ran.err
