@@ -124,6 +124,18 @@ def test_some_topics_of_a_log_directory_go_without_the_metadata_of_all(tmp_path:
         assert run("restore", tmp_path / str(number), tmp_path / f"restored{number}").code == 0
 
 
+def test_a_partition_that_was_named_comes_alone(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    step(run, "erase", KAFKA / "codec-mixed-0", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["codec-mixed-0"]
+    step(run, "restore", tmp_path / "out", tmp_path / "restored")
+
+
+def test_an_empty_directory_is_filled_as_a_new_one(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    (tmp_path / "out").mkdir()
+    step(run, "erase", KAFKA, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_file()} == AROUND
+
+
 def test_what_is_left_out_of_a_log_directory_is_reported(tmp_path: Path, run: Callable[..., Ran]) -> None:
     done = step(run, "erase", KAFKA, tmp_path / "out")
     assert done.err.count("-delete: left out") == 2

@@ -5,6 +5,7 @@ Plan: which rows share an output. Work: one share, below a stage beside the targ
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,6 +129,7 @@ class Convert(Job[Written, Converted]):
         self.output = Output(target.path, overwrite=target.overwrite)
         self._tasks: list[Task] = []
         self._not_loaded: list[str] = []
+        self._roots: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         # The tasks stay where they were planned: a split has its own.
@@ -153,7 +155,7 @@ class Convert(Job[Written, Converted]):
         if tasks is None:
             takes = list(self._takes(tree))
             tasks = [Task(tuple(group), limit=self.selection.limit) for group in self._groups(takes)]
-        self._tasks = tasks
+        self._tasks, self._roots = tasks, tree.roots
         return [Split(number, task.size, task) for number, task in enumerate(tasks)]
 
     def _sifting(self, tree: Tree) -> list[Task] | None:
@@ -320,19 +322,24 @@ class Convert(Job[Written, Converted]):
         dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
         return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
 
+    def _is_below(self, task: Task) -> bool:
+        """Whether a group is in a directory that was named, and was not named itself."""
+        return any(str(task.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
+
     def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account]) -> tuple[str, ...]:
         """Put directories into the target: all or, if one of them is in the way, none. In a new target, what the directory around them
-        says of itself and of them is carried over; a note on each thing of it that is lost.
+        says of itself and of them is carried over, if that was named; a note on each thing of it that is lost.
         """
         assert isinstance(self.target, FormatOutlet)
         around = registry.formats()[self.target.format].around
+        tasks = [task for task in self._tasks if not task.is_copied]
+        is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
         try:
             whole = self.output.new()
             for folder in folders:
                 folder.rename(whole / folder.name)
-            if around is not None and not exists(self.target.path):
-                tasks = [task for task in self._tasks if not task.is_copied]
+            if around is not None and is_new and all(self._is_below(task) for task in tasks):
                 units = [Unit(task.name, task.files, {}) for task in tasks]
                 notes = tuple(around(units, [accounts[task.name] for task in tasks], whole).notes)
             self.output.add(whole)
