@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE, FOUND
+from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.errors import OptionError
 from rawlog.text import printable
 
@@ -61,10 +61,16 @@ def run(
     """Do a verb's work with the families that have it and files at `source`; tell what came of it."""
     from rawlog.engines.local import cores
     from rawlog.jobs.mend import Mend
+    from rawlog.names import check_names
+    from rawlog.select import Selection
     from rawlog.storage import is_remote, local_path
+    from rawlog.tables import RECORDS
     from rawlog.tree import open_tree
 
     tree = open_tree(source)
+    if "topic" in chosen:
+        asked = Selection(topics=tuple(chosen["topic"].split(",")))
+        check_names(tree, RECORDS, asked, lambda text: say(text, "note"))
     engine.choose(given, sum(file.size for file in tree))
     if given["engine"] == "spark" and not is_remote(source):  # tasks know no working directory but their own
         tree = open_tree(os.path.abspath(local_path(source)))
