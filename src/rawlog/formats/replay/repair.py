@@ -114,20 +114,27 @@ def _mended(file: File, source: str, account: Mended) -> Iterator[bytes]:
 
 def _pieces(windows: Iterable[Frames], source: Source) -> Iterator[Frames]:
     """The windows of a walk, and between them the few entries that stand alone among damaged bytes."""
-    reached, seconds = None, None
+    reached: int | None = None
+    seconds: list[int] = []
     for frames in _apart(windows):
-        times = (
-            [] if frames.kind == 0 or not len(frames) else heads(frames)["timestamp"].astype(np.int64)[[0, -1]].tolist()
-        )
+        times = _times(frames)
         if reached is not None and frames.base > reached:
             yield from _islands(source, reached, frames.base, frames.kind, [*seconds, *times[:1]])
-        reached, seconds = frames.reached_in_file, times[1:] or seconds or []
+        reached, seconds = frames.reached_in_file, times[-1:] or seconds
         ends = frames.last and frames.status.is_damage
         tail = list(_islands(source, reached, source.size, frames.kind, seconds)) if ends else []
         yield replace(frames, last=frames.last and not tail)
         yield from tail[:-1]
         if tail:
             yield replace(tail[-1], last=True, status=frames.status)
+
+
+def _times(frames: Frames) -> list[int]:
+    """The times of entries, in seconds, as far as they are credible."""
+    if frames.kind == 0 or not len(frames):
+        return []
+    found = heads(frames)["timestamp"].astype(np.int64)
+    return found[(found > 0) & (found <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
 
 
 def _islands(source: Source, start: int, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
@@ -141,7 +148,6 @@ def _islands(source: Source, start: int, stop: int, kind: int, near: Sequence[in
 def _likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
     """Entries in a row that begin before `stop` and have times like those of entries around them: at least two, or one up to the end."""
     assert RECORDING.scan is not None
-    near = [one for one in near if 0 < one <= LATEST_CREDIBLE]
     if not near or kind == 0:
         return
     seconds = sliding_window_view(data, 8).copy().view(">i8").reshape(-1)
@@ -187,7 +193,7 @@ def _swallowed(frames: Frames) -> Frames | None:
     start, end = int(frames.starts[-1]), int(frames.stops[-1])
     if end - start > LARGEST_HOLE or frames.kind == 0:
         return None
-    near = heads(frames)["timestamp"].astype(np.int64)[-2:].tolist()
+    near = _times(frames)[-2:]
     data = frames.data[start + 1 : end + LARGEST_HOLE]
     for found in _likely(data, end - start - 1, frames.kind, near):
         edge = end - start - 1 - found.base
