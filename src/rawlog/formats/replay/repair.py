@@ -198,9 +198,14 @@ def _swallowed(frames: Frames) -> Frames | None:
     for found in _likely(data, end - start - 1, frames.kind, near):
         edge = end - start - 1 - found.base
         if ((found.starts < edge) & (edge < found.stops)).any():
-            place = {"base": frames.base + start + 1 + found.base, "first": frames.first + len(frames) - 1}
-            # The walk reads on into the same buffer.
-            return replace(found, data=found.data.copy(), last=frames.last, status=frames.status, **place)
+            return replace(
+                found,
+                data=found.data.copy(),  # the walk reads on into the same buffer
+                base=frames.base + start + 1 + found.base,
+                first=frames.first + len(frames) - 1,
+                last=frames.last,
+                status=frames.status,
+            )
     return None
 
 

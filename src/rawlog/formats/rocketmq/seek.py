@@ -57,7 +57,7 @@ def known_topics(files: Sequence[File]) -> set[str]:
     """The topics that a store's queues and settings name."""
     names = {str(file.place.topic) for file in files if file.format in _QUEUES}
     for _, value in config.load(files, "topics.json"):
-        table = value.get("topicConfigTable") if isinstance(value, dict) else None
+        table = value.get("topicConfigTable")
         names.update(table if isinstance(table, dict) else ())
     return names
 
@@ -71,9 +71,15 @@ def _indexes(group: Iterable[File]) -> list[File]:
 def _by_id(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
     """The one message at the position in a broker's message id, if one is there; else those that the index has for a unique key."""
     at = address(selection.id)
-    for one in group if at is not None else ():
+    for one in group:
         start = one.place.start_offset
-        if one.format != file.format or one.problem is not None or start is None or not start <= at < start + one.size:
+        if (
+            at is None
+            or one.format != file.format
+            or one.problem is not None
+            or start is None
+            or not start <= at < start + one.size
+        ):
             continue
         with Source(one.path) as source:
             frame = _frame_of(source, at - start, at)
