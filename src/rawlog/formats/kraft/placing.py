@@ -282,7 +282,7 @@ def _set_epochs(batches: Sequence[Batch]) -> None:
             spans.append([])
         spans[-1].append(one)
     votes = [Counter(one.said_epoch for one in span) for span in spans]
-    epochs = [max(sorted(found), key=found.__getitem__) for found in votes]
+    epochs = [max(sorted(found, key=abs), key=found.__getitem__) for found in votes]
     keep = _rising(epochs, [max(found.values()) for found in votes])
     last = next((epochs[at] for at in keep), -1)
     kept = set(keep)

@@ -141,14 +141,21 @@ def _islands(source: Source, start: int, stop: int, kind: int, near: Sequence[in
     """Entries among damaged bytes that are too few in a row for `resync`."""
     if LARGEST_HOLE >= stop - start > ENTRIES[kind].size:
         data = byte_view(source.read(start, stop - start))
-        for found in _likely(data, data.size, kind, near):
-            yield replace(found, base=start + found.base)
+        position = 0
+        while (found := next(_likely(data[position:], data.size, kind, near), None)) is not None:
+            found = replace(found, base=position + found.base)
+            inside = _swallowed(found)
+            if inside is not None:
+                found = replace(found.slice(0, len(found) - 1), reached=int(found.starts[-1]))
+            if len(found):
+                yield replace(found, base=start + found.base)
+            position = found.reached_in_file if inside is None else inside.base
 
 
 def _likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
     """Entries in a row that begin before `stop` and have times like those of entries around them: at least two, or one up to the end."""
     assert RECORDING.scan is not None
-    if not near or kind == 0:
+    if not near or kind == 0 or data.size < 8:
         return
     seconds = sliding_window_view(data, 8).copy().view(">i8").reshape(-1)
     likely = np.flatnonzero((seconds >= min(near) - MONTH) & (seconds <= max(near) + MONTH))
