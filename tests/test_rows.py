@@ -266,5 +266,5 @@ def test_counting_ends_at_a_wrapper_that_cannot_be_opened(tmp_path: Path) -> Non
 def test_counting_asks_rows_where_files_do_not_tell_their_topic() -> None:
     """A RocketMQ commit log holds all topics: counting one of them by the frames alone once gave the number of all messages."""
     store = rawlog.open(golden_path().parent.parent / "samples" / "rocketmq" / "store")
-    for selection in ({"topic": "T2"}, {"partition": 1}, {"topic_pattern": "T."}, {"topic": "none"}):
+    for selection in ({"topic": "T2"}, {"partition": 1}, {"topic_pattern": "T."}, {"topic": "none*"}):
         assert store.table(**selection).count() == store.table(**selection).to_arrow().num_rows, selection

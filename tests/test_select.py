@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
+from rawlog import registry
 from rawlog.errors import OptionError
 from rawlog.format import NO_TIME, File, Place, Spans
 from rawlog.select import Selection, parse_columns, parse_offset_option, parse_time
@@ -207,15 +208,47 @@ def test_where_offsets_are_positions_the_last_rows_are_counted() -> None:
 
 def test_positions_in_a_file_are_no_offsets_of_the_whole_log() -> None:
     """`ambry.messages` took them for such: rows of every file but the first were missed."""
-    with pytest.raises(OptionError, match=r"ambry\.messages"):
-        rawlog.read(golden_path("ambry", "store-small"), table="ambry.messages", to_offset=1000)
+    store = golden_path("ambry", "store-small")
+    whole = rawlog.read(store, table="ambry.messages")
+    assert rawlog.read(store, table="ambry.messages", to_offset=1000).equals(whole)
 
 
-def test_tables_without_offsets_cannot_be_selected_by_them() -> None:
-    for how in ({"from_offset": 1}, {"to_offset": 1}, {"last": 1}, {"since": "-1h"}, {"until": 5}):
-        for table in ("files", "findings"):
-            with pytest.raises(OptionError, match="cannot be selected by"):
-                rawlog.read(BASIC, table=table, **how)
+@pytest.mark.parametrize(
+    "how",
+    [{"from_offset": 1}, {"to_offset": 1}, {"last": 1}, {"since": "-1h"}, {"until": 5}, {"key": "a"}],
+    ids=str,
+)
+def test_a_selection_does_not_change_tables_without_its_column(how: dict[str, Any]) -> None:
+    """`--topic` gave part of a cluster's state, others were refused: a selection leaves such tables whole."""
+    for table in ("files", "findings"):
+        assert rawlog.read(BASIC, table=table, **how).equals(rawlog.read(BASIC, table=table))
+    assert Selection(**{"key": b"a"} if "key" in how else {"last": 1}).unused(registry.table_named("files"))
+
+
+@pytest.mark.parametrize(
+    "how", [{"topic": "codec-none"}, {"topic": "zz*"}, {"partition": 1}, {"topic_pattern": "zz"}], ids=str
+)
+def test_tables_of_a_cluster_without_a_topic_stay_whole(how: dict[str, Any]) -> None:
+    """The metadata log has a topic itself, its bootstrap file has none: `--topic` gave the state of that one alone."""
+    data = golden_path("kafka", "broker-3.9.2", "data")
+    for table in ("users", "brokers", "features", "configs", "acls", "quotas", "metadata"):
+        whole = rawlog.read(data, table=f"kraft.{table}")
+        assert whole.num_rows
+        assert rawlog.read(data, table=f"kraft.{table}", **how).equals(whole), table
+    topics = rawlog.read(data, table="kraft.partitions", topic="codec-none")
+    assert set(topics.column("topic").to_pylist()) == {"codec-none"}
+
+
+def test_every_table_of_every_family_stays_whole_under_a_selection_it_has_no_column_for() -> None:
+    given = Selection(("a",), "b", (1,), 1, 2, None, None, 3, 4, b"k", "id")
+    for table in registry.tables().values():
+        suited = given.suited(table)
+        assert not suited.unused(table), table
+        suited.needed(table)
+        if "topic" not in table.names and table.name != "findings":
+            assert (suited.topics, suited.topic_pattern) == ((), None)
+        assert (suited.since is None) == (table.times is None)
+        assert (suited.from_offset is None) == (table.offsets is None)
 
 
 def test_a_limit_is_over_all_files_together(tmp_path: Path) -> None:
@@ -249,8 +282,7 @@ def test_keys_are_compared_as_bytes(tmp_path: Path) -> None:
     for key, expected in [("a", [0, 5]), (b"\xff", [3]), ("ключ", [4]), ("", []), (bytearray(b"A"), [2])]:
         assert [row["offset"] for row in plain(rawlog.read(path, key=key))] == expected, key
         assert rawlog.open(path).table("records", key=key).count() == len(expected)
-    with pytest.raises(OptionError):
-        rawlog.read(path, table="files", key="a")
+    assert rawlog.read(path, table="files", key="a").num_rows == 1
 
 
 def test_choices_are_joined() -> None:
@@ -328,7 +360,11 @@ def test_no_frame_with_a_wanted_row_is_left_out(
 
 
 def test_topic_of_rows_is_tested_where_files_do_not_tell() -> None:
-    assert rawlog.read(BASIC, topic="orders").num_rows == 0
+    """A recording has no topics, unless it is given one: a name is then an error, a pattern matches nothing."""
+    with pytest.raises(OptionError, match="there are no topics here"):
+        rawlog.read(BASIC, topic="orders")
+    assert rawlog.read(BASIC, topic="ord*").num_rows == 0
     assert rawlog.read(BASIC, topic="orders", options={"topic": "orders"}).num_rows == 70
     assert rawlog.read(BASIC, topic_pattern="ord.*", options={"topic": "orders"}).num_rows == 70
-    assert rawlog.read(BASIC, partition=0).num_rows == 0
+    with pytest.raises(OptionError, match="there are no partitions here"):
+        rawlog.read(BASIC, partition=0)

@@ -11,6 +11,7 @@ from rawlog import registry
 from rawlog.errors import OptionError, unknown
 from rawlog.findings import Findings
 from rawlog.inspection import Chosen, inspect_replicas, verify_tree
+from rawlog.names import check_names
 from rawlog.output import refuse_nested
 from rawlog.rows import Rows
 from rawlog.select import Selection, parse_columns, parse_time
@@ -28,8 +29,11 @@ class Log(Tree):
     """A tree whose tables can be read: what `rawlog.open` gives."""
 
     def table(self, name: str = "records", **selection: Any) -> Rows:
-        """A table of these files; keywords as for `rawlog.read`."""
-        return Rows(self, name, make_selection(**selection))
+        """A table of these files; keywords as for `rawlog.read`. OptionError for a topic or partition that is not there."""
+        asked = make_selection(**selection)
+        rows = Rows(self, name, asked)
+        check_names(self, rows.table, asked)
+        return rows
 
 
 def make_selection(**given: Any) -> Selection:
@@ -72,7 +76,7 @@ def open(paths: Paths, *, format: str | None = None) -> Log:
 def read(paths: Paths, *, table: str = "records", format: str | None = None, **selection: Any) -> pa.Table:
     """Read a table into memory. `rawlog.open(paths).table(name)` streams instead.
 
-    Keywords: topic, partition, from_offset, to_offset, last, since, until, key, where, columns, limit, isolation, errors.
+    Keywords: topic, partition, from_offset, to_offset, last, since, until, key, id, where, columns, limit, isolation, errors.
     Raises DataError at damage unless errors is "stop" or "skip".
     """
     return open(paths, format=format).table(table, **selection).to_arrow()

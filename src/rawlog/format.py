@@ -286,6 +286,24 @@ class Work:
     join: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
     #: The option that names another directory which units write, if they are given it.
     aside: str | None = None
+    #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
+    unrepaired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """How rows of a system are found by a key or an id, where that is more than an equal column `key`."""
+
+    #: What its ids are the ids of.
+    named: str
+    #: (table, "key" or "id") -> the columns that the tests below look at; empty: rows of that table have none.
+    columns: Callable[[Table, str], tuple[str, ...]]
+    #: (a batch with those columns, the id) -> which rows have it.
+    by_id: Callable[[pa.RecordBatch, str], pa.Array]
+    #: (a batch with those columns, the key) -> which rows have it; None: those whose column `key` is equal.
+    by_key: Callable[[pa.RecordBatch, bytes], pa.Array] | None = None
+    #: (frames, file, the id) -> which frames have an id that their rows in `records` do not tell; None: no frame has.
+    frames: Callable[[Frames, File, str], NDArray[np.bool_] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +332,10 @@ class Family:
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
     #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
     replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
+    #: How its rows are found by key and id; None: by an equal column `key`, and they have no ids.
+    lookup: Lookup | None = None
+    #: (files of a tree) -> names of topics that are known without reading data, of files whose places do not tell one.
+    topics: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: What writes a new directory from a store or partition, by its verb: `rebuild`, `repair`, `compact`.
     works: Mapping[str, Work] = field(default_factory=dict)
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.

@@ -47,6 +47,7 @@ class Part:
 
 def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | None = None) -> list[Part]:
     """The parts that together hold a table's rows, in order. Reads names, sizes and indexes, not data, unless it must."""
+    selection = selection.suited(table)
     if table.name in ("files", "findings"):
         files = [file for file in tree if selection.takes_file(file)]
         parts = [Part((file,)) for file in files]

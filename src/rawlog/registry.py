@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from rawlog.errors import UnknownFormatError, unknown
-from rawlog.format import Family, Format
+from rawlog.format import Family, Format, Lookup
 from rawlog.tables import COMMON, Table
 
 FAMILIES = ("kafka", "kraft", "rocketmq", "replay", "ambry")
@@ -90,3 +90,9 @@ def formats_with(table: Table) -> set[str]:
         for format in formats().values()
         if format.decode is not None and any(candidate.name == table.name for candidate in format.tables)
     }
+
+
+def lookup(table: Table, system: str | None = None) -> Lookup | None:
+    """How rows of a table are found by key and id; of a table that every system has, those of one system."""
+    name = table.name.partition(".")[0] if "." in table.name else system
+    return next((one.lookup for one in families() if one.name == name), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,7 @@ def read(
     `note` is told in a sentence what was left out: an unfinished last frame, a skipped range. `seen` is shown every window
     of frames before its rows come, so that a caller knows how far the part was read.
     """
+    selection = selection.suited(table)
     if table.name == "files":
         from rawlog.inspection import file_row
 
@@ -72,12 +74,27 @@ def read(
     format = registry.formats()[str(part.file.format)]
     if part.floor is not None:
         selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
-    want = Want(selection.needed(table), part.file, selection.max_decompressed, part.context, selection.options)
+    system = part.file.system
+    needed = selection.needed(table, system)
+    want = Want(needed, part.file, selection.max_decompressed, part.context, selection.options)
     for frames in _sound_frames(part, format, selection, note, seen):
-        for batch in _decode(format, frames, want, selection, note):
-            chosen = selection.apply(batch, table)
-            if chosen.num_rows:
-                yield chosen
+        for run, asked in _by_id(frames, part.file, table, selection):
+            for batch in _decode(format, run, want, selection, note):
+                chosen = asked.apply(batch, table, system)
+                if chosen.num_rows:
+                    yield chosen
+
+
+def _by_id(frames: Frames, file: File, table: Table, selection: Selection) -> Iterator[tuple[Frames, Selection]]:
+    """Runs of frames, each with the selection for its rows: where a frame itself has the id asked for, all of them are wanted."""
+    lookup = registry.lookup(table, file.system) if selection.id is not None else None
+    mask = lookup.frames(frames, file, str(selection.id)) if lookup is not None and lookup.frames is not None else None
+    if mask is None or not mask.any():
+        yield frames, selection
+        return
+    edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(frames)]
+    for start, stop in pairwise(edges):
+        yield frames.slice(start, stop), selection.replace(id=None) if mask[start] else selection
 
 
 def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
@@ -186,7 +203,7 @@ class Rows:
         """OptionError for an unknown table or column; UnknownFormatError if no file of the tree has that table."""
         self.tree = tree
         self.table = registry.table_named(table) if isinstance(table, str) else table
-        self.selection = selection or Selection()
+        self.selection = (selection or Selection()).suited(self.table)
         self.selection.check(self.table)
         self.note: Note | None = None
         if self.table.name not in tree.tables:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from rawlog import registry
 from rawlog.errors import OptionError, unknown
-from rawlog.format import NO_TIME, File, Spans
+from rawlog.format import NO_TIME, File, Lookup, Spans
 from rawlog.tables import Table
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ ERRORS = ("raise", "stop", "skip")
 _INT64 = 1 << 63
 _NUMBERS = ("from_offset", "to_offset", "last", "since", "until", "limit")
 _LEAST = {"last": 0, "limit": 0}
+#: What a table's rows must have for a field of the selection to choose among them.
+_COLUMN_OF = {
+    "topics": "topic", "topic_pattern": "topic", "partitions": "partition", "from_offset": "offset", "to_offset": "offset",
+    "last": "offset", "starts": "offset", "since": "time", "until": "time", "key": "key", "id": "id",
+}  # fmt: skip
+_UNUSED: dict[str, tuple[()]] = {"topics": (), "partitions": ()}
 _RELATIVE = re.compile(r"^-([0-9]{1,25}(?:\.[0-9]{1,25})?)(ms|s|m|h|d|w)$")
 _UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
 
@@ -47,6 +54,7 @@ class Selection:
     since: int | None = None
     until: int | None = None
     key: bytes | None = None
+    id: str | None = None
     where: str | None = None
     columns: tuple[str, ...] | None = None
     limit: int | None = None
@@ -88,9 +96,30 @@ class Selection:
             self.since,
             self.until,
             self.key,
+            self.id,
             self.where,
         )
         return all(bound is None for bound in bounds)
+
+    def suited(self, table: Table) -> Selection:
+        """The selection without what a table has no column for: it never changes such a table."""
+        unused = self.unused(table)
+        return self.replace(**{name: _UNUSED.get(name) for name in unused}) if unused else self
+
+    def unused(self, table: Table) -> list[str]:
+        """The fields that are given and that a table has no column for. `files` and `findings` go by the places of files."""
+        given = [name for name in _COLUMN_OF if getattr(self, name) not in (None, ())]
+        if not given:
+            return []
+        by_place = table.name in ("files", "findings")
+        has = {
+            "topic": by_place or "topic" in table.names,
+            "partition": by_place or partition_column(table) is not None,
+            "offset": table.offsets is not None,
+            "time": table.times is not None,
+            **{what: bool(_looked_up(table, registry.lookup(table), what)) for what in ("key", "id")},
+        }
+        return [name for name in given if not has[_COLUMN_OF[name]]]
 
     def takes_all_of(self, file: File) -> bool:
         """Whether every row of a file that was taken is wanted: its place has answered for topic and partition."""
@@ -104,9 +133,10 @@ class Selection:
             return False
         if place.topic is None:
             return True
-        return self._takes_topic(place.topic)
+        return self.takes_topic(place.topic)
 
-    def _takes_topic(self, name: str) -> bool:
+    def takes_topic(self, name: str) -> bool:
+        """Whether rows of a topic are wanted."""
         if self.topics and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.topics):
             return False
         return self.topic_pattern is None or re.fullmatch(self.topic_pattern, name) is not None
@@ -143,7 +173,7 @@ class Selection:
         return mask
 
     def check(self, table: Table) -> None:
-        """OptionError if a table's rows cannot be selected this way: before any is read."""
+        """OptionError if a column that is asked for does not exist, or an expression does not fit: before any row is read."""
         self.needed(table)
         if self.where is not None:
             from rawlog.where import check
@@ -154,15 +184,15 @@ class Selection:
         """The table cut to the columns asked for."""
         return table if self.columns is None else table.subset(self.columns)
 
-    def needed(self, table: Table) -> Table:
-        """The table cut to the columns asked for and those that the tests look at."""
+    def needed(self, table: Table, system: str | None = None) -> Table:
+        """The table cut to the columns asked for and those that the tests look at in rows of a system."""
         names = list(self.wanted(table).names)
-        for name in self._tested(table):
+        for name in self.suited(table)._tested(table, system):
             if name not in names:
                 names.append(name)
         return table.subset(names)
 
-    def _tested(self, table: Table) -> list[str]:
+    def _tested(self, table: Table, system: str | None) -> list[str]:
         names: list[str] = []
         if any(bound is not None for bound in (self.from_offset, self.to_offset, self.last)):
             names += self._range(table, "offsets", "an offset")
@@ -170,8 +200,9 @@ class Selection:
             names += [*partition_columns(table), *self._range(table, "offsets", "an offset")]
         if self.since is not None or self.until is not None:
             names += self._range(table, "times", "a time")
-        if self.key is not None:
-            names.append(table.column("key").name)
+        for what, value in (("key", self.key), ("id", self.id)):
+            if value is not None:
+                names += _looked_up(table, registry.lookup(table, system), what)
         if (self.topics or self.topic_pattern) and "topic" in table.names:
             names.append("topic")
         if self.partitions and (partition := partition_column(table)) is not None:
@@ -188,9 +219,9 @@ class Selection:
             raise OptionError(f"table {table.name} cannot be selected by {what}: its rows have none")
         return list(pair)
 
-    def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
-        """The wanted rows and columns of a batch of `needed(table)`."""
-        mask = self._mask(batch, table)
+    def apply(self, batch: pa.RecordBatch, table: Table, system: str | None = None) -> pa.RecordBatch:
+        """The wanted rows and columns of a batch of `needed(table, system)`."""
+        mask = self.suited(table)._mask(batch, table, system)
         if mask is not None:
             batch = batch.filter(mask)
         names = self.wanted(table).names
@@ -200,13 +231,13 @@ class Selection:
         """Which rows of a batch of `needed(table)` are wanted."""
         import numpy as np
 
-        found = self._mask(batch, table)
+        found = self.suited(table)._mask(batch, table, None)
         if found is None:
             return np.ones(batch.num_rows, np.bool_)
         mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
         return mask
 
-    def _mask(self, batch: pa.RecordBatch, table: Table) -> pa.Array | None:
+    def _mask(self, batch: pa.RecordBatch, table: Table, system: str | None) -> pa.Array | None:
         if self.takes_every_row and not (self.topics or self.topic_pattern or self.partitions):
             return None  # the usual case, without the import of Arrow's functions
         import pyarrow as pa
@@ -227,11 +258,18 @@ class Selection:
                 tests.append(pc.greater_equal(high, self.since))
             if self.until is not None:
                 tests.append(pc.less(low, self.until))
+        lookup = registry.lookup(table, system)
         if self.key is not None:
-            tests.append(pc.equal(batch.column("key"), pa.scalar(self.key, batch.schema.field("key").type)))
+            if lookup is not None and lookup.by_key is not None:
+                tests.append(lookup.by_key(batch, self.key))
+            else:
+                tests.append(pc.equal(batch.column("key"), pa.scalar(self.key, batch.schema.field("key").type)))
+        if self.id is not None:
+            has_ids = lookup is not None and lookup.columns(table, "id")
+            tests.append(lookup.by_id(batch, self.id) if lookup and has_ids else pa.repeat(False, batch.num_rows))
         if (self.topics or self.topic_pattern) and "topic" in batch.schema.names:
             topic = batch.column("topic").dictionary_encode()
-            keep = [name is not None and self._takes_topic(name) for name in topic.dictionary.to_pylist()]
+            keep = [name is not None and self.takes_topic(name) for name in topic.dictionary.to_pylist()]
             tests.append(pa.array(keep, pa.bool_()).take(topic.indices))
         if self.partitions and (partition := partition_column(table)) is not None:
             tests.append(pc.is_in(batch.column(partition), pa.array(self.partitions, pa.int32())))
@@ -266,6 +304,18 @@ class Selection:
 
     def replace(self, **changes: object) -> Selection:
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...]:
+    """The columns that tell the key or the id of a table's rows."""
+    found = lookup.columns(table, what) if lookup is not None else ()
+    if not found and what == "key" and "key" in table.names:
+        return ("key",)
+    if not found and what == "id" and table.name == "records" and lookup is None:
+        return (
+            "offset",
+        )  # it depends on the system whether its records have ids: of some that have none, no row is wanted
+    return found
 
 
 def partition_column(table: Table) -> str | None:

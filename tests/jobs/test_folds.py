@@ -13,6 +13,7 @@ import rawlog
 from rawlog import registry
 from rawlog.jobs.ingest.folds import family_of
 from rawlog.jobs.lake import Lake
+from rawlog.select import Selection
 from tests.golden_data import golden_path
 from tests.jobs.recordings import ingest, ordered, stored
 
@@ -156,3 +157,17 @@ def test_a_selection_is_kept_and_another_one_replaces_it(lake: Path, broker: Pat
     assert {row["topic"] for row in stored(lake, "kraft.topics")} == {chosen}
     ingest(lake, broker)
     assert {row["topic"] for row in stored(lake, "kraft.topics")} == names
+
+
+def test_tables_without_a_topic_stay_whole_under_a_selection(lake: Path, tmp_path: Path) -> None:
+    """`ingest --topic` stored the users and brokers of the bootstrap file alone as those of the cluster."""
+    data = tmp_path / "data"
+    for name in ("__cluster_metadata-0", "codec-none-0"):
+        shutil.copytree(golden_path("kafka", "broker-3.9.2", "data", name), data / name)
+    for name in ("bootstrap.checkpoint", "meta.properties"):
+        shutil.copy(golden_path("kafka", "broker-3.9.2", "data", name), data)
+    ingest(lake, data, selection=Selection(topics=("codec-none",), partitions=(0,)))
+    for name in ("kraft.users", "kraft.brokers", "kraft.features", "kraft.configs", "kraft.acls"):
+        assert stored(lake, name) == raw(data, table=name), name
+    assert {row["topic"] for row in stored(lake, "kraft.partitions")} == {"codec-none"}
+    assert {row["topic"] for row in stored(lake, "rawlog.records")} == {"codec-none"}

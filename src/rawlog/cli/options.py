@@ -51,6 +51,12 @@ class Partitions(click.ParamType[tuple[int, ...]]):
         return tuple(found)
 
 
+#: The options that give the fields of a Selection.
+NAMES = {
+    "topics": "--topic", "topic_pattern": "--topic", "partitions": "--partition", "from_offset": "--from-offset",
+    "to_offset": "--to-offset", "last": "-o", "starts": "-o", "since": "--since", "until": "--until", "key": "--key", "id": "--id",
+}  # fmt: skip
+
 PATH = click.Path()  # any text, and the shell completes files
 
 
@@ -106,6 +112,7 @@ def selection(*, columns: bool = True, limit: bool = True, own: str = "--option"
             help="As kcat's: beginning, end, N, -N (the last N of each partition), s@MS, e@MS.",
         ),
         click.option("--key", metavar="TEXT", help="Only rows with this key."),
+        click.option("--id", metavar="ID", help="Only the message (RocketMQ) or blob (Ambry) with this id."),
         click.option("--find", metavar="TEXT", help="Only rows whose value contains this text."),
         click.option("--where", metavar="EXPR", help="Only rows for which an SQL expression over the columns holds."),
     ]
@@ -208,6 +215,7 @@ def selection_of(given: dict[str, Any]) -> Selection:
         "since": None if given["since"] is None else parse_time(given["since"]),
         "until": None if given["until"] is None else parse_time(given["until"]),
         "key": None if given["key"] is None else os.fsencode(given["key"]),
+        "id": given["id"],
         "where": _condition(given["where"], given["find"]),
         "columns": parse_columns(given.get("columns")),
         "limit": given.get("limit"),

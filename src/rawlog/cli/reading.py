@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rawlog.cli import options
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE, say
 from rawlog.tree import Tree, open_tree
 
@@ -43,16 +44,20 @@ class Reading:
         self.tree = Tree(self.tree.roots, tuple(kept))
         return reasons
 
-    def rows(self, table: str, selection: Selection) -> Rows | None:
+    def rows(self, table: str, selection: Selection, *, may_come: bool = False) -> Rows | None:
         """A table of the files that can be read, or None if there are none and that has been said.
 
-        UnknownFormatError if there is nothing of that table.
+        UnknownFormatError if there is nothing of that table; OptionError for a topic or partition that is not there, unless it `may_come`.
         """
+        from rawlog.names import check_names
         from rawlog.rows import Rows
 
         if table not in ("files", "findings") and self.refuse() and not any(file.format for file in self.tree):
             return None
         rows = Rows(self.tree, table, selection)
+        for name in selection.unused(rows.table):
+            say(f"{options.NAMES[name]} does not change {table}: it has no column for it", "note")
+        check_names(self.tree, rows.table, selection, self.note, may_come=may_come)
         rows.note = self.note
         return rows
 

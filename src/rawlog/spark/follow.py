@@ -98,7 +98,7 @@ def _folder(file: File) -> str:
 
 def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
     """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
-    able = registry.formats_with(table)
+    able, selection = registry.formats_with(table), selection.suited(table)
     found: dict[str, list[File]] = {}
     for file in tree:
         if file.format not in able or file.place.state is not None or not selection.takes_file(file):

@@ -56,7 +56,9 @@ def command(
     """
     from rawlog.formats.kraft.paths import takes
     from rawlog.formats.kraft.replica import At, clusters
-    from rawlog.select import parse_time
+    from rawlog.formats.kraft.tables import TOPICS
+    from rawlog.names import check_names
+    from rawlog.select import Selection, parse_time
     from rawlog.tree import open_tree
 
     if at_offset is not None and at_time is not None:
@@ -68,6 +70,13 @@ def command(
     found = clusters(files)
     if not found:
         raise AccessError(f"{', '.join(paths)}: no metadata log (__cluster_metadata-0) and no snapshot of one is here")
+    check_names(
+        tree,
+        TOPICS,
+        Selection(topics=topic, errors=errors),
+        lambda text: say(text, "note"),
+        may_come=history or between is not None or at_offset is not None or at_time is not None,
+    )
     at = At(at_offset, None if at_time is None else parse_time(at_time))
     show = _Show(tree, at, topic, show_secrets, errors, as_json)
     for number, replica in enumerate(found):

@@ -97,6 +97,7 @@ def dropped_keys(given: dict[str, Any]) -> list[bytes]:
 def run(source: tuple[str, ...], made: Outlet, drop: list[bytes], given: dict[str, Any], *, as_json: bool) -> int:
     """Convert, and tell what came of it; the exit code."""
     from rawlog.jobs.convert import Convert, source_tree
+    from rawlog.names import check_names
     from rawlog.storage import is_remote, local_path
     from rawlog.target import LossError
 
@@ -105,6 +106,7 @@ def run(source: tuple[str, ...], made: Outlet, drop: list[bytes], given: dict[st
     inputs = [given["drop_keys"]] if given["drop_keys"] is not None else []
     with Convert(made, selection=selection, drop=drop, dry_run=given["dry_run"], inputs=inputs) as job:
         tree = source_tree(paths, made.table, given["as_format"])
+        check_names(tree, made.table, selection, lambda text: say(text, "note"))
         try:
             outcome = engine.run(given, "converting", job, tree)
         except LossError as error:

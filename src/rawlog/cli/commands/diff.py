@@ -51,12 +51,15 @@ def command(
     """
     from rawlog.cli.reading import Reading
     from rawlog.jobs.diff import Diff
+    from rawlog.names import check_names
+    from rawlog.tables import RECORDS
 
     selection = options.selection_of(given)
     one, other = (Reading([path], as_format) for path in (a, b))
     for reading in (one, other):
         reading.refuse()
     trees = one.tree, other.tree
+    check_names(trees, RECORDS, selection, one.note)
     engine.choose(given, sum(file.size for tree in trees for file in tree))
     tally = engine.run(given, "comparing", Diff(trees[1], selection, limit), trees[0]).tally
     if as_json:

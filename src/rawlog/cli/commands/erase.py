@@ -47,9 +47,9 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
 
     engine.check(given)
     every = {
-        "topic": (), "partition": (), "from_offset": None, "to_offset": None, "since": None, "until": None, "key": None, "where": None,
-        "find": None, "start": (), "own": (), "isolation": "read_uncommitted", "errors": "raise", "max_decompressed": 1 << 28,
-        "as_format": None, "dry_run": False,
+        "topic": (), "partition": (), "from_offset": None, "to_offset": None, "since": None, "until": None, "key": None, "id": None,
+        "where": None, "find": None, "start": (), "own": (), "isolation": "read_uncommitted", "errors": "raise",
+        "max_decompressed": 1 << 28, "as_format": None, "dry_run": False,
     }  # fmt: skip
     made = outlet("kafka", target, overwrite=given["force"])
     ctx.exit(run((source,), made, dropped_keys(given), every | given, as_json=as_json))

@@ -70,9 +70,11 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
     rawlog query 'SELECT topic, count(*) FROM records GROUP BY topic' lake
     """
     from rawlog.jobs.ingest import Ingest
+    from rawlog.names import check_names
     from rawlog.output import refuse_nested
     from rawlog.select import Selection, parse_columns, parse_time
     from rawlog.storage import is_remote, local_path
+    from rawlog.tables import RECORDS
     from rawlog.tree import open_tree
 
     engine.check(given)
@@ -92,6 +94,7 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
 
     tree = look()
     refuse_nested(lake, tree.sources)
+    check_names(tree, RECORDS, selection, lambda text: say(text, "note"), may_come=given["follow"])
     with Ingest(lake, catalog=given["catalog"], tables=tables, selection=selection, partition_by=partition_by) as job:
         if given["follow"]:
             return _follow(job, look, given, as_json)

@@ -47,6 +47,7 @@ def command(
     """
     from rawlog.cli.progress import Progress
     from rawlog.inspection import file_row
+    from rawlog.names import check_names
     from rawlog.render import json_lines
     from rawlog.select import Selection
     from rawlog.tables import FILES
@@ -54,6 +55,7 @@ def command(
 
     tree = open_tree(list(paths), format=as_format)
     selection = Selection(topics=topic, partitions=tuple(number for part in partition for number in part))
+    check_names(tree, FILES, selection, lambda text: say(text, "note"))
     narrow = bool(topic or partition)
     files = [f for f in tree if selection.takes_file(f) and not (narrow and f.place.topic is None)]
     code = DONE

@@ -62,7 +62,7 @@ def command(
         selection = selection.replace(columns=printer.columns)
     selection.needed(table)
     reading = Reading(paths, given["as_format"])
-    rows = reading.rows(table.name, selection) if not follow or _is_readable(reading, table) else None
+    rows = reading.rows(table.name, selection, may_come=follow) if not follow or _is_readable(reading, table) else None
     with printer, _ended_by_interrupt(follow):
         follower = None
         if follow:

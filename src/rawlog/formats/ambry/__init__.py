@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.format import Deferred, Family, Format, Work
+from rawlog.format import Deferred, Family, Format, Lookup, Work
 from rawlog.formats.ambry import layouts, paths
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS, INDEX, MESSAGES
 from rawlog.layout import Layout
@@ -121,6 +121,9 @@ def _work(verb: str, *options: str) -> Work:
 FAMILY = Family(
     name="ambry",
     options=("now",),
+    lookup=Lookup(
+        named="blobs", columns=Deferred(f"{_AMBRY}.lookup", "columns"), by_id=Deferred(f"{_AMBRY}.lookup", "by_id")
+    ),
     works={
         "rebuild": _work("rebuild", "max_entries", "probability"),
         "repair": _work("repair", "max_entries", "probability", "capacity", "dry_run"),

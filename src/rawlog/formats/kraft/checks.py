@@ -53,7 +53,8 @@ def records_of(seen: Inspection) -> Parts:
 
 @rule("kraft.checkpoint.incomplete", Severity.WARNING)
 def incomplete(seen: Inspection) -> Iterator[Mark]:
-    """A snapshot does not begin with its header or does not end with its footer: it was not written to its end, or was cut.
+    """A snapshot does not begin with its header or does not end with its footer, or batches between them are missing: it was not written
+    to its end, or was cut.
 
     A controller refuses to load it. Delete it if the log reaches back to an older snapshot or to offset 0; else take it from
     another controller.
@@ -68,8 +69,20 @@ def incomplete(seen: Inspection) -> Iterator[Mark]:
         elif memory.get("last") == ControlType.SNAPSHOT_FOOTER:
             yield Mark("records behind the footer", position, offset=offset)
         memory["last"] = kind
+    yield from _missing_batches(seen.frames)
     if seen.frames.last and memory.get("last") != ControlType.SNAPSHOT_FOOTER:
         yield Mark("no footer at the end", seen.frames.reached_in_file)
+
+
+def _missing_batches(frames: Frames) -> Iterator[Mark]:
+    """Sound batches whose bytes follow one another and whose offsets do not: a snapshot is numbered without gaps."""
+    head = heads(frames)
+    for index in range(1, len(frames)):
+        base, following = int(head["base_offset"][index]), int(head["last_offset"][index - 1]) + 1
+        beside = frames.stops[index - 1] == frames.starts[index]
+        if beside and head.sound[index - 1] and head.sound[index] and base > following:
+            place = int(frames.positions[index])
+            yield Mark("batches before this one are missing", place, offset=base, expected=following, found=base)
 
 
 @rule("kraft.checkpoint.record", Severity.ERROR)

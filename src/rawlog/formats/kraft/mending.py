@@ -1,65 +1,121 @@
-"""Mending a metadata directory: what of its log and snapshots a controller can start from, or a fresh snapshot of what can be read.
+"""Repair of a metadata directory: what of its log and snapshots a controller can start from, or a new snapshot of what can be read.
 
-A metadata log must have no gap. Of the stretches that are sound, only one can be kept, and only if it begins at offset 0 or a snapshot
-leads into it.
+A metadata log must have no gap. Of the stretches without one only the last can be kept as a log, and only if it begins at offset 0 or a
+snapshot leads into it; what the others hold goes into a new snapshot.
 """
 
 from __future__ import annotations
 
-import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rawlog.account import Account
-from rawlog.errors import AccessError, CorruptError, OptionError
-from rawlog.format import File, Place, Unit
-from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.kernels.heads import NAMES
-from rawlog.formats.kafka.layouts import BATCH
+from rawlog.errors import AccessError, CorruptError, DataError, OptionError
+from rawlog.format import File, Unit
+from rawlog.formats.kafka.layouts import BATCH, ControlType
+from rawlog.formats.kafka.messages import decode_record, framed_types
 from rawlog.formats.kafka.partition_writer import segment_name
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.rebuild import rebuild_partition
-from rawlog.formats.kafka.salvage import HUGE, choose
 from rawlog.formats.kafka.works import Partitions, keep_surroundings
-from rawlog.formats.kraft.paths import CHECKPOINT_FORMAT, LOG_FORMAT, QUORUM_FORMAT, snapshot_id
+from rawlog.formats.kraft.paths import CHECKPOINT_FORMAT, QUORUM_FORMAT, snapshot_id
+from rawlog.formats.kraft.placing import Batch, Placed, is_gapped, place, read_batches
 from rawlog.formats.kraft.quorum import parse
-from rawlog.formats.kraft.replica import LARGEST_TEXT, Replica, is_whole, replicas, sound_batches
-from rawlog.formats.kraft.writer import write_checkpoint
+from rawlog.formats.kraft.replica import LARGEST_TEXT, Replica, is_whole, last_time, replicas
+from rawlog.formats.kraft.state import State
+from rawlog.formats.kraft.writer import checkpoint_name, write_checkpoint
 from rawlog.output import new_directory, writing
 from rawlog.storage import Source, local_path
-from rawlog.walk import walk
 
 POLICIES = ("salvage", "broker", "strict")
 SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Batches that stand together in one segment: bytes `start` to `stop`, from offset `first` on. `is_rebased` if that is not the
-    offset which the one batch says.
-    """
+@dataclass(slots=True)
+class Snapshot:
+    """A snapshot: its sound batches, copies left out and offsets and epochs set right, and whether it has all of them."""
 
     file: File
-    start: int
-    stop: int
-    first: int
-    is_rebased: bool = False
+    offset: int
+    epoch: int
+    batches: list[Batch]
+    is_whole: bool
+    #: Of the last record of the log that went into it, milliseconds.
+    time: int | None = None
+    copies: int = 0
+    #: Bytes that are no sound batch.
+    cut: int = 0
 
-
-@dataclass(slots=True)
-class Stretch:
-    """Pieces whose offsets follow one another without a gap; `end` is the offset behind the last."""
-
-    pieces: list[Piece]
-    end: int
+    @classmethod
+    def read(cls, file: File) -> Snapshot:
+        """What is sound of a snapshot. Its batches are numbered from 0 on, and carry the epoch of its name."""
+        offset, epoch = snapshot_id(file.path) or (0, 0)
+        batches: list[Batch] = []
+        seen: set[tuple[int, int]] = set()
+        found = read_batches(file)
+        position, follows = 0, []
+        for one in found:
+            if (one.crc, one.count) not in seen:
+                seen.add((one.crc, one.count))
+                one.first, one.epoch = (batches[-1].end if batches else 0), epoch
+                batches.append(one)
+                follows.append(one.start == position)
+            position = one.stop
+        controls = [kind for one in batches if one.is_control for _, kind, _ in one.records()]
+        ends = bool(batches) and batches[0].is_control and batches[-1].is_control
+        is_whole = ends and controls[0] == ControlType.SNAPSHOT_HEADER and controls[-1] == ControlType.SNAPSHOT_FOOTER
+        is_whole = is_whole and controls.count(ControlType.SNAPSHOT_FOOTER) == 1 and not is_gapped(batches, follows)
+        cut = file.size - sum(one.stop - one.start for one in found)
+        return cls(file, offset, epoch, batches, is_whole, last_time(file), len(found) - len(batches), cut)
 
     @property
-    def first(self) -> int:
-        return self.pieces[0].first
+    def name(self) -> str:
+        return split(self.file.path)[1]
+
+    @property
+    def right_name(self) -> str:
+        return checkpoint_name(self.offset, self.epoch)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is anything of the state in it."""
+        return any(not one.is_control for one in self.batches)
+
+    def note(self, account: Mended) -> None:
+        """Say what was set right."""
+        for one in self.batches:
+            if one.said_epoch != self.epoch:
+                account.notes.append(f"{self.name}: byte {one.start:,}: epoch {one.said_epoch} set to {self.epoch}")
+            if one.is_rebased:
+                account.notes.append(f"{self.name}: byte {one.start:,}: base offset {one.said} set to {one.first}")
+            account.batches_changed += one.is_changed
+        if self.copies:
+            account.notes.append(f"{self.name}: {self.copies:,} batches that are there twice left out")
+            account.batches_changed += self.copies
+        if self.cut:
+            account.notes.append(f"{self.name}: {self.cut:,} bytes between its batches left out")
+            account.bytes_cut += self.cut
+
+    def load(self, state: State) -> None:
+        """Take its records into a state. Of a topic that the state has, partitions stay: their batch may be the one that is lost."""
+        for one in self.batches:
+            for number, (control, kind, value) in enumerate(one.records()):
+                if control:
+                    state.add_control(one.first + number, -1 if kind is None else kind, value or b"")
+                elif not _is_known_topic(state, value or b""):
+                    state.add(one.first + number, value or b"")
+
+
+def _is_known_topic(state: State, value: bytes) -> bool:
+    try:
+        key, _, message = decode_record(value)
+    except DataError:
+        return False
+    return framed_types()[key].name == "TopicRecord" and bytes(message["topicId"]) in state.topics
 
 
 @dataclass(slots=True)
@@ -147,65 +203,148 @@ def join(units: Sequence[Unit], accounts: Sequence[Account], folder: Path | None
 
 
 def mend(replica: Replica, folder: str, policy: str = "salvage", traced: int = 0) -> Mended:
-    """Write a mended copy of a metadata directory into `folder`, which is there; what was done. The source is not touched. `traced` is
+    """Write a repaired copy of a metadata directory into `folder`, which exists; what was done. The source is not changed. `traced` is
     an offset that the log had reached.
 
-    `broker` keeps the log up to its first damage. `salvage` keeps the last sound stretch if a snapshot leads into it, so that the newest
-    state is kept although something before it is damaged; if none does, it makes a snapshot of all that can be read. CorruptError under
-    `strict` if anything would be cut. Index files are left out: every start of a controller builds them anew.
+    `broker` keeps the log up to its first damage. `salvage` keeps every sound batch at its offset. Where offsets are missing, a controller
+    can start from what follows the last gap only: if no snapshot leads into that, one is made of all that can be read, including sound
+    batches of snapshots that are not whole. CorruptError under `strict` if anything would be cut or changed. Index files are left out:
+    every start of a controller rebuilds them.
     """
     account = Mended(policy=policy)
-    stretches = find_stretches(replica)
-    whole = [one for one in replica.newest_first if is_whole(one)]
-    for one in replica.snapshots:
-        if one not in whole:
-            account.notes.append(f"{split(one.path)[1]}: not whole, left out")
-            account.bytes_cut += one.size
-    chosen = None
-    if stretches:
-        chosen = stretches[0] if policy == "broker" else max(stretches, key=lambda one: one.end)
-    first, end = (chosen.first, chosen.end) if chosen is not None else (0, 0)
-    usable = [one for one in whole if _offset(one) >= first]
-    if chosen is not None and usable and _offset(usable[0]) > end:
-        chosen = None  # a controller would empty a log that ends before its snapshot
-    kept = chosen.pieces if chosen is not None else []
-    account.end_offset = max([end if kept else 0, *map(_offset, usable)])
-    _tell(replica, kept, account)
-    _losses(replica, stretches, first, bool(usable), account)
-    if not stretches and account.end_offset < traced:
-        account.notes.append("of the log nothing is left")
-        account.lost.append((account.end_offset, None))
-    for piece in kept:
-        if piece.is_rebased:
-            name = split(piece.file.path)[1]
-            account.notes.append(
-                f"{name}: byte {piece.start:,}: base offset set to {piece.first}, which is missing there"
-            )
-            account.batches_changed += 1
-    odd = {one.path: _odd_epochs(one) for one in usable}
-    for one in usable:
-        for position, epoch in odd[one.path]:
-            account.notes.append(f"{split(one.path)[1]}: byte {position:,}: epoch {epoch} set to that of the name")
-            account.batches_changed += 1
+    snapshots = [Snapshot.read(one) for one in replica.newest_first]
+    known = max([traced, *(one.offset for one in snapshots if one.is_whole)], default=0)
+    found = _first_stretch(replica) if policy == "broker" else place(replica.segments, known)
+    stretches = find_stretches(found.batches)
+    snapshots = _named_right(snapshots, found.batches, account)
+    whole = [one for one in snapshots if one.is_whole]
+    last = stretches[-1] if stretches else None
+    usable = [one for one in whole if last is None or one.offset >= last[0].first]
+    kept = last or []
+    if kept and usable and usable[0].offset > kept[-1].end:
+        kept = []  # a controller would empty a log that ends before its snapshot
+    usable = _in_agreement(replica, usable, kept, account)
+    needs = _needed(whole, snapshots, stretches)
+    fresh = policy != "strict" and not usable and bool(kept) and kept[0].first > 0
+    if policy == "salvage" and needs is not None:
+        fresh = True
+        if kept and needs > kept[-1].end:
+            kept = []
+    account.end_offset = max([kept[-1].end if kept else 0, *(one.offset for one in usable), needs or 0])
+    _note_batches(replica, found, kept, account, is_folded=fresh and policy != "broker")
+    _note_losses(replica, found.batches, whole, account, traced)
+    for one in snapshots:
+        if one not in usable and one.is_whole and not (fresh and policy == "salvage"):
+            account.notes.append(f"{one.name}: from before the log that is kept, left out")
+        elif not one.is_whole:
+            what = "its sound batches are in the snapshot that was made" if fresh and one.batches else "left out"
+            account.notes.append(f"{one.name}: not whole, {what}")
+            account.bytes_cut += one.file.size
+        elif one in usable:
+            one.note(account)
     if policy == "strict" and not account.is_whole:
         raise CorruptError(f"{(account.notes or ['damaged'])[0]}; the policy is strict", path=replica.folder)
     for one in usable:
-        copy = Path(folder) / split(one.path)[1]
-        _copy(one, copy, 0, one.size)
-        if odd[one.path]:
-            epoch = (snapshot_id(one.path) or (0, 0))[1]
-            _set(copy, [position for position, _ in odd[one.path]], "leader_epoch", epoch)
-    for piece in kept:
-        copy = Path(folder) / segment_name(piece.first, "log")
-        account.bytes_kept += _copy(piece.file, copy, piece.start, piece.stop)
-        if piece.is_rebased:
-            _set(copy, [0], "base_offset", piece.first)
-    account.segments, account.snapshots = len(kept), len(usable)
-    if not kept and not usable:  # as a controller begins one
+        _write_batches(one.batches, Path(folder) / one.right_name)
+    account.segments = _write_segments(kept, folder, account)
+    account.snapshots = len(usable)
+    if fresh:
+        base = (kept, []) if policy == "broker" else (found.batches, snapshots)
+        _fresh(*base, folder, account, max(account.end_offset, 1))
+    elif not kept and not usable:  # as a controller begins one
         (Path(folder) / segment_name(0, "log")).touch()
-    if kept and first > 0 and not usable:
-        _fresh(replica, folder, end, policy, account)
     return account
+
+
+def find_stretches(batches: Sequence[Batch]) -> list[list[Batch]]:
+    """Batches in their order, in stretches without a gap."""
+    found: list[list[Batch]] = []
+    for one in batches:
+        if found and found[-1][-1].end == one.first:
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+def _first_stretch(replica: Replica) -> Placed:
+    """What a broker keeps: everything up to the first byte or offset that is wrong."""
+    kept: list[Batch] = []
+    for segment in replica.segments:
+        position = 0
+        for one in read_batches(segment):
+            if (
+                one.start != position
+                or (kept and kept[-1].end != one.said)
+                or one.said < (segment.place.start_offset or 0)
+            ):
+                return Placed(kept, [])
+            kept.append(one)
+            position = one.stop
+        if position < segment.size and not _is_zero(segment, position):
+            break
+    return Placed(kept, [])
+
+
+def _needed(
+    whole: Sequence[Snapshot], snapshots: Sequence[Snapshot], stretches: Sequence[Sequence[Batch]]
+) -> int | None:
+    """The offset of the newest snapshot that is not whole and that holds what neither a whole one nor the log leads to; None if there is
+    none.
+    """
+    reached = max((one.offset for one in whole), default=0)
+    for stretch in stretches:
+        if stretch[0].first <= reached:
+            reached = max(reached, stretch[-1].end)
+    partial = [one.offset for one in snapshots if not one.is_whole and one.has_records and one.offset > reached]
+    return max(partial, default=None)
+
+
+def _named_right(snapshots: list[Snapshot], batches: Sequence[Batch], account: Mended) -> list[Snapshot]:
+    """The snapshots, newest first, of each offset one: where the log has the last offset that a snapshot's name says, and at another
+    time than the snapshot itself says, it gets the name that its time tells.
+    """
+    times: dict[int, list[Batch]] = {}
+    for batch in batches:
+        times.setdefault(batch.time, []).append(batch)
+    starts = [one.first for one in batches]
+    made: dict[int, Snapshot] = {}
+    for one in snapshots:
+        at = bisect_right(starts, one.offset - 1) - 1
+        holder = batches[at] if at >= 0 and batches[at].end >= one.offset else None
+        if one.is_whole and one.offset > 0 and one.time is not None and holder is not None and holder.time != one.time:
+            right = times.get(one.time, [])
+            if len(right) != 1:
+                account.notes.append(f"{one.name}: named for another offset than its content is of, left out")
+                account.bytes_cut += one.file.size
+                continue
+            one.offset, one.epoch = right[0].end, right[0].epoch
+            for batch in one.batches:
+                batch.epoch = one.epoch
+            account.notes.append(f"{one.name}: of offset {one.offset} as the times of the log tell, renamed")
+            account.batches_changed += 1
+        made.setdefault(one.offset, one)
+        if one.is_whole and not made[one.offset].is_whole:
+            made[one.offset] = one
+    return sorted(made.values(), key=lambda one: (one.offset, one.epoch), reverse=True)
+
+
+def _in_agreement(replica: Replica, usable: list[Snapshot], kept: Sequence[Batch], account: Mended) -> list[Snapshot]:
+    """The snapshots without those that the log, from offset 0 on, contradicts: the log is what they were made of."""
+    if not kept or kept[0].first > 0:
+        return usable
+    agreed = []
+    for one in usable:
+        grown, loaded = State(), State()
+        _replay(grown, kept, one.offset)
+        one.load(loaded)
+        same = list(map(str, grown.image())) == list(map(str, loaded.image()))
+        if one.offset == 0 or one.offset > kept[-1].end or grown.open_transaction is not None or same:
+            agreed.append(one)
+        else:
+            account.notes.append(f"{one.name}: holds another state than the log leads to, left out")
+            account.bytes_cut += one.file.size
+    return agreed
 
 
 def traced_end(files: Sequence[File]) -> int:
@@ -222,85 +361,66 @@ def traced_end(files: Sequence[File]) -> int:
     return max(ends)
 
 
-def _odd_epochs(snapshot: File) -> list[tuple[int, int]]:
-    """Where the batches of a whole snapshot begin that have another epoch than its name, and which."""
-    from rawlog.formats.kafka import LOG
-
-    _, named = snapshot_id(snapshot.path) or (0, 0)
-    found: list[tuple[int, int]] = []
-    for frames in walk(snapshot, LOG, errors="skip"):
-        epochs = heads(frames)["leader_epoch"]
-        odd = np.flatnonzero(epochs != named)
-        found += zip(frames.positions[odd].tolist(), epochs[odd].tolist(), strict=True)
-    return found
-
-
-def _set(copy: Path, positions: Sequence[int], field: str, value: int) -> None:
-    """Give batches of a file that was written here another value in a field that no checksum covers."""
-    with copy.open("r+b") as file:
-        for position in positions:
-            file.seek(position + BATCH.at(field))
-            file.write(value.to_bytes(BATCH.after(field) - BATCH.at(field), "big", signed=True))
-        file.flush()
-        os.fsync(file.fileno())
+def _write_segments(kept: Sequence[Batch], folder: str, account: Mended) -> int:
+    """Write batches as segments, those of one source file together; how many segments."""
+    segments: list[list[Batch]] = []
+    for one in kept:
+        if segments and segments[-1][-1].file.path == one.file.path:
+            segments[-1].append(one)
+        else:
+            segments.append([one])
+    for batches in segments:
+        account.bytes_kept += _write_batches(batches, Path(folder) / segment_name(batches[0].first, "log"))
+    return len(segments)
 
 
-def _offset(snapshot: File) -> int:
-    return (snapshot_id(snapshot.path) or (0, 0))[0]
+def _write_batches(batches: Sequence[Batch], target: Path) -> int:
+    """Write batches with the offsets and epochs that they get, as a file; how many bytes."""
+    size = 0
+    with ExitStack() as stack, writing(str(target)) as out:
+        sources: dict[str, Source] = {}
+        for one in batches:
+            if one.file.path not in sources:
+                sources[one.file.path] = stack.enter_context(Source(one.file.path))
+            data = bytearray(sources[one.file.path].read(one.start, one.stop - one.start))
+            for field, value in (("base_offset", one.first), ("leader_epoch", one.epoch)):
+                data[BATCH.at(field) : BATCH.after(field)] = value.to_bytes(
+                    BATCH.after(field) - BATCH.at(field), "big", signed=True
+                )
+            out.write(data)
+            size += len(data)
+    return size
 
 
-def find_stretches(replica: Replica) -> list[Stretch]:
-    """The sound batches of a log, in stretches without a gap. A stretch goes on over several segments.
-
-    No checksum covers a base offset: a batch that stands where exactly its offsets are missing gets them, one whose offsets stand in no
-    order is passed over.
-    """
-    found: list[Stretch] = []
-    for segment in replica.segments:
-        starts, ends, head = _batches(segment)
-        chosen = choose(head, segment.place.start_offset or 0, HUGE)
-        before = -1
-        for number in sorted(set(chosen.order) - set(chosen.moved)):
-            first = chosen.rebased.get(number, int(head["base_offset"][number]))
-            piece = Piece(segment, int(starts[number]), int(ends[number]), first, number in chosen.rebased)
-            if not found or first != found[-1].end:
-                found.append(Stretch([piece], first))
-            elif piece.start != before or piece.is_rebased or found[-1].pieces[-1].is_rebased:
-                found[-1].pieces.append(piece)  # in another segment, behind bytes that are no batch, or not as it was
-            else:
-                found[-1].pieces[-1] = replace(found[-1].pieces[-1], stop=piece.stop)
-            before = piece.stop
-            found[-1].end = first + int(head["last_offset"][number] - head["base_offset"][number]) + 1
-    return found
-
-
-def _batches(segment: File) -> tuple[NDArray[np.int64], NDArray[np.int64], Heads]:
-    """Where the sound batches of a segment begin and end, and their headers."""
-    from rawlog.formats.kafka import LOG
-
-    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    values = [np.empty((len(NAMES), 0), np.int64)]
-    for frames in walk(segment, LOG, errors="skip"):
-        sound = sound_batches(frames)
-        starts.append(frames.positions[sound])
-        ends.append((frames.positions + frames.sizes)[sound])
-        values.append(heads(frames).values[:, sound])
-    return np.concatenate(starts), np.concatenate(ends), Heads(np.concatenate(values, axis=1))
-
-
-def _tell(replica: Replica, kept: Sequence[Piece], account: Mended) -> None:
-    """Note every range of bytes that is not kept; zeros at the end of a file are no loss."""
+def _note_batches(replica: Replica, found: Placed, kept: Sequence[Batch], account: Mended, *, is_folded: bool) -> None:
+    """Note what becomes of every byte of the segments; zeros at the end of a file are no loss."""
+    reasons = {(one.file.path, one.start): why for one, why in found.dropped}
+    numbers = {id(one) for one in kept}
+    folded = {(one.file.path, one.start) for one in found.batches if id(one) not in numbers} if is_folded else set()
     for segment in replica.segments:
         name, position = split(segment.path)[1], 0
-        edges = [(one.start, one.stop) for one in kept if one.file.path == segment.path]
-        for start, stop in [*edges, (segment.size, segment.size)]:
+        mine = sorted((one for one in kept if one.file.path == segment.path), key=lambda one: one.start)
+        for start, stop in [*((one.start, one.stop) for one in mine), (segment.size, segment.size)]:
             if start > position:
                 padding = start == segment.size and _is_zero(segment, position)
-                account.notes.append(
-                    f"{name}: {'zeros in ' if padding else ''}bytes {position:,} to {start:,} left out"
-                )
+                inside = [why for (path, at), why in reasons.items() if path == segment.path and position <= at < start]
+                text = f"{name}: {'zeros in ' if padding else ''}bytes {position:,} to {start:,} left out"
+                if any(path == segment.path and position <= at < start for path, at in folded):
+                    text += "; what can be read of them is in the snapshot that was made"
+                account.notes.append(text + (f": {inside[0]}" if inside else ""))
                 account.bytes_cut += 0 if padding else start - position
             position = stop
+    for one in kept:
+        name = split(one.file.path)[1]
+        if one.is_rebased:
+            account.notes.append(f"{name}: byte {one.start:,}: base offset {one.said} set to {one.first}")
+        if one.epoch != one.said_epoch:
+            account.notes.append(f"{name}: byte {one.start:,}: epoch {one.said_epoch} set to {one.epoch}")
+        account.batches_changed += one.is_changed
+    for before, after in pairwise(kept):
+        if before.file.path == after.file.path and before.start > after.start:
+            account.notes.append(f"{split(after.file.path)[1]}: byte {after.start:,}: moved to its place by offset")
+            account.batches_changed += 1
 
 
 def _is_zero(file: File, position: int) -> bool:
@@ -312,34 +432,82 @@ def _is_zero(file: File, position: int) -> bool:
     return True
 
 
-def _losses(replica: Replica, stretches: Sequence[Stretch], first: int, has_snapshot: bool, account: Mended) -> None:
-    """The offsets whose records are neither in what is kept nor in a snapshot."""
-    reached = 0
-    for one in stretches if not has_snapshot else ():
-        if one.first > reached and (account.policy != "broker" or one.first <= first):
+def _note_losses(
+    replica: Replica, batches: Sequence[Batch], whole: Sequence[Snapshot], account: Mended, traced: int
+) -> None:
+    """The offsets whose records are neither in a batch that has its place nor in a whole snapshot."""
+    reached = max((one.offset for one in whole), default=0)
+    for one in batches if account.policy != "broker" else ():
+        if one.first > reached:
             account.lost.append((reached, one.first - 1))
         reached = max(reached, one.end)
-    last = max(stretches, key=lambda one: one.end, default=None)
-    if last is None:
-        return
-    if last.end > account.end_offset:
-        account.lost.append((account.end_offset, last.end - 1))
-    elif last.end == account.end_offset:
-        piece = last.pieces[-1]
-        later = [
-            one for one in replica.segments if (one.place.start_offset or 0) >= last.end and one.path != piece.file.path
-        ]
-        ends = [(piece.file, piece.stop), *((one, 0) for one in later)]
-        if any(position < file.size and not _is_zero(file, position) for file, position in ends):
-            account.lost.append((last.end, None))
+    if account.policy == "broker":
+        reached = max([account.end_offset, *(one.end for one in batches)])
+        if batches and batches[0].first > 0 and not whole:
+            account.lost.append((0, batches[0].first - 1))
+    account.end_offset = max(account.end_offset, reached)
+    later = [one for one in replica.segments if (one.place.start_offset or 0) > reached]
+    if later and account.policy != "broker":
+        first = min(one.place.start_offset or 0 for one in later)
+        account.lost.append((reached, first - 1))
+        account.lost += [(first, None)] * any(not _is_zero(one, 0) for one in later)
+    elif not batches and reached < traced:
+        account.notes.append("of the log nothing is left")
+        account.lost.append((reached, None))
+    elif _has_more(replica, batches, reached):
+        account.lost.append((reached, None))
 
 
-def _fresh(replica: Replica, folder: str, end: int, policy: str, account: Mended) -> None:
-    """A snapshot of what can be read: of all of it, or under `broker` of what was kept."""
-    readable = replica
-    if policy == "broker":
-        [readable] = replicas([file for file in _listed(folder) if file.format == LOG_FORMAT])
-    state = readable.fold(errors="skip")
+def _has_more(replica: Replica, batches: Sequence[Batch], reached: int) -> bool:
+    """Whether bytes that are no batch, and not zeros, follow the last batch of the log."""
+    if not batches:
+        return any(segment.size and not _is_zero(segment, 0) for segment in replica.segments)
+    last = batches[-1]
+    if last.end < reached:
+        return False
+    ends = [(last.file, last.stop)]
+    held = {one.file.path for one in batches}
+    ends += [
+        (one, 0) for one in replica.segments if one.path not in held and (one.place.start_offset or 0) >= last.first
+    ]
+    return any(position < file.size and not _is_zero(file, position) for file, position in ends)
+
+
+def _replay(state: State, batches: Sequence[Batch], stop: int | None = None) -> None:
+    """Take the records of batches from the end of a state on, up to an offset."""
+    for one in batches:
+        if one.end <= state.end_offset or (stop is not None and one.first >= stop):
+            continue
+        for number, (control, kind, value) in enumerate(one.records()):
+            offset = one.first + number
+            if offset < state.end_offset or (stop is not None and offset >= stop):
+                continue
+            if control:
+                state.add_control(offset, -1 if kind is None else kind, value or b"")
+            else:
+                state.add(offset, value or b"")
+        state.end_offset, state.epoch, state.timestamp = one.end, one.epoch, one.time
+
+
+def _fresh(batches: Sequence[Batch], snapshots: Sequence[Snapshot], folder: str, account: Mended, end: int) -> None:
+    """A snapshot of what can be read: from the newest whole one on all batches, and of newer ones that are not whole what is sound."""
+    state = State()
+    base = next((one for one in snapshots if one.is_whole), None)
+    if base is not None:
+        base.load(state)
+        state.end_offset, state.epoch, state.timestamp = base.offset, base.epoch, base.time or -1
+    for one in sorted(snapshots, key=lambda one: one.offset):
+        if one.is_whole or not one.has_records or one.offset <= state.end_offset:
+            continue
+        reached = state.end_offset
+        for batch in batches:
+            reached = batch.end if batch.first <= reached < batch.end else reached
+        if reached < one.offset:  # the log alone does not lead there
+            _replay(state, batches, one.offset)
+            one.load(state)
+            state.end_offset, state.epoch = one.offset, max(one.epoch, state.epoch)
+            state.timestamp = max(one.time or -1, state.timestamp)
+    _replay(state, batches)
     state.end_offset = end
     account.fresh_snapshot = split(write_checkpoint(folder, state))[1]
     account.snapshots += 1
@@ -348,14 +516,6 @@ def _fresh(replica: Replica, folder: str, end: int, policy: str, account: Mended
         account.notes.append(f"offset {problem.offset}: {problem.message}; passed over")
     if len(state.problems) > SHOWN:
         account.notes.append(f"{len(state.problems) - SHOWN:,} more records were passed over")
-
-
-def _listed(folder: str) -> list[File]:
-    """The segments in a directory of ours."""
-    return [
-        File(str(path), path.stat().st_size, format=LOG_FORMAT, place=Place(start_offset=int(path.stem), group=folder))
-        for path in sorted(Path(folder).glob("*.log"))
-    ]
 
 
 def _copy(file: File, target: Path, start: int, stop: int) -> int:

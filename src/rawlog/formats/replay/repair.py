@@ -6,10 +6,11 @@ The format has no checksum, so nothing vouches for what an entry holds: only len
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from rawlog.account import Account
 from rawlog.errors import DataError
@@ -19,12 +20,16 @@ from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LATEST_CREDIBLE,
 from rawlog.formats.replay.paths import begin
 from rawlog.formats.replay.reader import heads, times
 from rawlog.formats.replay.writer import file_header
-from rawlog.frames import Frames
+from rawlog.frames import Bytes, Frames
+from rawlog.kernels import byte_view
 from rawlog.output import descendant, new_directory, writing
 from rawlog.status import Status
 from rawlog.storage import Source
 from rawlog.walk import HEAD, WINDOW, walk
 
+#: So far from the entries around it, in seconds, an entry among damaged bytes may be; and so many damaged bytes are searched for one.
+MONTH = 30 * 86400
+LARGEST_HOLE = 4 << 20
 NO_TIME = {
     0: b"0001-01-01T00:00:00.000000Z",
     **{kind: NO_TIME_SECONDS.to_bytes(8, "big", signed=True) for kind in VERSIONS},
@@ -88,7 +93,7 @@ def _mended(file: File, source: str, account: Mended) -> Iterator[bytes]:
         if origin.kind:
             yield file_header(origin.kind)
         reached, zeros, zeros_from = origin.position, 0, origin.position
-        for frames in walk(file, RECORDING, origin=origin, errors="skip", source=opened):
+        for frames in _pieces(walk(file, RECORDING, origin=origin, errors="skip", source=opened), opened):
             if frames.base > reached:
                 account.dropped.append(_lost(name, reached, f"{frames.base - reached:,} damaged bytes"))
             reached = frames.reached_in_file
@@ -106,6 +111,110 @@ def _mended(file: File, source: str, account: Mended) -> Iterator[bytes]:
                 account.dropped.append(_lost(name, reached, f"{opened.size - reached:,} bytes {what}"))
         if zeros:
             account.dropped.append(_lost(name, zeros_from, f"{zeros:,} zero bytes that were never recorded"))
+
+
+def _pieces(windows: Iterable[Frames], source: Source) -> Iterator[Frames]:
+    """The windows of a walk, and between them the few entries that stand alone among damaged bytes."""
+    reached: int | None = None
+    seconds: list[int] = []
+    for frames in _apart(windows):
+        times = _times(frames)
+        if reached is not None and frames.base > reached:
+            yield from _islands(source, reached, frames.base, frames.kind, [*seconds, *times[:1]])
+        reached, seconds = frames.reached_in_file, times[-1:] or seconds
+        ends = frames.last and frames.status.is_damage
+        tail = list(_islands(source, reached, source.size, frames.kind, seconds)) if ends else []
+        yield replace(frames, last=frames.last and not tail)
+        yield from tail[:-1]
+        if tail:
+            yield replace(tail[-1], last=True, status=frames.status)
+
+
+def _times(frames: Frames) -> list[int]:
+    """The times of entries, in seconds, as far as they are credible."""
+    if frames.kind == 0 or not len(frames):
+        return []
+    found = heads(frames)["timestamp"].astype(np.int64)
+    return found[(found > 0) & (found <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
+
+
+def _islands(source: Source, start: int, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
+    """Entries among damaged bytes that are too few in a row for `resync`."""
+    if LARGEST_HOLE >= stop - start > ENTRIES[kind].size:
+        data = byte_view(source.read(start, stop - start))
+        position = 0
+        while (found := next(_likely(data[position:], data.size, kind, near), None)) is not None:
+            found = replace(found, base=position + found.base)
+            inside = _swallowed(found)
+            if inside is not None:
+                found = replace(found.slice(0, len(found) - 1), reached=int(found.starts[-1]))
+            if len(found):
+                yield replace(found, base=start + found.base)
+            position = found.reached_in_file if inside is None else inside.base
+
+
+def _likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
+    """Entries in a row that begin before `stop` and have times like those of entries around them: at least two, or one up to the end."""
+    assert RECORDING.scan is not None
+    if not near or kind == 0 or data.size < 8:
+        return
+    seconds = sliding_window_view(data, 8).copy().view(">i8").reshape(-1)
+    likely = np.flatnonzero((seconds >= min(near) - MONTH) & (seconds <= max(near) + MONTH))
+    position = 0
+    for candidate in likely[likely < stop].tolist():
+        if candidate < position:
+            continue
+        found = RECORDING.scan(data[candidate:], kind)
+        count = int(np.argmin(np.append(np.isin(found.starts + candidate, likely), False)))
+        if count > 1 or (count == 1 and candidate + int(found.stops[0]) == data.size):
+            position = candidate + int(found.stops[count - 1])
+            yield replace(found.slice(0, count), base=candidate, status=Status.OK, last=False)
+
+
+def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
+    """The windows of a walk. Where the last entry before damage has swallowed the beginning of sound entries, because its length is wrong
+    or bytes of it are missing, it is left out, and those entries are there.
+    """
+    held: Frames | None = None
+    for frames in windows:
+        if held is not None:  # up to where the walk goes on
+            yield held.slice(0, int(np.searchsorted(held.stops, frames.base - held.base, side="right")))
+            held = None
+        ends = frames.status.is_damage or (frames.last and frames.status is Status.TRUNCATED)
+        found = _swallowed(frames) if ends and len(frames) else None
+        if found is None:
+            yield frames
+            continue
+        before = frames.slice(0, len(frames) - 1)
+        start = int(frames.starts[-1])
+        yield replace(before, reached=start, status=Status.OK, last=False)
+        held = found
+    if held is not None:
+        yield held
+
+
+def _swallowed(frames: Frames) -> Frames | None:
+    """Entries that begin inside the last one of a window and go on after it; None if there are none.
+
+    A value may be a recording itself: then its entries end where the value does.
+    """
+    start, end = int(frames.starts[-1]), int(frames.stops[-1])
+    if end - start > LARGEST_HOLE or frames.kind == 0:
+        return None
+    near = _times(frames)[-2:]
+    data = frames.data[start + 1 : end + LARGEST_HOLE]
+    for found in _likely(data, end - start - 1, frames.kind, near):
+        edge = end - start - 1 - found.base
+        if ((found.starts < edge) & (edge < found.stops)).any():
+            return replace(
+                found,
+                data=found.data.copy(),  # the walk reads on into the same buffer
+                base=frames.base + start + 1 + found.base,
+                first=frames.first + len(frames) - 1,
+                last=frames.last,
+                status=frames.status,
+            )
+    return None
 
 
 def _zeros(count: int) -> Iterator[bytes]:

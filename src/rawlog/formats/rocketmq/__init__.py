@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.format import Deferred, Family, Format, Work
+from rawlog.format import Deferred, Family, Format, Lookup, Work
 from rawlog.formats.rocketmq import layouts, paths
 from rawlog.formats.rocketmq.tables import (
     CHECKPOINTS,
@@ -226,6 +226,14 @@ FAMILY = Family(
     name="rocketmq",
     title="Apache RocketMQ",
     restore=_in("properties", "restore"),
+    lookup=Lookup(
+        named="messages",
+        columns=_in("lookup", "columns"),
+        by_id=_in("lookup", "by_id"),
+        by_key=_in("lookup", "by_key"),
+        frames=_in("lookup", "frames"),
+    ),
+    topics=_in("seek", "known_topics"),
     works={
         "rebuild": Work(do=_in("rebuild", "rebuild_store"), cut=_in("stage", "cut"), options=_SIZES),
         "repair": Work(

@@ -15,11 +15,14 @@ from rawlog.format import File
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import Index, key_hash
 from rawlog.formats.rocketmq.layouts import DLEDGER, DLEDGER_MAGIC, HEAD, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, UNIT
+from rawlog.formats.rocketmq.lookup import address, frames
 from rawlog.storage import Source
 from rawlog.tables import Table
+from rawlog.walk import walk
 
 Ranges = list[tuple[int, int | None]]
 MOST_TOPICS = 4096
+_QUEUES = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
 
 
 def pick(file: File, group: Sequence[File], table: Table, selection: Any) -> Ranges | None:
@@ -28,8 +31,10 @@ def pick(file: File, group: Sequence[File], table: Table, selection: Any) -> Ran
     if start is None:
         return None
     try:
-        if selection.key is not None and table.name == "records":
-            return _by_key(file, group, selection)
+        if selection.id is not None and table.name in ("records", "rocketmq.messages"):
+            return _by_id(file, group, selection)
+        if selection.key is not None and table.name in ("records", "rocketmq.messages"):
+            return _by_key(file, group, selection, selection.key)
         if selection.from_offset is not None or selection.to_offset is not None:
             return _by_offset(file, group, selection)
         if selection.since is not None and table.times == ("store_timestamp", "store_timestamp"):
@@ -43,16 +48,18 @@ def _chosen_topics(group: Sequence[File], selection: Any) -> list[str] | None:
     """The topics asked for by name, else all that the store knows; None if they cannot be listed."""
     if selection.topics and not any(mark in name for name in selection.topics for mark in "*?["):
         return list(selection.topics)
-    names = {
-        str(file.place.topic)
-        for file in group
-        if file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
-    }
-    if not names:
-        return None
-    for _, value in config.load(group, "topics.json"):
-        names.update(value.get("topicConfigTable") or {})
-    return sorted(names) if len(names) <= MOST_TOPICS else None
+    queued = any(file.format in _QUEUES for file in group)
+    names = known_topics(group)
+    return sorted(names) if queued and len(names) <= MOST_TOPICS else None
+
+
+def known_topics(files: Sequence[File]) -> set[str]:
+    """The topics that a store's queues and settings name."""
+    names = {str(file.place.topic) for file in files if file.format in _QUEUES}
+    for _, value in config.load(files, "topics.json"):
+        table = value.get("topicConfigTable")
+        names.update(table if isinstance(table, dict) else ())
+    return names
 
 
 def _indexes(group: Iterable[File]) -> list[File]:
@@ -61,13 +68,43 @@ def _indexes(group: Iterable[File]) -> list[File]:
     )
 
 
-def _by_key(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
+def _by_id(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
+    """The one message at the position in a broker's message id, if one is there; else those that the index has for a unique key."""
+    at = address(selection.id)
+    for one in group:
+        start = one.place.start_offset
+        if (
+            at is None
+            or one.format != file.format
+            or one.problem is not None
+            or start is None
+            or not start <= at < start + one.size
+        ):
+            continue
+        with Source(one.path) as source:
+            frame = _frame_of(source, at - start, at)
+        if frame is not None and _is_named(one, frame, selection.id):
+            return [frame] if one.path == file.path else []
+    return _by_key(file, group, selection, selection.id.encode())
+
+
+def _is_named(file: File, frame: tuple[int, int], id: str) -> bool:
+    """Whether the message in a range of bytes has a broker's message id."""
+    from rawlog.formats.rocketmq import COMMIT_LOG
+
+    return any(
+        (found := frames(one, file, id)) is not None and bool(found.any())
+        for one in walk(file, COMMIT_LOG, start=frame[0], stop=frame[1], errors="stop")
+    )
+
+
+def _by_key(file: File, group: Sequence[File], selection: Any, key: bytes) -> Ranges | None:
     """The messages that the index has for a key, and all it does not cover. Inner batches are not indexed by their inner keys."""
     topics = _chosen_topics(group, selection)
     if topics is None or any(each.format == "rocketmq.batchconsumequeue" for each in group):
         return None
     try:
-        piece = next(part for part in selection.key.decode("utf-8").split(" ") if part)
+        piece = next(part for part in key.decode("utf-8").split(" ") if part)
     except (UnicodeDecodeError, StopIteration):
         return None
     hashes = {key_hash(topic, piece) for topic in topics}

@@ -17,7 +17,7 @@ from rawlog.format import File
 from rawlog.frames import Frames
 from rawlog.inspection import Measure, inspect_file, inspect_group
 from rawlog.jobs.ingest.commit import Commit
-from rawlog.jobs.ingest.folds import by_unit, fold, suited
+from rawlog.jobs.ingest.folds import by_unit, fold
 from rawlog.jobs.ingest.plan import Plan, packed
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
@@ -191,7 +191,7 @@ class Ingest(Job[Decoded, Ingested]):
                 table = registry.table_named(name)
                 trace = _Trace(part, stage if part is piece.parts[0][1] else None)
                 try:
-                    for batch in read(part, table, suited(self.selection, table), None, trace.see):
+                    for batch in read(part, table, self.selection, None, trace.see):
                         sheets.add(table, batch)
                         stage.advance(0, 0, batch.num_rows)
                 except AccessError:
@@ -212,7 +212,7 @@ class Ingest(Job[Decoded, Ingested]):
             table = registry.table_named(one.table)
             mark = unit_mark(one.unit)
             try:
-                for batch in fold(one, table, suited(self.selection, table)):
+                for batch in fold(one, table, self.selection):
                     sheets.add(table, batch, mark)
             except (AccessError, DataError) as error:
                 # Whole or not at all: part of a state would be a wrong one.

@@ -79,16 +79,6 @@ def fold(one: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBat
         yield from rows.read(part, table, selection)
 
 
-def suited(selection: Selection, table: Table) -> Selection:
-    """A selection without what a table's rows cannot be asked: those without a time are taken whatever the time."""
-    changes: dict[str, object] = {}
-    if table.times is None:
-        changes |= {"since": None, "until": None}
-    if table.offsets is None:
-        changes |= {"from_offset": None, "to_offset": None}
-    return selection.replace(**changes) if changes else selection
-
-
 def by_unit(folds: Sequence[Fold]) -> list[tuple[Fold, ...]]:
     """Folds of the same files together: what one of them read, the others find ready."""
     groups: dict[str, list[Fold]] = {}

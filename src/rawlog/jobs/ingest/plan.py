@@ -84,11 +84,11 @@ class Plan:
 
     def _pending(self, table: Table) -> dict[str, Taken | None]:
         """The files of which a table lacks something, each with how much it has."""
-        able = registry.formats_with(table)
+        able, selection = registry.formats_with(table), self.selection.suited(table)
         sources = self.histories[table.name].sources
         pending: dict[str, Taken | None] = {}
-        for file in self.tree:
-            if file.problem is not None:
+        for file in self.whole:
+            if file.problem is not None or not selection.takes_file(file):
                 continue
             taken = sources.get(file.path)
             if taken is not None:
@@ -107,13 +107,13 @@ class Plan:
 
     def _cut(self) -> list[Piece]:
         """The pieces of all pending files, each once for all the tables that want it."""
-        files = {file.path: file for file in self.tree}
+        files = {file.path: file for file in self.whole}
         edges: dict[tuple[str, int], list[tuple[int | None, int | None, int]]] = {}
         wanted: dict[tuple[str, int | None, int | None], dict[str, Part]] = {}
         for table in self.tables:
             for path, taken in self.starts[table.name].items():
                 group = self.whole.group_of(files[path])
-                part = whole(files[path], group, table, folds.suited(self.selection, table))
+                part = whole(files[path], group, table, self.selection.suited(table))
                 # Not beyond the size it had when it was listed: every table sees the same bytes of a file that grows.
                 part = replace(part, stop=files[path].size)
                 if taken is not None and taken.stop:

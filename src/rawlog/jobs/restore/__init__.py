@@ -33,6 +33,7 @@ from rawlog.jobs.lake import is_lake
 from rawlog.jobs.restore.directories import Directory, Known, Offer, offered
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
 from rawlog.jobs.restore.values import NEVER, Asked, Part, Restored, Restoring, Result
+from rawlog.names import missing_topics
 from rawlog.output import Output, child
 from rawlog.storage import is_remote, local_path
 from rawlog.tree import Tree, open_tree
@@ -80,6 +81,10 @@ class Restore(Job[Part, Result]):
         self.account.notes += offer.notes
         asked = self.asked
         present = sorted({topic for topic, _ in offer.partitions} | set(offer.known))
+        for problem in missing_topics(asked.topics, present) if present else ():
+            if isinstance(problem, OptionError):
+                raise problem
+            self.account.notes.append(problem)
         wanted = [topic for topic in present if self._wants(topic)]
         unknown = [old for old in asked.rename if old not in wanted]
         if unknown:

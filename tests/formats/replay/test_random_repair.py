@@ -1,0 +1,157 @@
+"""Recordings damaged at random and repaired: entries that are whole survive, and every byte is either in the copy or reported.
+
+The format has no checksum: what a damaged value was nobody can know. What must survive is known by the test, which wrote the entries and
+looks for them in the damaged files. `RAWLOG_CASES` sets the number of cases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rawlog
+from rawlog.engines import local
+from rawlog.findings import Severity
+from rawlog.formats.replay.repair import Mended
+from rawlog.jobs import mend
+from rawlog.tree import open_tree
+from tests.reference import replay
+
+CASES = int(os.environ.get("RAWLOG_CASES", "500"))
+SHARES = 10
+T = 1_706_868_930
+HEADER = 20
+
+
+def entry(rng: random.Random, number: int, version: int) -> bytes:
+    """An entry that is like no other: its value has its number, and is sometimes text, sometimes any bytes."""
+    key = rng.choice((b"", b"", b"key-%d" % number, rng.randbytes(rng.randrange(20))))
+    value = b"value %d " % number + rng.choice((b"{}" * rng.randrange(40), rng.randbytes(rng.randrange(200))))
+    data = replay.encode(version, [(T + number, key or None if version == 2 else None, value)])
+    return data[HEADER:]
+
+
+def make(rng: random.Random) -> dict[str, tuple[int, list[bytes]]]:
+    """Some recordings: name, version, entries."""
+    made = {}
+    for name in ("a.log", "deeper/b.log", "c.log")[: rng.randint(1, 3)]:
+        version = rng.choice((1, 2, 2))
+        made[name] = (version, [entry(rng, number, version) for number in range(rng.randint(6, 40))])
+    return made
+
+
+def written(version: int, entries: list[bytes]) -> bytes:
+    return version.to_bytes(4, "big") + bytes(16) + b"".join(entries)
+
+
+def flip(rng: random.Random, data: bytearray) -> None:
+    for _ in range(rng.randint(1, 3)):
+        data[rng.randrange(HEADER, len(data))] ^= 1 << rng.randrange(8)
+
+
+def cut(rng: random.Random, data: bytearray) -> None:
+    del data[rng.randrange(HEADER, len(data)) :]
+
+
+def insert(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(HEADER, len(data))
+    data[at:at] = rng.randbytes(rng.randint(1, 60))
+
+
+def remove(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(HEADER, len(data))
+    del data[at : at + rng.randint(1, 60)]
+
+
+def zero(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(HEADER, len(data))
+    stop = min(len(data), at + rng.randint(1, 40))
+    data[at:stop] = bytes(stop - at)
+
+
+def overwrite(rng: random.Random, data: bytearray) -> None:
+    at = rng.randrange(HEADER, len(data))
+    stop = min(len(data), at + rng.randint(1, 40))
+    data[at:stop] = rng.randbytes(stop - at)
+
+
+DAMAGES: list[Callable[[random.Random, bytearray], None]] = [flip, flip, cut, insert, remove, zero, overwrite]
+
+
+def digest(folder: Path) -> dict[str, str]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha1(path.read_bytes()).hexdigest() for path in files}
+
+
+def repaired(source: Path, target: Path) -> mend.Mended:
+    with mend.Mend("repair", str(target)) as job:
+        return local.run(job, open_tree(str(source)), threads=1)
+
+
+def dropped_bytes(account: Mended, name: str) -> int:
+    """How many bytes of a file are reported as left out."""
+    total = 0
+    for text in account.dropped:
+        found = re.fullmatch(rf"{re.escape(name)}: byte [\d,]+: ([\d,]+) (damaged bytes|bytes .*|zero bytes .*)", text)
+        total += int(found[1].replace(",", "")) if found else 0
+    return total
+
+
+def safe(entries: list[bytes], data: bytes) -> list[bytes]:
+    """Entries that must survive: they are there, and so is the one after them, or they end the file. What is before them may be damaged."""
+    found = []
+    for number, one in enumerate(entries):
+        at = data.find(one)
+        after = data[at + len(one) :]
+        if at >= 0 and (not after or (number + 1 < len(entries) and after.startswith(entries[number + 1]))):
+            found.append(one)
+    return found
+
+
+def check(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    recordings = make(rng)
+    source, once, twice = (tmp_path / name for name in ("source", "once", "twice"))
+    for name, (version, entries) in recordings.items():
+        data = bytearray(written(version, entries))
+        for _ in range(rng.choice((0, 1, 1, 2, 3))):
+            if len(data) > HEADER:
+                rng.choice(DAMAGES)(rng, data)
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(data)
+    before = digest(source)
+    outcome = repaired(source, once)
+    assert digest(source) == before
+    account = outcome.account
+    assert isinstance(account, Mended)
+    findings = [one.code for one in rawlog.verify(once) if one.severity is not Severity.INFO]
+    assert sorted(findings) == sorted(one.code for one in outcome.remaining)
+    again = repaired(once, twice)
+    assert digest(twice) == digest(once), account.lines()
+    assert again.account.is_whole, again.account.lines()
+    assert sorted(digest(once)) == sorted(recordings)
+    for name, (_, entries) in recordings.items():
+        data, copy = (source / name).read_bytes(), (once / name).read_bytes()
+        assert len(copy) + dropped_bytes(account, name) == len(data), (name, account.lines())
+        if account.is_whole and not account.notes:
+            assert copy == data
+        missing = [one for one in safe(entries, data) if one not in copy]
+        assert not missing, (name, [entries.index(one) for one in missing], account.lines())
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_what_is_whole_survives_and_what_is_lost_is_reported(share: int, tmp_path: Path) -> None:
+    for seed in range(share, CASES, SHARES):
+        folder = tmp_path / str(seed)
+        try:
+            check(seed, folder)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+        shutil.rmtree(folder, ignore_errors=True)
