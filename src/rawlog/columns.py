@@ -104,3 +104,16 @@ def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.Recor
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def marked(made: pa.RecordBatch, column: str) -> pa.RecordBatch:
+    """A batch in which some values of a column are not what the file holds, because the column's type cannot say it: see `is_marked`."""
+    return made.replace_schema_metadata({**(made.schema.metadata or {}), REPLACED: column.encode()})
+
+
+def is_marked(made: pa.RecordBatch | pa.Table, column: str) -> bool:
+    """Whether some values of a column may have been replaced when they were read."""
+    return bool(made.schema.metadata and made.schema.metadata.get(REPLACED) == column.encode())
+
+
+REPLACED = b"rawlog.replaced"

@@ -15,7 +15,7 @@ import numpy as np
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, RawlogError, unknown
 from rawlog.findings import Finding, Findings, Mark, Rule, Severity, rule
-from rawlog.format import NO_TIME, File, Format, Inspection, Replicas, Spans
+from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Format, Inspection, Replicas, Spans
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.tables import FILES
@@ -39,10 +39,12 @@ def inspect_file(file: File, chosen: Chosen | None = None, seen: Callable[[Frame
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which rules to run: all, only some, or all but some, by code or by a code's first words."""
+    """Which rules to run: all, only some, or all but some, by code or by a code's first words; and the limits of reading."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    max_decompressed: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
 
     def takes(self, code: str) -> bool:
         def named(names: Iterable[str]) -> bool:
@@ -76,7 +78,9 @@ def _inspect(file: File, chosen: Chosen, seen: Callable[[Frames], None] | None) 
             yield None, len(frames)
             shared: dict[object, Any] = {}
             for one in rules:
-                view = Inspection(file, format, frames, memories[one.code], _shared=shared)
+                view = Inspection(
+                    file, format, frames, memories[one.code], chosen.max_decompressed, chosen.max_headers, shared
+                )
                 for finding in one.run(view, path=file.path, format=format.name):
                     yield finding, 0
             if seen is not None:

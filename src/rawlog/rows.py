@@ -72,7 +72,7 @@ def read(
     format = registry.formats()[str(part.file.format)]
     if part.floor is not None:
         selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
-    want = Want(selection.needed(table), part.file, selection.max_decompressed, part.context, selection.options)
+    want = _want(selection.needed(table), part.file, selection, part.context)
     for frames in _sound_frames(part, format, selection, note, seen):
         for batch in _decode(format, frames, want, selection, note):
             chosen = selection.apply(batch, table)
@@ -80,13 +80,18 @@ def read(
                 yield chosen
 
 
+def _want(table: Table, file: File, selection: Selection, context: object) -> Want:
+    return Want(table, file, selection.max_decompressed, context, selection.options, selection.max_headers)
+
+
 def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
     """A fold passes over what it cannot read without a word: its files are read once more for what that was."""
-    asked = Selection(errors=selection.errors, max_decompressed=selection.max_decompressed)
+    limits = {"max_decompressed": selection.max_decompressed, "max_headers": selection.max_headers}
+    asked = Selection(errors=selection.errors, options=selection.options, **limits)  # type: ignore[arg-type]
     for file in part.files:
         format = registry.formats()[str(file.format)]
         if format.scan is not None and format.decode is not None:
-            want = Want(asked.needed(format.tables[0]), file, asked.max_decompressed, None, selection.options)
+            want = _want(asked.needed(format.tables[0]), file, asked, None)
             with contextlib.suppress(_Stop):
                 for frames in _sound_frames(Part((file,)), format, asked, note):
                     sum(batch.num_rows for batch in _decode(format, frames, want, asked, note))
@@ -342,7 +347,7 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
-    want = Want(table.subset(("offset",)), part.file, selection.max_decompressed, part.context, selection.options)
+    want = _want(table.subset(("offset",)), part.file, selection, part.context)
     for frames in _sound_frames(part, format, selection, note):
         counts = None
         with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says

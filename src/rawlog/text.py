@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import re
 from typing import Any
@@ -86,3 +87,20 @@ def size_text(size: int) -> str:
         if amount < 999.5 or unit == "PB":
             return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
     raise AssertionError
+
+
+def java_text(raw: bytes) -> str:
+    """Bytes as a Java client shows them: what is not UTF-8 becomes U+FFFD, as many as Java's own decoder makes."""
+    return raw.decode("utf-8", "rawlog.java")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    data, start, end = error.object, error.start, error.end
+    if data[start] == 0xED and start + 1 < len(data) and 0xA0 <= data[start + 1] <= 0xBF:
+        # An encoded surrogate is one malformed character to Java, and one for each byte to Python.
+        end = start + 2 + (start + 2 < len(data) and 0x80 <= data[start + 2] <= 0xBF)
+    return "\ufffd", end
+
+
+codecs.register_error("rawlog.java", _replaced)

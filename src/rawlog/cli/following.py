@@ -65,7 +65,10 @@ def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
     if count == 0:
         return
     if not is_framed(rows.table):
-        yield from _kept(rows.batches(), count)
+        last = _Last(count)
+        for batch in rows.batches():
+            last.add(batch)
+        yield from last.batches()
         return
     found: deque[pa.RecordBatch] = deque()
     failure: DataError | None = None
@@ -77,16 +80,14 @@ def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
                 f"{part.file.path}: byte {scanned.reached:,}: the last {scanned.left:,} bytes are an unfinished frame"
             )
         for piece in reversed(scanned.pieces):
-            batches: list[pa.RecordBatch] = []
+            kept = _Last(count)
             try:
-                batches.extend(read(piece, rows.table, selection, rows.note))
+                for batch in read(piece, rows.table, selection, rows.note):
+                    kept.add(batch)
             except DataError as error:
                 failure = failure or error
-            for batch in reversed(batches):
-                found.appendleft(batch.slice(max(0, batch.num_rows - count)))
-                count -= found[0].num_rows
-                if count == 0:
-                    break
+            found.extendleft(reversed(kept.batches()))
+            count -= min(count, kept.rows)
             if count == 0 or failure:
                 break
         if count == 0 or failure:
@@ -96,19 +97,22 @@ def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
         raise failure
 
 
-def _kept(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    kept: deque[pa.RecordBatch] = deque()
-    held = 0
-    for batch in batches:
-        kept.append(batch)
-        held += batch.num_rows
-        while held - kept[0].num_rows >= count:
-            held -= kept.popleft().num_rows
-    for batch in kept:
-        drop = max(0, held - count)
-        held -= min(drop, batch.num_rows)
-        if drop < batch.num_rows:
-            yield batch.slice(drop)
+class _Last:
+    """The last `count` rows of those that are added."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.rows = count, 0
+        self._kept: deque[pa.RecordBatch] = deque()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._kept.append(batch)
+        self.rows += batch.num_rows
+        while self.rows - self._kept[0].num_rows >= self.count:
+            self.rows -= self._kept.popleft().num_rows
+
+    def batches(self) -> list[pa.RecordBatch]:
+        drop = max(0, self.rows - self.count)
+        return [batch.slice(drop if index == 0 else 0) for index, batch in enumerate(self._kept)]
 
 
 @dataclass(slots=True)

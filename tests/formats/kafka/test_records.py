@@ -169,7 +169,7 @@ GOOD = reference.encode_record(0, 0, b"k", b"v", [("h", b"1")])
     ("data", "message"),
     [
         (batch(GOOD, record_count=2), "record count 2, but only|1 records, 2 declared"),
-        (batch(GOOD, GOOD, record_count=1), "bytes behind the last record"),
+        (batch(GOOD, GOOD, record_count=1), "bytes after the last record"),
         (batch(GOOD, record_count=-1), "record count -1"),
         (batch(GOOD, record_count=0x7FFFFFFF), "record count 2,147,483,647, but only"),
         (batch(GOOD[:-1]), "record 0 of 1"),

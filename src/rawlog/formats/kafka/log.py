@@ -30,9 +30,9 @@ from rawlog.formats.kafka.layouts import (
     SMALLEST_LENGTH,
     Attributes,
 )
-from rawlog.formats.kafka.legacy import decode_legacy, decode_plain, starts_plain, unwrap
+from rawlog.formats.kafka.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
 from rawlog.formats.kafka.producers import control_type
-from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
+from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns, decode_slices
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -206,29 +206,58 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
 
 
 def decode_run(frames: Frames, head: Heads, names: set[str], limit: int) -> Columns:
-    """The columns of frames that are all of magic 2, or all older. DataError names a frame by its position in `data`."""
+    """The columns of frames that are all of magic 2, or all older, in one piece. DataError names a frame by its position in `data`."""
     function = decode_columns if head["magic"][0] == MAGIC_V2 else decode_legacy
     return function(frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL)
+
+
+def decode_bounded(
+    frames: Frames, head: Heads, names: set[str], limit: int, max_headers: int
+) -> Iterator[tuple[Frames, Heads, Columns]]:
+    """The same in bounded pieces, however many records the frames hold: some frames and their columns, or one frame and a slice of it.
+
+    Before a DataError, the records of all frames in front of the one that has it.
+    """
+    rest, failure = [(0, len(frames))], None
+    while rest:
+        start, stop = rest.pop()
+        if start == stop:
+            continue
+        some, own = frames.slice(start, stop), head.slice(start, stop)
+        try:
+            for decoded in _slices(some, own, names, limit, max_headers):
+                yield some, own, decoded
+        except TooMuch as full:
+            rest += [(start + full.fits, stop), (start, start + full.fits)]
+        except DataError as error:
+            bad = int(np.searchsorted(some.starts, error.position or 0, side="right")) - 1
+            failure, rest = error, [(start, start + bad)]
+    if failure is not None:
+        raise failure
+
+
+def _slices(frames: Frames, head: Heads, names: set[str], limit: int, max_headers: int) -> Iterator[Columns]:
+    if head["magic"][0] == MAGIC_V2:
+        return decode_slices(
+            frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL, max_headers=max_headers
+        )
+    return decode_legacy_slices(frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL)
 
 
 def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch]:
     """The records of sound batches; before an error, those of the batches in front of the one that has it."""
     names = set(want.table.names)
     try:
-        decoded = decode_run(frames, head, _record_columns(names), want.limit)
-    except TooMuch as full:
-        yield from _records(frames.slice(0, full.fits), head.slice(0, full.fits), want)
-        yield from _records(frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), want)
-        return
+        for some, own, decoded in decode_bounded(frames, head, _record_columns(names), want.limit, want.max_headers):
+            if decoded.count:
+                made = columns.batch(
+                    want.table, _with_batch_columns(some, own, want, names, decoded), decoded.count
+                )
+                yield columns.marked(made, "headers") if decoded.replaced.size else made
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
-        if bad > 0:
-            yield from _records(frames.slice(0, bad), head.slice(0, bad), want)
         error.position = int(frames.positions[bad])
         raise
-    if decoded.count:
-        made = _with_batch_columns(frames, head, want, names, decoded)
-        yield columns.batch(want.table, made, decoded.count)
 
 
 def _record_columns(names: set[str]) -> set[str]:

@@ -253,7 +253,7 @@ class Convert(Job[Written, Converted]):
             mask = chosen.mask(batch, table)
             return mask & ~_named(batch, drop) if drop else mask
 
-        return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed)
+        return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed, chosen.max_headers)
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
