@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -114,6 +114,12 @@ def marked(made: pa.RecordBatch, column: str) -> pa.RecordBatch:
 def is_marked(made: pa.RecordBatch | pa.Table, column: str) -> bool:
     """Whether some values of a column may have been replaced when they were read."""
     return bool(made.schema.metadata and made.schema.metadata.get(REPLACED) == column.encode())
+
+
+def keeping_marks(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
+    """The schema of a table of these batches, marked if one of them is."""
+    found = [batch.schema.metadata[REPLACED] for batch in batches if REPLACED in (batch.schema.metadata or {})]
+    return schema.with_metadata({**(schema.metadata or {}), REPLACED: found[0]}) if found else schema
 
 
 REPLACED = b"rawlog.replaced"

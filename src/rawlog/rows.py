@@ -297,7 +297,10 @@ class Rows:
         """All rows in memory."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
+        from rawlog.columns import keeping_marks
+
+        batches = list(self.batches())
+        return pa.Table.from_batches(batches, schema=keeping_marks(self.schema, batches))
 
     def reader(self) -> pa.RecordBatchReader:
         """The rows as an Arrow stream."""
