@@ -106,6 +106,14 @@ def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
 
 
+def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:
+    """The columns as Python's values; times are microseconds, since Python's calendar ends with the year 9999."""
+    return {
+        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
+        for field, column in zip(made.schema, made.columns, strict=True)
+    }
+
+
 def marked(made: pa.RecordBatch, column: str) -> pa.RecordBatch:
     """A batch in which some values of a column are not what the file holds, because the column's type cannot say it: see `is_marked`."""
     return made.replace_schema_metadata({**(made.schema.metadata or {}), REPLACED: column.encode()})

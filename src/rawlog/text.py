@@ -6,6 +6,7 @@ import base64
 import codecs
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 #: Characters that steer a terminal or the direction of text, all but those JSON escapes anyway. `kernels.json.is_hidden` is its twin.
@@ -104,3 +105,16 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("rawlog.java", _replaced)
+
+
+def plain_time(microseconds: int) -> str:
+    """ISO 8601 in UTC with three or six fraction digits; a year outside 0001 to 9999 with its sign and six digits."""
+    era_us = 146_097 * 86_400 * 10**6  # 400 years, after which the calendar repeats
+    era, rest = divmod(microseconds, era_us)
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=rest)
+    year = moment.year + 400 * era
+    years = f"{year:04}" if 1 <= year <= 9999 else f"{'+' if year >= 0 else '-'}{abs(year):06}"
+    fraction = f"{moment.microsecond:06}"
+    if fraction.endswith("000"):
+        fraction = fraction[:3]
+    return f"{years}-{moment:%m-%dT%H:%M:%S}.{fraction}Z"

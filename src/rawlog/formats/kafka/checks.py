@@ -19,7 +19,10 @@ from rawlog.formats.kafka.log import decode_bounded, only, pieces
 from rawlog.formats.kafka.reader import Columns
 from rawlog.frames import Frames
 from rawlog.status import Status
+from rawlog.text import plain_time
 
+FIRST_DAY, LAST_DAY = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The times, in microseconds, of the years 1 to 9999."""
 KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
 
@@ -47,6 +50,7 @@ class Decoded:
         self.faults: list[tuple[int, DataError]] = []
         self.offsets: list[Mark] = []
         self.times: list[Mark] = []
+        self.far_times: list[Mark] = []
         self.header_keys: list[Mark] = []
         self._open: tuple[Frames, Heads, int, int] | None = None
 
@@ -62,6 +66,11 @@ class Decoded:
         row, offset = columns.batch_index, columns.arrays["offset"].to_numpy()
         self._look_at_offsets(frames, head, row, offset, None if before is None else before[2])
         micros = columns.arrays["timestamp"].fill_null(NONE * 1000).cast("int64").to_numpy()
+        far = (micros > LAST_DAY) | (micros < FIRST_DAY)
+        for index in np.unique(row[far]).tolist() if far.any() else ():
+            found = int(micros[far & (row == index)][0])
+            mark = _mark(frames, index, f"a record of the time {plain_time(found)}", found=found // 1000)
+            _add_once(self.far_times, mark)
         if len(frames) == 1:
             top = int(micros.max()) // 1000
             self._open = (frames, head, int(offset[-1]), top if before is None else max(top, before[3]))
@@ -251,6 +260,15 @@ def max_timestamp(seen: Inspection) -> Iterator[Mark]:
     yield from seen.share(_decoded).times
 
 
+@rule("kafka.log.far-timestamp", Severity.INFO)
+def far_timestamp(seen: Inspection) -> Iterator[Mark]:
+    """The time of a record lies outside of the years 1 to 9999: a producer or a clock was wrong. Brokers take such records.
+
+    Many tools cannot show the time. Retention by time does not delete a segment whose largest time is in the future.
+    """
+    yield from seen.share(_decoded).far_times
+
+
 @rule("kafka.log.header-key", Severity.INFO)
 def header_key(seen: Inspection) -> Iterator[Mark]:
     """The name of a record's header is not UTF-8. Brokers take it, and Java's consumers show U+FFFD for the bytes that are not text.
@@ -319,4 +337,4 @@ def _mark(
 
 def rules() -> Sequence[Rule[Inspection]]:
     """The rules of this module, as its format names them."""
-    return (magic, crc, codec, records, offsets, order, base, max_timestamp, header_key, limit, attributes, mixed_magic)
+    return (magic, crc, codec, records, offsets, order, base, max_timestamp, far_timestamp, header_key, limit, attributes, mixed_magic)
