@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -60,8 +60,11 @@ def is_framed(table: Table) -> bool:
     return bool(registry.formats_with(table))
 
 
-def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
-    """The last `count` rows of a table, in order. Damage that is met raises DataError behind them."""
+def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> Iterator[pa.RecordBatch]:
+    """The last `count` rows of a table, in order. Damage that is met raises DataError after them.
+
+    `ends` says for some files where to stop, though they may have grown since: a Follower shows what comes after.
+    """
     if count == 0:
         return
     if not is_framed(rows.table):
@@ -73,6 +76,10 @@ def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
     found: deque[pa.RecordBatch] = deque()
     failure: DataError | None = None
     for part, selection in reversed(list(rows.part_selections())):
+        if (end := (ends or {}).get(part.file.path)) is not None:
+            if end <= (part.start or 0):
+                continue
+            part = replace(part, stop=end if part.stop is None else min(part.stop, end))
         scanned = scan(part, selection)
         failure = failure or scanned.error
         if scanned.left and rows.note is not None:
@@ -136,22 +143,25 @@ class Follower:
         self.paths, self.format, self.table = list(paths), format, table
         self.selection = selection.replace(last=None, limit=None)
         self.note = note
+        self.ends: dict[str, int] = {}
         self._states: dict[str, _State] = {}
         self._refused: set[str] = set()
 
     def skip(self, tree: Tree) -> None:
-        """Take everything that is in `tree` now as read."""
+        """Take everything that is in `tree` now as read: each of its files up to the byte that `ends` says."""
         parts = plan(tree, self.table, self.selection.replace(from_offset=None, since=None))
         newest = {part.file.place.group: part.file.path for part in parts if part.file.place.group is not None}
         for part in parts:
             file = part.file
             state = self._states[file.path] = self._seen(file)
             if file.place.group is not None and newest[file.place.group] != file.path:
-                state.position = file.size  # an older segment: it will not grow
+                self.ends[file.path] = state.position = file.size  # an older segment: it will not grow
                 continue
             with contextlib.suppress(AccessError):
-                scanned = scan(part, self.selection.replace(errors="stop"))
+                scanned = scan(part, self.selection)
                 state.position, state.first = scanned.reached, scanned.first
+                if scanned.error is None:
+                    self.ends[file.path] = scanned.reached or 0
 
     def poll(self) -> Iterator[pa.RecordBatch]:
         """The rows added since the last call. Raises DataError at damage, unless the selection says otherwise."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rawlog import columns
 from rawlog.errors import CorruptError, DataError
-from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.format import MAX_DECOMPRESSED, NO_TIME, File, Spans, Want
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.batch import scan_batches
 from rawlog.formats.kafka.kernels.search import find_batch
@@ -371,15 +371,20 @@ def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Arra
 
 def _unwrapped_counts(frames: Frames, head: Heads, want: Want) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First offset and number of records of every batch: a compressed entry of magic 0 or 1 has to be opened for them."""
-    base, count = head["base_offset"].copy(), head["record_count"].copy()
     if not {"base_offset", "record_count"} & set(want.table.names):
-        return base, count
+        return head["base_offset"].copy(), head["record_count"].copy()
+    return unwrapped_counts(frames, head, want.limit)
+
+
+def unwrapped_counts(
+    frames: Frames, head: Heads, limit: int = MAX_DECOMPRESSED
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First offset and number of records of every batch; -1 for a wrapper that cannot be opened."""
+    base, count = head["base_offset"].copy(), head["record_count"].copy()
     for index in np.flatnonzero((count < 0) & (head["magic"] != MAGIC_V2) & head.sound).tolist():
         one = frames.slice(index, index + 1)
         try:
-            inside = unwrap(
-                one.data, one.starts, one.stops, head.slice(index, index + 1), limit=want.limit, total=TOTAL
-            )
+            inside = unwrap(one.data, one.starts, one.stops, head.slice(index, index + 1), limit=limit, total=TOTAL)
         except DataError:
             continue
         count[index] = inside.counts[0]
