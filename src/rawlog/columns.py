@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from rawlog.frames import Bytes
 from rawlog.tables import Table, arrow_type
-from rawlog.text import valid_text
+from rawlog.text import to_json, valid_text
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -114,20 +115,21 @@ def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:
     }
 
 
-def marked(made: pa.RecordBatch, column: str) -> pa.RecordBatch:
-    """A batch in which some values of a column are not what the file holds, because the column's type cannot say it: see `is_marked`."""
-    return made.replace_schema_metadata({**(made.schema.metadata or {}), REPLACED: column.encode()})
+def marked(made: pa.RecordBatch, texts: Iterable[str]) -> pa.RecordBatch:
+    """A batch in which these header keys are not what the file holds: its bytes are not UTF-8, which the column cannot say."""
+    return made.replace_schema_metadata({**(made.schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()})
 
 
-def is_marked(made: pa.RecordBatch | pa.Table, column: str) -> bool:
-    """Whether some values of a column may have been replaced when they were read."""
-    return bool(made.schema.metadata and made.schema.metadata.get(REPLACED) == column.encode())
+def replaced_texts(schema: pa.Schema) -> list[str]:
+    """The header keys that were replaced when rows of this schema were read: see `marked`."""
+    found = (schema.metadata or {}).get(REPLACED)
+    return [] if found is None else json.loads(found)
 
 
 def keeping_marks(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
     """The schema of a table of these batches, marked if one of them is."""
-    found = [batch.schema.metadata[REPLACED] for batch in batches if REPLACED in (batch.schema.metadata or {})]
-    return schema.with_metadata({**(schema.metadata or {}), REPLACED: found[0]}) if found else schema
+    texts = {text for batch in batches for text in replaced_texts(batch.schema)}
+    return schema.with_metadata({**(schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()}) if texts else schema
 
 
 REPLACED = b"rawlog.replaced"

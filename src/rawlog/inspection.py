@@ -357,6 +357,8 @@ class _Total:
                     self.low = _least(self.low, int(known.min()))
                 else:
                     self.high = _most(self.high, int(known.max()))
+        if RECORDS.name not in {table.name for table in format.tables}:
+            return
         if spans.records is None or self.records is None:
             self.records = None
             return

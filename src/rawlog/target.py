@@ -88,12 +88,13 @@ class Passage:
 
         Without `restore` they are written as they are, as rows of any table.
         """
-        from rawlog.columns import is_marked
+        from rawlog.columns import replaced_texts
 
         for batch in batches:
             if not batch.num_rows:
                 continue
-            self._look(batch, {"headers": replaced_keys(batch)} if is_marked(batch, "headers") else {})
+            if texts := replaced_texts(batch.schema):
+                self._look(batch, {"headers": _with_keys(batch, texts)})
             if restore:
                 batch = restored(batch)
             self._look(batch, {} if self.judge is None else self.judge(batch))
@@ -121,16 +122,17 @@ class Passage:
         return f"{topic}-{partition} offset {offset}"
 
 
-def replaced_keys(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """The rows that have a header key with U+FFFD: in a marked batch, one that stands for bytes which are not UTF-8."""
+def _with_keys(batch: pa.RecordBatch, texts: list[str]) -> NDArray[np.bool_]:
+    """The rows that have one of these header keys."""
     import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     mask = np.zeros(batch.num_rows, np.bool_)
     if "headers" in batch.schema.names:
         headers = batch.column("headers")
-        odd = pc.match_substring(headers.flatten().field("key"), "\ufffd").to_numpy(zero_copy_only=False)
-        mask[pc.list_parent_indices(headers).to_numpy()[odd.astype(np.bool_)]] = True
+        odd = pc.is_in(headers.flatten().field("key"), pa.array(texts, pa.string())).to_numpy(zero_copy_only=False)
+        mask[pc.list_parent_indices(headers).to_numpy()[odd]] = True
     return mask
 
 
@@ -213,7 +215,7 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch with exactly the columns of `records`, those that it lacks null. EncodeError for one of another kind."""
     import pyarrow as pa
 
-    from rawlog.columns import is_marked, marked
+    from rawlog.columns import marked, replaced_texts
 
     arrays = []
     for field in RECORDS.schema:
@@ -225,4 +227,5 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
         except pa.ArrowException as error:
             raise EncodeError(f"column {field.name}: {str(error).splitlines()[0]}") from None
     made = pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
-    return marked(made, "headers") if is_marked(batch, "headers") else made
+    texts = replaced_texts(batch.schema)
+    return marked(made, texts) if texts else made

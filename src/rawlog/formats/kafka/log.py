@@ -253,11 +253,17 @@ def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch
                 made = columns.batch(
                     want.table, _with_batch_columns(some, own, want, names, decoded), decoded.count
                 )
-                yield columns.marked(made, "headers") if decoded.replaced.size else made
+                yield columns.marked(made, _replaced(decoded)) if decoded.replaced.size else made
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
         error.position = int(frames.positions[bad])
         raise
+
+
+def _replaced(decoded: Columns) -> set[str]:
+    """The header keys of the records that have one which is not UTF-8, as they read."""
+    rows = decoded.arrays["headers"].take(pa.array(decoded.replaced))
+    return {pair["key"] for row in rows.to_pylist() for pair in row if "\ufffd" in pair["key"]}
 
 
 def _record_columns(names: set[str]) -> set[str]:
