@@ -129,7 +129,11 @@ def replaced_texts(schema: pa.Schema) -> list[str]:
 def keeping_marks(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
     """The schema of a table of these batches, marked if one of them is."""
     texts = {text for batch in batches for text in replaced_texts(batch.schema)}
-    return schema.with_metadata({**(schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()}) if texts else schema
+    return (
+        schema.with_metadata({**(schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()})
+        if texts
+        else schema
+    )
 
 
 REPLACED = b"rawlog.replaced"

@@ -107,6 +107,10 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("rawlog.java", _replaced)
 
 
+FIRST_DAY, LAST_DAY = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The times, in microseconds, of the years 1 to 9999, which are those of Python's calendar."""
+
+
 def plain_time(microseconds: int) -> str:
     """ISO 8601 in UTC with three or six fraction digits; a year outside 0001 to 9999 with its sign and six digits."""
     era_us = 146_097 * 86_400 * 10**6  # 400 years, after which the calendar repeats

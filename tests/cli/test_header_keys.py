@@ -66,7 +66,9 @@ def test_verbs_that_copy_batches_keep_the_bytes(run: Callable[..., Ran], log: Pa
     assert made.read_bytes() == log.read_bytes()
 
 
-def test_records_that_stay_keep_the_bytes_when_others_are_erased(run: Callable[..., Ran], log: Path, tmp_path: Path) -> None:
+def test_records_that_stay_keep_the_bytes_when_others_are_erased(
+    run: Callable[..., Ran], log: Path, tmp_path: Path
+) -> None:
     ran = run("erase", log.parent, tmp_path / "made", "--key", "key 2", "--engine", "local")
     assert ran.code == 0, ran
     rows = rawlog.read(tmp_path / "made")
@@ -82,17 +84,22 @@ def test_records_that_stay_keep_the_bytes_when_others_are_erased(run: Callable[.
 
 
 @pytest.mark.parametrize("to", ["jsonl", "csv", "parquet", "kafka.log", "rocketmq"])
-def test_verbs_that_write_records_in_another_form_name_the_loss(run: Callable[..., Ran], log: Path, tmp_path: Path, to: str) -> None:
+def test_verbs_that_write_records_in_another_form_name_the_loss(
+    run: Callable[..., Ran], log: Path, tmp_path: Path, to: str
+) -> None:
     target = tmp_path / ("made" if "." not in to and to not in ("jsonl", "csv", "parquet") else f"made.{to}")
     ran = run("convert", log, target, "--to", to, "--engine", "local", "--limit", "16")
     assert ran.code == 1
     assert "headers (2 of 16 rows, first odd-0 offset 7)" in ran.err
     assert not target.exists()
     ran = run("convert", log, target, "--to", to, "--engine", "local", "--limit", "16", "--dry-run")
-    assert ran.code == 1 and "headers" in ran.text
+    assert ran.code == 1
+    assert "headers" in ran.text
     ran = run("convert", log, target, "--to", to, "--engine", "local", "--limit", "7")
     assert "header" not in ran.err, ran  # the rows without such a key lose nothing
-    accepted = run("convert", log, f"{target}2", "--to", to, "--engine", "local", "--accept-loss", "headers,offset,timestamp")
+    accepted = run(
+        "convert", log, f"{target}2", "--to", to, "--engine", "local", "--accept-loss", "headers,offset,timestamp"
+    )
     assert accepted.code == 0, accepted
 
 

@@ -19,10 +19,8 @@ from rawlog.formats.kafka.log import decode_bounded, only, pieces
 from rawlog.formats.kafka.reader import Columns
 from rawlog.frames import Frames
 from rawlog.status import Status
-from rawlog.text import plain_time
+from rawlog.text import FIRST_DAY, LAST_DAY, plain_time
 
-FIRST_DAY, LAST_DAY = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The times, in microseconds, of the years 1 to 9999."""
 KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
 
@@ -92,9 +90,7 @@ class Decoded:
             mark = _mark(frames, index, f"record offset {bad}", offset=bad, expected=span, found=bad)
             _add_once(self.offsets, mark)
 
-    def _look_at_times(
-        self, frames: Frames, head: Heads, counts: NDArray[np.int64], micros: NDArray[np.int64]
-    ) -> None:
+    def _look_at_times(self, frames: Frames, head: Heads, counts: NDArray[np.int64], micros: NDArray[np.int64]) -> None:
         has_records = np.flatnonzero(counts)
         first = np.concatenate(([0], np.cumsum(counts)[:-1]))[has_records]
         largest = np.maximum.reduceat(micros, first) // 1000
@@ -337,4 +333,18 @@ def _mark(
 
 def rules() -> Sequence[Rule[Inspection]]:
     """The rules of this module, as its format names them."""
-    return (magic, crc, codec, records, offsets, order, base, max_timestamp, far_timestamp, header_key, limit, attributes, mixed_magic)
+    return (
+        magic,
+        crc,
+        codec,
+        records,
+        offsets,
+        order,
+        base,
+        max_timestamp,
+        far_timestamp,
+        header_key,
+        limit,
+        attributes,
+        mixed_magic,
+    )

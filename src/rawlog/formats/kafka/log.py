@@ -239,7 +239,14 @@ def decode_bounded(
 def _slices(frames: Frames, head: Heads, names: set[str], limit: int, max_headers: int) -> Iterator[Columns]:
     if head["magic"][0] == MAGIC_V2:
         return decode_slices(
-            frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL, max_headers=max_headers
+            frames.data,
+            frames.starts,
+            frames.stops,
+            names,
+            head=head,
+            limit=limit,
+            total=TOTAL,
+            max_headers=max_headers,
         )
     return decode_legacy_slices(frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL)
 
@@ -250,9 +257,7 @@ def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch
     try:
         for some, own, decoded in decode_bounded(frames, head, _record_columns(names), want.limit, want.max_headers):
             if decoded.count:
-                made = columns.batch(
-                    want.table, _with_batch_columns(some, own, want, names, decoded), decoded.count
-                )
+                made = columns.batch(want.table, _with_batch_columns(some, own, want, names, decoded), decoded.count)
                 yield columns.marked(made, _replaced(decoded)) if decoded.replaced.size else made
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1

@@ -145,7 +145,9 @@ def whole(slices: Iterator[Columns]) -> Columns:
         rows += one.count
         headers += len(one.arrays["headers"].values) if "headers" in one.arrays else 0
         if len(found) > 1 and (rows > WHOLE_ROWS or headers > WHOLE_HEADERS):
-            what = f"more than {WHOLE_ROWS:,} records or {WHOLE_HEADERS:,} headers in one batch, which cannot be rewritten"
+            what = (
+                f"more than {WHOLE_ROWS:,} records or {WHOLE_HEADERS:,} headers in one batch, which cannot be rewritten"
+            )
             raise LimitError(what, layout=BATCH.name, field="record_count")
     if len(found) == 1:
         return found[0]
@@ -169,10 +171,12 @@ def decode_slices(
 
     All batches come in one piece, but a lone batch of more than SLICE_ROWS, SLICE_BYTES or SLICE_HEADERS comes in slices. `head` is what
     is known of the batches already, their checksums checked; without it they are checked here. `limit` bounds what one batch may
-    decompress to, `total`, if given, what several may (and SLICE_ROWS and SLICE_HEADERS what they may hold: TooMuch says how many batches
-    fit, before anything is given), `max_headers` the headers of one record. Raises CorruptError for the first batch that is damaged, with its position in `data`, before any of its records
-    is given: wrong checksum, record, count, codec stream, or timestamps that microseconds cannot hold. LimitError for one that is
-    larger than the limits, UnsupportedError for magic 0 and 1.
+    decompress to, and `max_headers` the headers of one record. `total`, if given, bounds what several batches may decompress to, and
+    SLICE_ROWS and SLICE_HEADERS what they may hold: TooMuch says how many of them fit, before anything is given.
+
+    Raises CorruptError for the first batch that is damaged, with its position in `data`, before any of its records is given: wrong
+    checksum, record, count, codec stream, or timestamps that microseconds cannot hold. LimitError for one that is larger than the
+    limits, UnsupportedError for magic 0 and 1.
     """
     assert columns <= COLUMNS, columns - COLUMNS
     data = byte_view(data)
@@ -524,7 +528,9 @@ def _record_error(
     short = status == Status.BAD_COUNT and int(payloads.stops[index]) - position < SMALLEST_RECORD
     words = _WORDS.get(Status.BAD_LENGTH if short else status, "an impossible header count")
     return _fault(
-        f"record {number} of {declared}, byte {position - begin} of the records: {words}", int(positions[index]), "records"
+        f"record {number} of {declared}, byte {position - begin} of the records: {words}",
+        int(positions[index]),
+        "records",
     )
 
 

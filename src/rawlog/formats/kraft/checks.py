@@ -18,7 +18,6 @@ from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION
 from rawlog.formats.kraft.paths import is_bootstrap, snapshot_id
 from rawlog.formats.kraft.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
-from rawlog.frames import Frames
 
 #: The records that say what is there.
 LIVE = tuple(
@@ -54,6 +53,7 @@ class Records:
 
 
 def records_of(seen: Inspection) -> Records:
+    """The records of a window, for `Inspection.share`."""
     return Records(seen)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from rawlog.explain import Node, layout_nodes, leaf
