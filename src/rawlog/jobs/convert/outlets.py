@@ -155,7 +155,7 @@ class FileOutlet(Outlet):
     ) -> None:
         super().__init__(path, table, overwrite)
         self.kind = kind
-        self.accepted = tuple(name for name in accepted if table.column(name))
+        self.accepted = tuple(table.column(name).name for name in accepted)
         known = ("codec",) if kind == "parquet" else ("codec", "bytes")
         for name in options:
             if name not in known:
