@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rawlog import registry
 from rawlog.errors import OptionError, unknown
 from rawlog.findings import Findings
+from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS
 from rawlog.inspection import Chosen, inspect_replicas, verify_tree
 from rawlog.names import check_names
 from rawlog.output import refuse_nested
@@ -76,7 +77,8 @@ def open(paths: Paths, *, format: str | None = None) -> Log:
 def read(paths: Paths, *, table: str = "records", format: str | None = None, **selection: Any) -> pa.Table:
     """Read a table into memory. `rawlog.open(paths).table(name)` streams instead.
 
-    Keywords: topic, partition, from_offset, to_offset, last, since, until, key, id, where, columns, limit, isolation, errors.
+    Keywords: topic, partition, from_offset, to_offset, last, since, until, key, id, where, columns, limit, isolation, errors,
+    max_decompressed, max_headers.
     Raises DataError at damage unless errors is "stop" or "skip".
     """
     return open(paths, format=format).table(table, **selection).to_arrow()
@@ -89,9 +91,14 @@ def verify(
     skip: Iterable[str] = (),
     format: str | None = None,
     against: Paths | None = None,
+    max_decompressed: int = MAX_DECOMPRESSED,
+    max_headers: int = MAX_HEADERS,
 ) -> Findings:
-    """Check everything at `paths`; damage is a finding, never an exception. `against` is a place with replicas to compare with."""
-    chosen = Chosen(tuple(only), tuple(skip)).check()
+    """Check everything at `paths`; damage is a finding, never an exception. `against` is a place with replicas to compare with.
+
+    `max_decompressed` and `max_headers` are limits as for `rawlog.read`.
+    """
+    chosen = Chosen(tuple(only), tuple(skip), max_decompressed, max_headers).check()
     tree = open_tree(paths, format=format)
     result = verify_tree(tree, chosen)
     if against is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from rawlog.frames import Bytes
 from rawlog.tables import Table, arrow_type
-from rawlog.text import valid_text
+from rawlog.text import to_json, valid_text
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -104,3 +105,35 @@ def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.Recor
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:
+    """The columns as Python's values; times are microseconds, since Python's calendar ends with the year 9999."""
+    return {
+        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
+        for field, column in zip(made.schema, made.columns, strict=True)
+    }
+
+
+def marked(made: pa.RecordBatch, texts: Iterable[str]) -> pa.RecordBatch:
+    """A batch in which these header keys are not what the file holds: its bytes are not UTF-8, which the column cannot say."""
+    return made.replace_schema_metadata({**(made.schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()})
+
+
+def replaced_texts(schema: pa.Schema) -> list[str]:
+    """The header keys that were replaced when rows of this schema were read: see `marked`."""
+    found = (schema.metadata or {}).get(REPLACED)
+    return [] if found is None else json.loads(found)
+
+
+def keeping_marks(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
+    """The schema of a table of these batches, marked if one of them is."""
+    texts = {text for batch in batches for text in replaced_texts(batch.schema)}
+    return (
+        schema.with_metadata({**(schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()})
+        if texts
+        else schema
+    )
+
+
+REPLACED = b"rawlog.replaced"

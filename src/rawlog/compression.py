@@ -16,7 +16,7 @@ import lz4.block
 import zstandard
 from isal import isal_zlib
 
-from rawlog.errors import CorruptError, OptionError, UnsupportedError, unknown
+from rawlog.errors import CorruptError, LimitError, OptionError, UnsupportedError, unknown
 from rawlog.kernels import byte_view, xxh
 
 DEFAULT_LIMIT = 256 << 20
@@ -68,11 +68,39 @@ def compress(codec: str, data: Any, level: int | None = None, *, broken_lz4_head
     return _compress_zstd(view, level)
 
 
-def _too_large(codec: str, limit: int) -> CorruptError:
-    return CorruptError(
-        f"{codec} data decompresses to more than the limit of {limit:,} bytes; raise `limit` if it is genuine",
+def _too_large(codec: str, limit: int) -> LimitError:
+    return LimitError(
+        f"{codec} data decompresses to more than the limit of {limit:,} bytes; --max-decompressed raises it",
         expected=limit,
     )
+
+
+class _Pieces:
+    """Blocks of a stream put together, so that a large stream is never in memory twice."""
+
+    _SMALL = 8 << 20
+
+    def __init__(self) -> None:
+        self.whole = bytearray()
+        self.small: list[Bytes] = []
+        self.size = 0
+
+    def append(self, piece: Bytes) -> None:
+        self.small.append(piece)
+        self.size += len(piece)
+        if self.size > self._SMALL and len(self.small) > 1:
+            self._flush()
+
+    def joined(self) -> Bytes:
+        if not self.whole:
+            return self.small[0] if len(self.small) == 1 else b"".join(self.small)
+        self._flush()
+        return self.whole
+
+    def _flush(self) -> None:
+        for piece in self.small:
+            self.whole += piece
+        self.small, self.size = [], 0
 
 
 def _corrupt(codec: str, what: object) -> CorruptError:
@@ -91,13 +119,14 @@ _INFLATE_ERRORS: tuple[type[Exception], ...] = (_isal.error, ValueError, Overflo
 
 def _decompress_gzip(view: memoryview, limit: int) -> Bytes:
     """All members. (A member is one gzip file; several may be concatenated.)"""
-    pieces: list[bytes] = []
-    position, size = 0, 0
-    while position < len(view) or not pieces:
-        piece, position = _inflate("gzip", view, position, size, limit, 31, _MEMBER_PIECE if pieces else len(view))
+    pieces = _Pieces()
+    position, size, step = 0, 0, len(view)
+    while True:
+        piece, position = _inflate("gzip", view, position, size, limit, 31, step)
         pieces.append(piece)
-        size += len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        size, step = size + len(piece), _MEMBER_PIECE
+        if position >= len(view):
+            return pieces.joined()
 
 
 def _decompress_zlib(view: memoryview, limit: int) -> Bytes:
@@ -110,10 +139,10 @@ def _decompress_zlib(view: memoryview, limit: int) -> Bytes:
 
 def _inflate(
     codec: str, view: memoryview, position: int, size: int, limit: int, wbits: int, step: int
-) -> tuple[bytes, int]:
+) -> tuple[Bytes, int]:
     """One stream from `position` on, `size` bytes having come before. -> its bytes, the position behind it"""
     inflater: Any = isal_zlib.decompressobj(wbits)
-    pieces: list[bytes] = []
+    pieces = _Pieces()
     try:
         while not inflater.eof:
             fed: Any = view[position : position + step]
@@ -131,7 +160,7 @@ def _inflate(
                 raise _corrupt(codec, "it ends inside the stream")
     except _INFLATE_ERRORS as error:
         raise _corrupt(codec, error) from None
-    return (pieces[0] if len(pieces) == 1 else b"".join(pieces)), position - len(inflater.unused_data)
+    return pieces.joined(), position - len(inflater.unused_data)
 
 
 # snappy ----------------------------------------------------------------------------------------------------------
@@ -179,7 +208,7 @@ def _skip_xerial_header(view: memoryview, position: int) -> int:
 
 
 def _join_snappy(blocks: list[memoryview], limit: int) -> Bytes:
-    pieces: list[bytearray] = []
+    pieces = _Pieces()
     made = 0
     try:
         for block in blocks:
@@ -196,7 +225,7 @@ def _join_snappy(blocks: list[memoryview], limit: int) -> Bytes:
             pieces.append(piece)
     except (cramjam.DecompressionError, ValueError, OverflowError) as error:
         raise _corrupt("snappy", error) from None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return pieces.joined()
 
 
 def _compress_snappy(view: memoryview) -> Bytes:
@@ -263,7 +292,7 @@ def _decompress_lz4(view: memoryview, limit: int, broken: bool) -> Bytes:
         position, largest, flags = 7, LZ4_BLOCK, _LZ4_USUAL[4]
     else:
         position, largest, flags = _read_lz4_header(view, broken)
-    pieces: list[Bytes] = []
+    pieces = _Pieces()
     size = 0
     while True:
         if len(view) - position < 4:
@@ -292,7 +321,7 @@ def _decompress_lz4(view: memoryview, limit: int, broken: bool) -> Bytes:
     if flags & _LZ4_SUM and len(view) - position < 4:
         raise _corrupt("lz4", "it ends before the content checksum")
     # Kafka does not verify the content checksum, nor look at what is behind the frame.
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return pieces.joined()
 
 
 def _inflate_lz4(block: memoryview, largest: int) -> bytes:
@@ -331,7 +360,7 @@ _ZSTD_BLOCK = 128 << 10
 
 def _decompress_zstd(view: memoryview, limit: int) -> Bytes:
     """All frames. Each is walked block by block first, which gives its end and a bound on what it holds."""
-    pieces: list[bytes] = []
+    pieces = _Pieces()
     position, size = 0, 0
     while position < len(view) or position == 0:
         start, position, bound = _walk_zstd(view, position)
@@ -341,7 +370,7 @@ def _decompress_zstd(view: memoryview, limit: int) -> Bytes:
         piece = _inflate_zstd(view[start:position], room, bound, limit)
         size += len(piece)
         pieces.append(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return pieces.joined()
 
 
 def _inflate_zstd(frame: memoryview, room: int, bound: int, limit: int) -> bytes:

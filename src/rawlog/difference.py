@@ -378,7 +378,7 @@ def shown_values(batch: pa.RecordBatch, row: int, columns: tuple[str, ...]) -> d
 def _value(scalar: pa.Scalar) -> Any:
     import pyarrow as pa
 
-    from rawlog.render import plain_time
+    from rawlog.text import plain_time
 
     if pa.types.is_timestamp(scalar.type):
         return None if scalar.value is None else plain_time(scalar.value)

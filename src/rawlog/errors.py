@@ -73,6 +73,10 @@ class CorruptError(DataError):
     """The bytes contradict their format."""
 
 
+class LimitError(CorruptError):
+    """More than the limits of reading allow: memory is bounded whatever a file says. The message names the option that raises the limit."""
+
+
 class UnsupportedError(DataError):
     """A version or variant that is known to exist, or may, and cannot be read."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from rawlog.layout import Layout
+from rawlog.text import plain_time
 
 if TYPE_CHECKING:
     from rawlog.frames import Bytes
@@ -95,8 +95,4 @@ def _type_name(type: str) -> str:
 
 def milliseconds(value: int) -> str:
     """A time in milliseconds as a person reads it."""
-    try:
-        text = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=value)).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return "outside the years a calendar shows"
-    return text.replace("+00:00", "Z")
+    return plain_time(value * 1000)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from rawlog.storage import Source
 
 T = TypeVar("T")
+MAX_DECOMPRESSED, MAX_HEADERS = 1 << 28, 1 << 20
+"""Limits of reading, unless the caller says otherwise: the bytes that one compressed part may grow to, the headers of one record."""
 #: Which rows of a batch would read back otherwise than they are, by column.
 Judge = Callable[["pa.RecordBatch"], "Mapping[str, NDArray[np.bool_]]"]
 
@@ -97,14 +99,16 @@ class Origin:
 class Want:
     """What a decoder is asked for: a table cut to the wanted columns, of which file, within which bounds.
 
-    `limit` is the largest size a compressed part may grow to; `context` is what `Format.context` made of the group.
+    `limit` is the largest size a compressed part may grow to, `max_headers` the most headers of one record; `context` is what
+    `Format.context` made of the group.
     """
 
     table: Table
     file: File
-    limit: int = 1 << 28
+    limit: int = MAX_DECOMPRESSED
     context: Any = None
     options: Mapping[str, str] = field(default_factory=dict)
+    max_headers: int = MAX_HEADERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,8 @@ class Keep:
     test: Callable[[pa.RecordBatch], NDArray[np.bool_]]
     start: int | None = None
     stop: int | None = None
-    limit: int = 1 << 28
+    limit: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +412,8 @@ class Inspection:
     format: Format
     frames: Frames
     memory: dict[str, Any] = field(default_factory=dict)
-    limit: int = 1 << 28
+    limit: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
     _shared: dict[object, Any] = field(default_factory=dict)
 
     def share(self, make: Callable[[Inspection], T]) -> T:

@@ -15,10 +15,10 @@ import numpy as np
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, RawlogError, unknown
 from rawlog.findings import Finding, Findings, Mark, Rule, Severity, rule
-from rawlog.format import NO_TIME, File, Format, Inspection, Replicas, Spans
+from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Format, Inspection, Replicas, Spans, Want
 from rawlog.frames import Frames
 from rawlog.status import Status
-from rawlog.tables import FILES
+from rawlog.tables import FILES, RECORDS
 from rawlog.text import valid_text
 from rawlog.tree import Tree
 from rawlog.walk import describe, walk
@@ -39,10 +39,12 @@ def inspect_file(file: File, chosen: Chosen | None = None, seen: Callable[[Frame
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which rules to run: all, only some, or all but some, by code or by a code's first words."""
+    """Which rules to run: all, only some, or all but some, by code or by a code's first words; and the limits of reading."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    max_decompressed: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
 
     def takes(self, code: str) -> bool:
         def named(names: Iterable[str]) -> bool:
@@ -76,7 +78,9 @@ def _inspect(file: File, chosen: Chosen, seen: Callable[[Frames], None] | None) 
             yield None, len(frames)
             shared: dict[object, Any] = {}
             for one in rules:
-                view = Inspection(file, format, frames, memories[one.code], _shared=shared)
+                view = Inspection(
+                    file, format, frames, memories[one.code], chosen.max_decompressed, chosen.max_headers, shared
+                )
                 for finding in one.run(view, path=file.path, format=format.name):
                     yield finding, 0
             if seen is not None:
@@ -334,15 +338,16 @@ class _Total:
         if not len(frames) or format.spans is None:
             return
         try:
-            self._cover(format.spans(frames, file))
+            self._cover(format.spans(frames, file), frames, file, format)
         except DataError as error:
             self.state = "damaged"
             sound = int(np.searchsorted(frames.positions, error.position or 0, side="left"))
             with contextlib.suppress(DataError):
                 if sound:
-                    self._cover(format.spans(frames.slice(0, sound), file))
+                    whole = frames.slice(0, sound)
+                    self._cover(format.spans(whole, file), whole, file, format)
 
-    def _cover(self, spans: Spans) -> None:
+    def _cover(self, spans: Spans, frames: Frames, file: File, format: Format) -> None:
         if spans.start_offset is not None and spans.stop_offset is not None:
             self.start = _least(self.start, int(spans.start_offset.min()))
             self.stop = _most(self.stop, int(spans.stop_offset.max()))
@@ -352,10 +357,15 @@ class _Total:
                     self.low = _least(self.low, int(known.min()))
                 else:
                     self.high = _most(self.high, int(known.max()))
-        if spans.records is None or self.records is None or (spans.records < 0).any():
+        if RECORDS.name not in {table.name for table in format.tables}:
+            return
+        if spans.records is None or self.records is None:
             self.records = None
-        else:
-            self.records += int(spans.records.sum())
+            return
+        self.records += int(spans.records[spans.records > 0].sum())
+        unknown = np.flatnonzero(spans.records < 0)
+        for run in np.split(unknown, np.flatnonzero(np.diff(unknown) != 1) + 1) if unknown.size else ():
+            self.records += _decoded_rows(frames.slice(int(run[0]), int(run[-1]) + 1), file, format)
 
     def row(self, file: File) -> dict[str, Any]:
         row: dict[str, Any] = {
@@ -370,6 +380,22 @@ class _Total:
         if self.start is not None:
             row["start_offset"] = self.start
         return row
+
+
+def _decoded_rows(frames: Frames, file: File, format: Format) -> int:
+    """The rows of `records` that frames give, where only decoding tells: compressed sets, messages of messages."""
+    assert format.decode is not None
+    want, rows = Want(RECORDS.subset(("offset",)), file), 0
+    while len(frames):
+        try:
+            for batch in format.decode(frames, want):
+                rows += batch.num_rows
+            break
+        except DataError as error:
+            if error.position is None:
+                break
+            frames = frames.slice(int(np.searchsorted(frames.positions, error.position, side="right")), len(frames))
+    return rows
 
 
 def _least(one: int | None, other: int) -> int:

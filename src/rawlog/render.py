@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from rawlog.errors import unknown
 from rawlog.kernels import byte_view, digits, weave
 from rawlog.kernels import json as kernels
-from rawlog.text import binary_value, formed, to_json
+from rawlog.text import binary_value, formed, plain_time, to_json
 
 #: The forms of `--bytes`: every binary value as a string in one form.
 FORMS = ("base64", "hex", "escape")
@@ -434,16 +433,3 @@ def _plain_value(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return to_json(str(value))
     return to_json(value)
-
-
-def plain_time(microseconds: int) -> str:
-    """ISO 8601 in UTC with three or six fraction digits; a year outside 0001 to 9999 with its sign and six digits."""
-    era_us = 146_097 * 86_400 * 10**6  # 400 years, after which the calendar repeats
-    era, rest = divmod(microseconds, era_us)
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=rest)
-    year = moment.year + 400 * era
-    years = f"{year:04}" if 1 <= year <= 9999 else f"{'+' if year >= 0 else '-'}{abs(year):06}"
-    fraction = f"{moment.microsecond:06}"
-    if fraction.endswith("000"):
-        fraction = fraction[:3]
-    return f"{years}-{moment:%m-%dT%H:%M:%S}.{fraction}Z"

@@ -75,8 +75,7 @@ def read(
     if part.floor is not None:
         selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
     system = part.file.system
-    needed = selection.needed(table, system)
-    want = Want(needed, part.file, selection.max_decompressed, part.context, selection.options)
+    want = _want(selection.needed(table, system), part.file, selection, part.context)
     for frames in _sound_frames(part, format, selection, note, seen):
         for run, asked in _by_id(frames, part.file, table, selection):
             for batch in _decode(format, run, want, selection, note):
@@ -97,13 +96,18 @@ def _by_id(frames: Frames, file: File, table: Table, selection: Selection) -> It
         yield frames.slice(start, stop), selection.replace(id=None) if mask[start] else selection
 
 
+def _want(table: Table, file: File, selection: Selection, context: object) -> Want:
+    return Want(table, file, selection.max_decompressed, context, selection.options, selection.max_headers)
+
+
 def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
     """A fold passes over what it cannot read without a word: its files are read once more for what that was."""
-    asked = Selection(errors=selection.errors, max_decompressed=selection.max_decompressed)
+    limits = {"max_decompressed": selection.max_decompressed, "max_headers": selection.max_headers}
+    asked = Selection(errors=selection.errors, options=selection.options, **limits)  # type: ignore[arg-type]
     for file in part.files:
         format = registry.formats()[str(file.format)]
         if format.scan is not None and format.decode is not None:
-            want = Want(asked.needed(format.tables[0]), file, asked.max_decompressed, None, selection.options)
+            want = _want(asked.needed(format.tables[0]), file, asked, None)
             with contextlib.suppress(_Stop):
                 for frames in _sound_frames(Part((file,)), format, asked, note):
                     sum(batch.num_rows for batch in _decode(format, frames, want, asked, note))
@@ -309,7 +313,10 @@ class Rows:
         """All rows in memory."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(list(self.batches()), schema=self.schema)
+        from rawlog.columns import keeping_marks
+
+        batches = list(self.batches())
+        return pa.Table.from_batches(batches, schema=keeping_marks(self.schema, batches))
 
     def reader(self) -> pa.RecordBatchReader:
         """The rows as an Arrow stream."""
@@ -359,7 +366,7 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
-    want = Want(table.subset(("offset",)), part.file, selection.max_decompressed, part.context, selection.options)
+    want = _want(table.subset(("offset",)), part.file, selection, part.context)
     for frames in _sound_frames(part, format, selection, note):
         counts = None
         with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says

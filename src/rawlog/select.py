@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rawlog import registry
 from rawlog.errors import OptionError, unknown
-from rawlog.format import NO_TIME, File, Lookup, Spans
+from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Lookup, Spans
 from rawlog.tables import Table
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 ISOLATIONS = ("read_uncommitted", "read_committed")
 ERRORS = ("raise", "stop", "skip")
 _INT64 = 1 << 63
-_NUMBERS = ("from_offset", "to_offset", "last", "since", "until", "limit")
-_LEAST = {"last": 0, "limit": 0}
+_NUMBERS = ("from_offset", "to_offset", "last", "since", "until", "limit", "max_decompressed", "max_headers")
+_LEAST = {"last": 0, "limit": 0, "max_decompressed": 0, "max_headers": 0}
 #: What a table's rows must have for a field of the selection to choose among them.
 _COLUMN_OF = {
     "topics": "topic", "topic_pattern": "topic", "partitions": "partition", "from_offset": "offset", "to_offset": "offset",
@@ -41,7 +41,8 @@ class Selection:
 
     Offsets and times are half-open: from `from_offset` to before `to_offset`, from `since` to before `until` (microseconds).
     `last` asks for that many rows before each partition's end instead of a `from_offset`; `starts` are such first offsets where one file
-    holds many partitions: topic, partition, offset.
+    holds many partitions: topic, partition, offset. `max_decompressed` is the most bytes that one compressed part may grow to,
+    `max_headers` the most headers of one record: what holds more is an error with its place.
     """
 
     topics: tuple[str, ...] = ()
@@ -60,7 +61,8 @@ class Selection:
     limit: int | None = None
     isolation: str = "read_uncommitted"
     errors: str = "raise"
-    max_decompressed: int = 1 << 28
+    max_decompressed: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
     options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,9 @@ from rawlog.storage import is_remote, local_path
 from rawlog.tables import RECORDS
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +84,29 @@ class Passage:
     def refused(self) -> list[Lost]:
         return [one for name, one in self.lost.items() if name not in self.accepted]
 
-    def over(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows for the writer. LossError at the end if a loss was not accepted."""
+    def over(self, batches: Iterable[pa.RecordBatch], *, restore: bool = True) -> Iterator[pa.RecordBatch]:
+        """The same rows for the writer. LossError at the end if a loss was not accepted.
+
+        Without `restore` they are written as they are, as rows of any table.
+        """
+        from rawlog.columns import replaced_texts
+
         for batch in batches:
             if not batch.num_rows:
                 continue
-            batch = restored(batch)
-            self._look(batch)
+            if texts := replaced_texts(batch.schema):
+                self._look(batch, {"headers": _with_keys(batch, texts)})
+            if restore:
+                batch = restored(batch)
+            self._look(batch, {} if self.judge is None else self.judge(batch))
             self.rows += batch.num_rows
             if not self.refused:
                 yield batch
         if self.refused:
             raise LossError(self.format.name, self.refused, self.rows, self.accepted)
 
-    def _look(self, batch: pa.RecordBatch) -> None:
-        if self.judge is None:
-            return
-        for name, mask in self.judge(batch).items():
+    def _look(self, batch: pa.RecordBatch, masks: Mapping[str, NDArray[np.bool_]]) -> None:
+        for name, mask in masks.items():
             count = int(mask.sum())
             if count and name in self.lost:
                 self.lost[name] = replace(self.lost[name], rows=self.lost[name].rows + count)
@@ -106,10 +114,27 @@ class Passage:
                 self.lost[name] = Lost(name, count, self._place(batch, int(mask.argmax())))
 
     def _place(self, batch: pa.RecordBatch, row: int) -> str:
-        topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
+        topic, partition, offset = (
+            batch.column(name)[row].as_py() if name in batch.schema.names else None
+            for name in ("topic", "partition", "offset")
+        )
         if topic is None or partition is None or offset is None:
             return f"row {self.rows + row:,}"
         return f"{topic}-{partition} offset {offset}"
+
+
+def _with_keys(batch: pa.RecordBatch, texts: list[str]) -> NDArray[np.bool_]:
+    """The rows that have one of these header keys."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mask = np.zeros(batch.num_rows, np.bool_)
+    if "headers" in batch.schema.names:
+        headers = batch.column("headers")
+        odd = pc.is_in(headers.flatten().field("key"), pa.array(texts, pa.string())).to_numpy(zero_copy_only=False)
+        mask[pc.list_parent_indices(headers).to_numpy()[odd]] = True
+    return mask
 
 
 def added(parts: Iterable[Mapping[str, Lost]]) -> dict[str, Lost]:
@@ -158,6 +183,12 @@ def batches_of(records: Any) -> Iterator[pa.RecordBatch]:
     """Batches of exactly the `records` schema from anything Arrow takes. EncodeError for columns of another kind."""
     import pyarrow as pa
 
+    from rawlog.rows import Rows
+
+    if isinstance(records, Rows):
+        check_columns(records.schema)
+        yield from (as_records(batch) for batch in records.batches())
+        return
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
     if not isinstance(records, (pa.Table, pa.RecordBatchReader)):
@@ -185,6 +216,8 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch with exactly the columns of `records`, those that it lacks null. EncodeError for one of another kind."""
     import pyarrow as pa
 
+    from rawlog.columns import marked, replaced_texts
+
     arrays = []
     for field in RECORDS.schema:
         if field.name not in batch.schema.names:
@@ -194,4 +227,6 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(batch.column(field.name).cast(field.type))
         except pa.ArrowException as error:
             raise EncodeError(f"column {field.name}: {str(error).splitlines()[0]}") from None
-    return pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
+    made = pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
+    texts = replaced_texts(batch.schema)
+    return marked(made, texts) if texts else made

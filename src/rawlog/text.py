@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 #: Characters that steer a terminal or the direction of text, all but those JSON escapes anyway. `kernels.json.is_hidden` is its twin.
@@ -86,3 +88,37 @@ def size_text(size: int) -> str:
         if amount < 999.5 or unit == "PB":
             return f"{amount:.1f} {unit}" if amount < 99.95 else f"{amount:.0f} {unit}"
     raise AssertionError
+
+
+def java_text(raw: bytes) -> str:
+    """Bytes as a Java client shows them: what is not UTF-8 becomes U+FFFD, as many as Java's own decoder makes."""
+    return raw.decode("utf-8", "rawlog.java")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    data, start, end = error.object, error.start, error.end
+    if data[start] == 0xED and start + 1 < len(data) and 0xA0 <= data[start + 1] <= 0xBF:
+        # An encoded surrogate is one malformed character to Java, and one for each byte to Python.
+        end = start + 2 + (start + 2 < len(data) and 0x80 <= data[start + 2] <= 0xBF)
+    return "\ufffd", end
+
+
+codecs.register_error("rawlog.java", _replaced)
+
+
+FIRST_DAY, LAST_DAY = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The times, in microseconds, of the years 1 to 9999, which are those of Python's calendar."""
+
+
+def plain_time(microseconds: int) -> str:
+    """ISO 8601 in UTC with three or six fraction digits; a year outside 0001 to 9999 with its sign and six digits."""
+    era_us = 146_097 * 86_400 * 10**6  # 400 years, after which the calendar repeats
+    era, rest = divmod(microseconds, era_us)
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=rest)
+    year = moment.year + 400 * era
+    years = f"{year:04}" if 1 <= year <= 9999 else f"{'+' if year >= 0 else '-'}{abs(year):06}"
+    fraction = f"{moment.microsecond:06}"
+    if fraction.endswith("000"):
+        fraction = fraction[:3]
+    return f"{years}-{moment:%m-%dT%H:%M:%S}.{fraction}Z"

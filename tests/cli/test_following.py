@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from rawlog import registry
-from rawlog.cli.following import Follower
+from rawlog.cli.following import Follower, last_rows
+from rawlog.rows import Rows
 from rawlog.select import Selection
 from rawlog.tree import open_tree
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
@@ -219,3 +220,35 @@ def test_tail_f_waits_for_a_file_in_an_empty_directory(environment, tmp_path, fo
     out, error = process.communicate(timeout=120)
     assert (process.returncode, error) == (0, b"")
     assert b"first" in out
+
+
+@pytest.mark.parametrize("grown", ["the same segment", "a new segment"])
+def test_what_is_written_between_the_last_rows_and_the_first_look_is_shown_once(tmp_path, grown):
+    """`tail -f -n 5` of a live log printed offsets 3343 to 3347 and then went on from 3072: the end was taken before the rows."""
+    target = tmp_path / "segments-by-size-0"
+    target.mkdir()
+    first, second, *_ = sorted(SEGMENTS.glob("*.log"))
+    data = first.read_bytes()
+    half = _middle(first)
+    append(target / first.name, data[:half])
+    tree = open_tree(str(tmp_path))
+    made = follower(tmp_path)
+    made.skip(tree)
+    append(target / first.name, data[half:])
+    if grown == "a new segment":
+        append(target / second.name, second.read_bytes())
+    rows = Rows(tree, "records", Selection())
+    seen = [offset for batch in last_rows(rows, 5, made.ends) for offset in batch.column("offset").to_pylist()]
+    assert len(seen) == 5
+    seen += offsets(made)
+    assert seen == list(range(seen[0], seen[-1] + 1))
+    every = _all(target)
+    assert seen == every[every.index(seen[0]) :]
+
+
+def _middle(segment: Path) -> int:
+    import rawlog
+
+    positions = rawlog.read(segment, table="kafka.batches", columns=["position"]).column("position").to_pylist()
+    assert len(positions) > 2
+    return positions[len(positions) // 2]

@@ -316,3 +316,28 @@ def test_names_that_are_not_utf8(run, tmp_path):
     assert run("cat", path, "--raw").text == "x\n"
     assert run("ls", path).code == 0
     assert "\\xff.log" in run("ls", path).text
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("kafka", "legacy", "broker-0.10.2.2", "data"),
+        ("kafka", "legacy", "broker-0.8.2.2", "data"),
+        ("rocketmq", "5.1.4", "store"),
+        ("rocketmq", "broker-5.3.3", "store"),
+    ],
+    ids="/".join,
+)
+def test_ls_counts_what_compressed_sets_and_batch_messages_hold(run, place):
+    """`ls` was blank for RocketMQ files with batch messages, and said 40 records where 573 were: wrappers were left out."""
+    path = golden_path(*place)
+    expected = int(run("count", path).text)
+    listed = run("ls", path, "--json").rows
+    assert sum(row["records"] or 0 for row in listed) == expected
+    assert run("ls", path).text.splitlines()[-1].endswith(f" {expected:,} records")
+
+
+def test_restore_counts_the_records_of_message_sets(run, tmp_path):
+    path = golden_path("kafka", "legacy", "broker-0.10.2.2", "data")
+    ran = run("restore", path, tmp_path / "made", "--engine", "local")
+    assert f"{int(run('count', path).text):,} records" in ran.text, ran

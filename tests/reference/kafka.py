@@ -73,6 +73,27 @@ class Batch:
 # ------------------------------------------------------------------ checksums and varints
 
 
+def java_string(raw: bytes) -> str:
+    """UTF-8 as Java decodes it: U+FFFD for what is malformed; an encoded surrogate, also a cut one, is one malformed character."""
+    text, position = "", 0
+    while position < len(raw):
+        if raw[position] == 0xED and position + 1 < len(raw) and 0xA0 <= raw[position + 1] <= 0xBF:
+            position += 3 if position + 2 < len(raw) and raw[position + 2] >> 6 == 2 else 2
+            text += "\ufffd"
+            continue
+        for size in (1, 2, 3, 4):
+            try:
+                text += raw[position : position + size].decode()
+                break
+            except UnicodeDecodeError as error:
+                if size == 4 or position + size >= len(raw) or "unexpected end" not in error.reason:
+                    size = max(error.end - error.start, 1)
+                    text += "\ufffd"
+                    break
+        position += size
+    return text
+
+
 def _crc32c_table() -> list[int]:
     table = []
     for number in range(256):
@@ -286,7 +307,7 @@ def _record_v2(batch: Batch, record: bytes) -> Record:
         if name is None:
             raise ValueError("a header without a name")
         content, position = _bytes_v2(record, position)
-        names.append((name.decode("utf-8", "replace"), content))
+        names.append((java_string(name), content))
     if position != len(record):
         raise ValueError(f"{len(record) - position} bytes too many")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -60,16 +60,26 @@ def is_framed(table: Table) -> bool:
     return bool(registry.formats_with(table))
 
 
-def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
-    """The last `count` rows of a table, in order. Damage that is met raises DataError behind them."""
+def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> Iterator[pa.RecordBatch]:
+    """The last `count` rows of a table, in order. Damage that is met raises DataError after them.
+
+    `ends` says for some files where to stop, though they may have grown since: a Follower shows what comes after.
+    """
     if count == 0:
         return
     if not is_framed(rows.table):
-        yield from _kept(rows.batches(), count)
+        last = _Last(count)
+        for batch in rows.batches():
+            last.add(batch)
+        yield from last.batches()
         return
     found: deque[pa.RecordBatch] = deque()
     failure: DataError | None = None
     for part, selection in reversed(list(rows.part_selections())):
+        if (end := (ends or {}).get(part.file.path)) is not None:
+            if end <= (part.start or 0):
+                continue
+            part = replace(part, stop=end if part.stop is None else min(part.stop, end))
         scanned = scan(part, selection)
         failure = failure or scanned.error
         if scanned.left and rows.note is not None:
@@ -77,16 +87,14 @@ def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
                 f"{part.file.path}: byte {scanned.reached:,}: the last {scanned.left:,} bytes are an unfinished frame"
             )
         for piece in reversed(scanned.pieces):
-            batches: list[pa.RecordBatch] = []
+            kept = _Last(count)
             try:
-                batches.extend(read(piece, rows.table, selection, rows.note))
+                for batch in read(piece, rows.table, selection, rows.note):
+                    kept.add(batch)
             except DataError as error:
                 failure = failure or error
-            for batch in reversed(batches):
-                found.appendleft(batch.slice(max(0, batch.num_rows - count)))
-                count -= found[0].num_rows
-                if count == 0:
-                    break
+            found.extendleft(reversed(kept.batches()))
+            count -= min(count, kept.rows)
             if count == 0 or failure:
                 break
         if count == 0 or failure:
@@ -96,19 +104,22 @@ def last_rows(rows: Rows, count: int) -> Iterator[pa.RecordBatch]:
         raise failure
 
 
-def _kept(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    kept: deque[pa.RecordBatch] = deque()
-    held = 0
-    for batch in batches:
-        kept.append(batch)
-        held += batch.num_rows
-        while held - kept[0].num_rows >= count:
-            held -= kept.popleft().num_rows
-    for batch in kept:
-        drop = max(0, held - count)
-        held -= min(drop, batch.num_rows)
-        if drop < batch.num_rows:
-            yield batch.slice(drop)
+class _Last:
+    """The last `count` rows of those that are added."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.rows = count, 0
+        self._kept: deque[pa.RecordBatch] = deque()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._kept.append(batch)
+        self.rows += batch.num_rows
+        while self.rows - self._kept[0].num_rows >= self.count:
+            self.rows -= self._kept.popleft().num_rows
+
+    def batches(self) -> list[pa.RecordBatch]:
+        drop = max(0, self.rows - self.count)
+        return [batch.slice(drop if index == 0 else 0) for index, batch in enumerate(self._kept)]
 
 
 @dataclass(slots=True)
@@ -132,22 +143,25 @@ class Follower:
         self.paths, self.format, self.table = list(paths), format, table
         self.selection = selection.replace(last=None, limit=None)
         self.note = note
+        self.ends: dict[str, int] = {}
         self._states: dict[str, _State] = {}
         self._refused: set[str] = set()
 
     def skip(self, tree: Tree) -> None:
-        """Take everything that is in `tree` now as read."""
+        """Take everything that is in `tree` now as read: each of its files up to the byte that `ends` says."""
         parts = plan(tree, self.table, self.selection.replace(from_offset=None, since=None))
         newest = {part.file.place.group: part.file.path for part in parts if part.file.place.group is not None}
         for part in parts:
             file = part.file
             state = self._states[file.path] = self._seen(file)
             if file.place.group is not None and newest[file.place.group] != file.path:
-                state.position = file.size  # an older segment: it will not grow
+                self.ends[file.path] = state.position = file.size  # an older segment: it will not grow
                 continue
             with contextlib.suppress(AccessError):
-                scanned = scan(part, self.selection.replace(errors="stop"))
+                scanned = scan(part, self.selection)
                 state.position, state.first = scanned.reached, scanned.first
+                if scanned.error is None:
+                    self.ends[file.path] = scanned.reached or 0
 
     def poll(self) -> Iterator[pa.RecordBatch]:
         """The rows added since the last call. Raises DataError at damage, unless the selection says otherwise."""

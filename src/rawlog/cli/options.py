@@ -129,14 +129,7 @@ def selection(*, columns: bool = True, limit: bool = True, own: str = "--option"
             help="read_committed leaves aborted transactions out.",
         ),
         errors,
-        click.option(
-            "--max-decompressed",
-            type=Size(),
-            default="256M",
-            show_default=True,
-            metavar="SIZE",
-            help="Largest size that one compressed part may grow to.",
-        ),
+        limits,
         click.option(
             own,
             "own",
@@ -147,6 +140,29 @@ def selection(*, columns: bool = True, limit: bool = True, own: str = "--option"
         show_secrets,
     ]
     return lambda function: _apply(function, options)
+
+
+def limits(function: F) -> F:
+    """How much a part of a file may hold, so that a small file cannot take all memory."""
+    options: list[Callable[[Any], Any]] = [
+        click.option(
+            "--max-decompressed",
+            type=Size(),
+            default="256M",
+            show_default=True,
+            metavar="SIZE",
+            help="Largest size that one compressed part may grow to.",
+        ),
+        click.option(
+            "--max-headers",
+            type=click.IntRange(0),
+            default=1 << 20,
+            show_default=True,
+            metavar="N",
+            help="Most headers that one record may have.",
+        ),
+    ]
+    return _apply(function, options)
 
 
 def show_secrets(function: F) -> F:
@@ -222,6 +238,7 @@ def selection_of(given: dict[str, Any]) -> Selection:
         "isolation": given["isolation"],
         "errors": given["errors"],
         "max_decompressed": given["max_decompressed"],
+        "max_headers": given["max_headers"],
     }
     if given["own"]:
         from rawlog import registry

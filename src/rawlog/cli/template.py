@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from rawlog.errors import OptionError
 from rawlog.kernels import json as kernels
-from rawlog.render import Leaf, Lines, integer_leaf, made_leaf, plain_time, runs, text_leaf, values_of
-from rawlog.text import formed
+from rawlog.render import Leaf, Lines, integer_leaf, made_leaf, runs, text_leaf, values_of
+from rawlog.text import formed, plain_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

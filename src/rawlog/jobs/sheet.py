@@ -12,6 +12,7 @@ from rawlog.errors import AccessError
 from rawlog.jobs.partitions import Cut, divide
 from rawlog.storage import is_remote
 from rawlog.tables import Table
+from rawlog.text import FIRST_DAY, LAST_DAY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 #: Bytes in Arrow's form that are held and become a row group.
 ROW_GROUP = 64 << 20
 #: Of a split that writes many partitions: bytes that are held in all, and files that are open at once.
+FAR = "far"
 MOST_HELD, MOST_OPEN = 4 * ROW_GROUP, 200
 
 
@@ -35,8 +37,9 @@ class Written:
 class Sheet:
     """Takes batches of a table; the file is there once a row is, and whole once `close` returns."""
 
-    def __init__(self, path: str, table: Table, codec: str = "zstd") -> None:
-        self.path, self.table, self.codec = path, table, codec
+    def __init__(self, path: str, table: Table, codec: str = "zstd", *, far: bool = False) -> None:
+        """`far`: it holds times that no calendar of Python's knows, of which PyIceberg could not read a least and greatest one."""
+        self.path, self.table, self.codec, self.far = path, table, codec, far
         self.rows = 0
         self._held: list[pa.RecordBatch] = []
         self.size = 0
@@ -111,9 +114,32 @@ class Sheet:
             write_statistics=[
                 column.name
                 for column in columns
-                if "<" not in column.type and (column.type != "binary" or column.name == "key")
+                if "<" not in column.type
+                and (column.type != "binary" or column.name == "key")
+                and not (self.far and column.type == "timestamp")
             ],
         )
+
+
+def _by_calendar(rows: pa.RecordBatch, table: Table) -> list[tuple[bool, pa.RecordBatch]]:
+    """Rows with a time that no calendar of Python's knows, and the others, each apart: nearly always all are others."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    far = None
+    for column in table.columns:
+        if column.type == "timestamp":
+            times = rows.column(column.name).cast(pa.int64())
+            bounds = pc.min_max(times)
+            if bounds["min"].as_py() is None or (
+                bounds["min"].as_py() >= FIRST_DAY and bounds["max"].as_py() <= LAST_DAY
+            ):
+                continue
+            outside = pc.fill_null(pc.or_(pc.less(times, FIRST_DAY), pc.greater(times, LAST_DAY)), False)
+            far = outside if far is None else pc.or_(far, outside)
+    if far is None:
+        return [(False, rows)]
+    return [(True, rows.filter(far)), (False, rows.filter(pc.invert(far)))]
 
 
 class Sheets:
@@ -136,7 +162,8 @@ class Sheets:
             return
         cuts = self.cuts.get(table.name, ())
         for key, rows in divide(batch, cuts) if cuts else (((), batch),):
-            self._sheet(table, unit, key).add(rows)
+            for far, some in _by_calendar(rows, table):
+                self._sheet(table, unit, (*key, FAR) if far else key).add(some)
         if cuts:
             self._slim()
 
@@ -147,14 +174,16 @@ class Sheets:
         return tuple(self.written)
 
     def finish(self, table: Table, unit: str) -> None:
-        """Finish the file of a unit."""
-        if (table.name, unit) in self.open:
-            self._close((table.name, unit))
+        """Finish the files of a unit."""
+        for place in ((table.name, unit), (table.name, unit, FAR)):
+            if place in self.open:
+                self._close(place)
 
     def forget(self, table: Table, unit: str) -> None:
-        """Forget the file of a unit."""
-        if (table.name, unit) in self.open:
-            self.open.pop((table.name, unit)).discard()
+        """Forget the files of a unit."""
+        for place in ((table.name, unit), (table.name, unit, FAR)):
+            if place in self.open:
+                self.open.pop(place).discard()
 
     def discard(self) -> None:
         """Forget all files."""
@@ -166,10 +195,11 @@ class Sheets:
         if place not in self.open:
             if len(self.open) >= MOST_OPEN:
                 self._close(next(iter(self.open)))
-            number = f"-{self.count}" if self.cuts.get(table.name) else ""
+            far = key[-1:] == (FAR,)
+            number = f"-{self.count}" if self.cuts.get(table.name) else "-far" if far else ""
             self.count += 1
             name = f"{unit}-{self.name}" if unit else self.name
-            self.open[place] = Sheet(f"{self.path_of(table)}/{name}{number}.parquet", table)
+            self.open[place] = Sheet(f"{self.path_of(table)}/{name}{number}.parquet", table, far=far)
         return self.open[place]
 
     def _close(self, place: tuple[object, ...]) -> None:

@@ -274,6 +274,8 @@ _PARSERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "isolation": ("isolation", _text),
     "mode": ("mode", _mode),
     "splitSize": ("split_size", _size),
+    "maxDecompressed": ("max_decompressed", _size),
+    "maxHeaders": ("max_headers", _count),
     "pathGlobFilter": ("glob", _text),
     "maxBytesPerTrigger": ("max_bytes", _size),
     "maxFilesPerTrigger": ("max_files", _count),

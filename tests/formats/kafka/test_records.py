@@ -22,6 +22,7 @@ from rawlog.formats.kafka.legacy import decode_legacy, decode_plain, starts_plai
 from rawlog.formats.kafka.reader import COLUMNS, Columns, decode_columns
 from rawlog.kernels import byte_view
 from rawlog.status import Status
+from rawlog.text import java_text
 from tests.golden_data import vectors
 from tests.reference import kafka as reference
 from tests.reference.strategies import Sample, logs
@@ -169,7 +170,7 @@ GOOD = reference.encode_record(0, 0, b"k", b"v", [("h", b"1")])
     ("data", "message"),
     [
         (batch(GOOD, record_count=2), "record count 2, but only|1 records, 2 declared"),
-        (batch(GOOD, GOOD, record_count=1), "bytes behind the last record"),
+        (batch(GOOD, GOOD, record_count=1), "bytes after the last record"),
         (batch(GOOD, record_count=-1), "record count -1"),
         (batch(GOOD, record_count=0x7FFFFFFF), "record count 2,147,483,647, but only"),
         (batch(GOOD[:-1]), "record 0 of 1"),
@@ -225,12 +226,47 @@ def test_times_beyond_microseconds_are_refused_and_never_wrapped(base: int) -> N
         decode(data)
 
 
-def test_header_key_that_is_not_text_is_refused() -> None:
+def test_header_key_that_is_not_text_reads_as_in_java() -> None:
     bad = GOOD.replace(b"h", b"\xff")
-    with pytest.raises(CorruptError, match=r"record 1: header key b'\\xff' is not UTF-8") as caught:
-        decode(batch(GOOD) + batch(GOOD, bad))
-    assert caught.value.position == len(batch(GOOD))
-    assert decode(batch(bad), COLUMNS - {"headers"}).count == 1
+    found = decode(batch(GOOD) + batch(GOOD, bad))
+    assert [row[0]["key"] for row in found.arrays["headers"].to_pylist()] == ["h", "h", "\ufffd"]
+    assert found.replaced.tolist() == [2]
+    assert decode(batch(bad), COLUMNS - {"headers"}).replaced.size == 0
+
+
+# What `new String(bytes, UTF_8)` of OpenJDK 17 gives.
+JAVA = {
+    "ff": "\ufffd",
+    "c080": "\ufffd\ufffd",
+    "eda080": "\ufffd",
+    "eda0": "\ufffd",
+    "edbfbfedb080": "\ufffd\ufffd",
+    "ed5d": "\ufffd]",
+    "f4908080": "\ufffd\ufffd\ufffd\ufffd",
+    "f0808080": "\ufffd\ufffd\ufffd\ufffd",
+    "e08080": "\ufffd\ufffd\ufffd",
+    "e282": "\ufffd",
+    "f09f98": "\ufffd",
+    "61e22862": "a\ufffd(b",
+    "73eda473": "s\ufffds",
+    "edbf30c19006": "\ufffd0\ufffd\ufffd\x06",
+}
+
+
+@pytest.mark.parametrize("raw", JAVA)
+def test_malformed_text_is_what_java_makes_of_it(raw: str) -> None:
+    assert java_text(bytes.fromhex(raw)) == JAVA[raw]
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            (*range(0x7E, 0x82), 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC2, 0xE0, 0xE2, 0xED, 0xF0, 0xF4, 0xF5, 0xFF)
+        )
+    )
+)
+def test_malformed_text_equals_the_reference(raw: list[int]) -> None:
+    assert java_text(bytes(raw)) == reference.java_string(bytes(raw))
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])

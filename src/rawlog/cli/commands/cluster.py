@@ -12,7 +12,7 @@ from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.cli.grid import aligned
 from rawlog.errors import AccessError, OptionError
-from rawlog.text import printable
+from rawlog.text import plain_time, printable
 
 if TYPE_CHECKING:
     from rawlog.formats.kraft.replica import At, Replica
@@ -374,9 +374,7 @@ def _section(title: str, rows: list[list[str]], *, safe: bool = True, most: int 
 
 
 def _time(microseconds: int | None) -> str | None:
-    from rawlog.explain import milliseconds
-
-    return None if microseconds is None else milliseconds(microseconds // 1000)
+    return None if microseconds is None else plain_time(microseconds)
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -43,13 +43,14 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
         _erase_blobs(source, target, given, as_json=as_json)
         ctx.exit(DONE)
     from rawlog.cli.commands.convert import dropped_keys, run
+    from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS
     from rawlog.jobs.convert import outlet
 
     engine.check(given)
     every = {
         "topic": (), "partition": (), "from_offset": None, "to_offset": None, "since": None, "until": None, "key": None, "id": None,
         "where": None, "find": None, "start": (), "own": (), "isolation": "read_uncommitted", "errors": "raise",
-        "max_decompressed": 1 << 28, "as_format": None, "dry_run": False,
+        "max_decompressed": MAX_DECOMPRESSED, "max_headers": MAX_HEADERS, "as_format": None, "dry_run": False,
     }  # fmt: skip
     made = outlet("kafka", target, overwrite=given["force"])
     ctx.exit(run((source,), made, dropped_keys(given), every | given, as_json=as_json))

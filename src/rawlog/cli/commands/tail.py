@@ -70,7 +70,8 @@ def command(
             follower.skip(reading.tree)
         printer.begin(selection.wanted(table).schema)
         left = limit
-        for batch in last_rows(rows, count) if rows is not None else ():
+        ends = None if follower is None else follower.ends
+        for batch in last_rows(rows, count, ends) if rows is not None else ():
             left = _print(printer, batch, left)
         if follower is not None:
             _follow(printer, follower, left)

@@ -39,6 +39,7 @@ CANNOT_BE_READ = "rawlog.file.unreadable"
     metavar="OTHER",
     help="Also hold partitions and stores against their replicas at OTHER, which is not checked by itself.",
 )
+@options.limits
 @engine.engine_by_size
 @options.json_flag
 @click.pass_context
@@ -62,7 +63,7 @@ def command(
     """
     from rawlog.inspection import Chosen
 
-    chosen = Chosen(rule, skip).check()
+    chosen = Chosen(rule, skip, given.pop("max_decompressed"), given.pop("max_headers")).check()
     if list_rules:
         _list(chosen, as_json)
         output.flush()

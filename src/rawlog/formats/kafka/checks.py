@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rawlog.errors import DataError
+from rawlog.errors import DataError, LimitError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import holds_older
-from rawlog.formats.kafka.log import decode_run, only, pieces
-from rawlog.formats.kafka.reader import Columns, TooMuch
+from rawlog.formats.kafka.log import decode_bounded, only, pieces
+from rawlog.formats.kafka.reader import Columns
 from rawlog.frames import Frames
 from rawlog.status import Status
+from rawlog.text import FIRST_DAY, LAST_DAY, plain_time
 
 KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
@@ -39,32 +41,96 @@ def _sound(seen: Inspection) -> Sound:
     return Sound(only(seen.frames, head.sound), head.only(head.sound))
 
 
-@dataclass(slots=True)
 class Decoded:
-    """The records of a window's sound batches, in runs of batches, and the batches whose records cannot be read."""
+    """What the records of a window's sound batches show, looked at in bounded pieces of which nothing else is kept."""
 
-    runs: list[tuple[Sound, Columns]]
-    faults: list[tuple[int, DataError]]
+    def __init__(self) -> None:
+        self.faults: list[tuple[int, DataError]] = []
+        self.offsets: list[Mark] = []
+        self.times: list[Mark] = []
+        self.far_times: list[Mark] = []
+        self.header_keys: list[Mark] = []
+        self._open: tuple[Frames, Heads, int, int] | None = None
+
+    def look(self, frames: Frames, head: Heads, columns: Columns) -> None:
+        """Take some batches, or the next slice of one."""
+        if not columns.count:
+            return
+        before = None
+        if self._open is not None and len(frames) == 1 and columns.first:
+            before = self._open
+        else:
+            self.close()
+        row, offset = columns.batch_index, columns.arrays["offset"].to_numpy()
+        self._look_at_offsets(frames, head, row, offset, None if before is None else before[2])
+        micros = columns.arrays["timestamp"].fill_null(NONE * 1000).cast("int64").to_numpy()
+        far = (micros > LAST_DAY) | (micros < FIRST_DAY)
+        for index in np.unique(row[far]).tolist() if far.any() else ():
+            found = int(micros[far & (row == index)][0])
+            mark = _mark(frames, index, f"a record of the time {plain_time(found)}", found=found // 1000)
+            _add_once(self.far_times, mark)
+        if len(frames) == 1:
+            top = int(micros.max()) // 1000
+            self._open = (frames, head, int(offset[-1]), top if before is None else max(top, before[3]))
+        else:
+            self._look_at_times(frames, head, columns.counts, micros)
+        for index in np.unique(row[columns.replaced]).tolist():
+            _add_once(self.header_keys, _mark(frames, index, "a header key that is not UTF-8"))
+
+    def _look_at_offsets(
+        self, frames: Frames, head: Heads, row: NDArray[np.int64], offset: NDArray[np.int64], before: int | None
+    ) -> None:
+        wrong = offset > head["last_offset"][row]
+        wrong |= (offset < head["base_offset"][row]) & (head["record_count"][row] >= 0)
+        wrong[1:] |= (offset[1:] <= offset[:-1]) & (row[1:] == row[:-1])
+        wrong[0] |= before is not None and bool(offset[0] <= before)
+        for index in np.unique(row[wrong]).tolist():
+            bad = int(offset[wrong & (row == index)][0])
+            span = f"rising from {int(head['base_offset'][index])} to {int(head['last_offset'][index])}"
+            mark = _mark(frames, index, f"record offset {bad}", offset=bad, expected=span, found=bad)
+            _add_once(self.offsets, mark)
+
+    def _look_at_times(self, frames: Frames, head: Heads, counts: NDArray[np.int64], micros: NDArray[np.int64]) -> None:
+        has_records = np.flatnonzero(counts)
+        first = np.concatenate(([0], np.cumsum(counts)[:-1]))[has_records]
+        largest = np.maximum.reduceat(micros, first) // 1000
+        for at in np.flatnonzero(largest != head["max_timestamp"][has_records]).tolist():
+            self._compare(frames, head, int(has_records[at]), int(largest[at]))
+
+    def _compare(self, frames: Frames, head: Heads, index: int, largest: int) -> None:
+        stated = int(head["max_timestamp"][index])
+        if largest != stated:
+            what = f"largest time {stated}, that of the records is {largest}"
+            self.times.append(_mark(frames, index, what, expected=largest, found=stated))
+
+    def close(self) -> None:
+        """The last slice of a batch has been seen."""
+        if self._open is not None:
+            frames, head, _, largest = self._open
+            self._compare(frames, head, 0, largest)
+            self._open = None
+
+
+def _add_once(marks: list[Mark], mark: Mark) -> None:
+    """One mark for a batch, also if several of its slices have something."""
+    if not marks or marks[-1].position != mark.position:
+        marks.append(mark)
 
 
 def _decoded(seen: Inspection) -> Decoded:
-    found = Decoded([], [])
-    sound = seen.share(_sound)
-    rest = [(start, stop) for start, stop in pieces(sound.frames, sound.head)][::-1]
-    while rest:
-        start, stop = rest.pop()
-        if start == stop:
-            continue
-        run = Sound(sound.frames.slice(start, stop), sound.head.slice(start, stop))
-        try:
-            columns = decode_run(run.frames, run.head, {"offset", "timestamp", "headers"}, seen.limit)
-            found.runs.append((run, columns))
-        except TooMuch as full:
-            rest += [(start + full.fits, stop), (start, start + full.fits)]
-        except DataError as error:
-            bad = start + int(np.searchsorted(run.frames.starts, error.position or 0, side="right")) - 1
-            found.faults.append((int(sound.frames.positions[bad]), error))
-            rest += [(bad + 1, stop), (start, bad)]
+    found, sound = Decoded(), seen.share(_sound)
+    names = {"offset", "timestamp", "headers"}
+    for start, stop in pieces(sound.frames, sound.head):
+        while start < stop:
+            frames, head = sound.frames.slice(start, stop), sound.head.slice(start, stop)
+            try:
+                for part in decode_bounded(frames, head, names, seen.limit, seen.max_headers):
+                    found.look(*part)
+                start = stop
+            except DataError as error:
+                start += int(np.searchsorted(frames.starts, error.position or 0, side="right"))
+                found.faults.append((int(sound.frames.positions[start - 1]), error))
+    found.close()
     return found
 
 
@@ -114,14 +180,14 @@ def codec(seen: Inspection) -> Iterator[Mark]:
 @rule("kafka.log.records", Severity.ERROR)
 def records(seen: Inspection) -> Iterator[Mark]:
     """The records of a batch do not parse although its checksum is right: wrong lengths, another number of records than the
-    header says, bytes left over, content that does not decompress, a header name that is not UTF-8.
+    header says, bytes left over, content that does not decompress.
 
     The producer wrote it so. No client can read the batch.
     """
     sound = seen.share(_sound)
     unknown = set(sound.frames.positions[sound.head.codec >= len(CODECS)].tolist())
     for position, error in sorted(seen.share(_decoded).faults, key=lambda fault: fault[0]):
-        if position not in unknown:
+        if position not in unknown and not isinstance(error, LimitError):
             yield Mark(error.message, position=position, expected=error.expected, found=error.found)
 
 
@@ -131,18 +197,7 @@ def offsets(seen: Inspection) -> Iterator[Mark]:
 
     Consumers may skip such records or hand them out twice.
     """
-    for run, columns in seen.share(_decoded).runs:
-        frames, head, row = run.frames, run.head, columns.batch_index
-        if not columns.count:
-            continue
-        offset = columns.arrays["offset"].to_numpy()
-        wrong = offset > head["last_offset"][row]
-        wrong |= (offset < head["base_offset"][row]) & (head["record_count"][row] >= 0)
-        wrong[1:] |= (offset[1:] <= offset[:-1]) & (row[1:] == row[:-1])
-        for index in np.unique(row[wrong]).tolist():
-            bad = int(offset[wrong & (row == index)][0])
-            span = f"rising from {int(head['base_offset'][index])} to {int(head['last_offset'][index])}"
-            yield _mark(frames, index, f"record offset {bad}", offset=bad, expected=span, found=bad)
+    yield from seen.share(_decoded).offsets
 
 
 @rule("kafka.log.order", Severity.ERROR)
@@ -198,23 +253,38 @@ def max_timestamp(seen: Inspection) -> Iterator[Mark]:
 
     Look-ups by time and retention go by the header and will be wrong for this batch. Leaders correct it on the way in.
     """
-    for run, columns in seen.share(_decoded).runs:
-        frames, head = run.frames, run.head
-        has_records = np.flatnonzero(columns.counts)
-        if not has_records.size:
-            continue
-        micros = columns.arrays["timestamp"].fill_null(NONE * 1000).cast("int64").to_numpy()
-        first = np.concatenate(([0], np.cumsum(columns.counts)[:-1]))[has_records]
-        largest = np.maximum.reduceat(micros, first) // 1000
-        stated = head["max_timestamp"][has_records]
-        for at in np.flatnonzero(largest != stated).tolist():
-            yield _mark(
-                frames,
-                int(has_records[at]),
-                f"largest time {int(stated[at])}, that of the records is {int(largest[at])}",
-                expected=int(largest[at]),
-                found=int(stated[at]),
-            )
+    yield from seen.share(_decoded).times
+
+
+@rule("kafka.log.far-timestamp", Severity.INFO)
+def far_timestamp(seen: Inspection) -> Iterator[Mark]:
+    """The time of a record lies outside of the years 1 to 9999: a producer or a clock was wrong. Brokers take such records.
+
+    Many tools cannot show the time. Retention by time does not delete a segment whose largest time is in the future.
+    """
+    yield from seen.share(_decoded).far_times
+
+
+@rule("kafka.log.header-key", Severity.INFO)
+def header_key(seen: Inspection) -> Iterator[Mark]:
+    """The name of a record's header is not UTF-8. Brokers take it, and Java's consumers show U+FFFD for the bytes that are not text.
+
+    It is read the same way here. Verbs that copy batches (repair, rebuild, compact, erase, restore) keep its bytes; those that write
+    records in another form name `headers` as a loss.
+    """
+    yield from seen.share(_decoded).header_keys
+
+
+@rule("kafka.log.limit", Severity.WARNING)
+def limit(seen: Inspection) -> Iterator[Mark]:
+    """The records of a batch were not looked at: they decompress to more, or one of them has more headers, than the limits of reading
+    allow. The limits keep a small file from taking all memory.
+
+    If the batch is genuine, raise the limit that the message names.
+    """
+    for position, error in sorted(seen.share(_decoded).faults, key=lambda fault: fault[0]):
+        if isinstance(error, LimitError):
+            yield Mark(error.message, position=position, expected=error.expected, found=error.found)
 
 
 @rule("kafka.log.attributes", Severity.WARNING)
@@ -263,4 +333,18 @@ def _mark(
 
 def rules() -> Sequence[Rule[Inspection]]:
     """The rules of this module, as its format names them."""
-    return (magic, crc, codec, records, offsets, order, base, max_timestamp, attributes, mixed_magic)
+    return (
+        magic,
+        crc,
+        codec,
+        records,
+        offsets,
+        order,
+        base,
+        max_timestamp,
+        far_timestamp,
+        header_key,
+        limit,
+        attributes,
+        mixed_magic,
+    )

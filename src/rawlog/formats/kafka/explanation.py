@@ -32,6 +32,7 @@ from rawlog.formats.kafka.schema import Schema
 from rawlog.formats.kafka.secrets import may_hold_secret
 from rawlog.frames import Bytes, Frames
 
+MOST_HEADERS = 10_000
 MOST_RECORDS = 1000
 
 
@@ -104,6 +105,7 @@ class _Records:
         self.control_kind: int | None = None
         self.key_schemas: tuple[Schema, Schema] | None = None
         self.has_key = False
+        self.headers = 0
 
     def nodes(self, position: int) -> list[Node]:
         nodes: list[Node] = []
@@ -151,6 +153,12 @@ class _Records:
         position = self.bytes(record, position, end, "value")
         headers, position = self.varint(record, position, "header_count", "")
         for index in range(max(0, min(headers, end - position))):
+            if self.headers == MOST_HEADERS:
+                rest = f"… {headers - index:,} more headers"
+                record.children.append(Node(self.base + position, end - position, rest, inside=self.inside))
+                position = end
+                break
+            self.headers += 1
             position = self.bytes(record, position, end, f"header {index} key")
             position = self.bytes(record, position, end, f"header {index} value")
         if position != end:

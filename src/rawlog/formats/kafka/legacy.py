@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,22 @@ from numpy.typing import NDArray
 
 from rawlog import columns as make
 from rawlog.compression import decompress
-from rawlog.errors import CorruptError, DataError
+from rawlog.errors import CorruptError, DataError, LimitError
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels import legacy as kernels
 from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
 from rawlog.formats.kafka.layouts import CODEC_MASK, CODECS, ENTRY_V0, ENTRY_V1, OUTLINE, Attributes
-from rawlog.formats.kafka.reader import TIMESTAMP, BinaryBuffers, Columns, TooMuch, timestamp_types
+from rawlog.formats.kafka.reader import (
+    SLICE_BYTES,
+    SLICE_ROWS,
+    TIMESTAMP,
+    BinaryBuffers,
+    Columns,
+    TooMuch,
+    fitting,
+    timestamp_types,
+    whole,
+)
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
@@ -38,7 +49,10 @@ _WORDS = {
 
 @dataclass(slots=True)
 class Spans:
-    """Where the entries of every frame lie, plain ones in the file's bytes or in a copy, wrapped ones decompressed."""
+    """Where the entries of every frame lie, plain ones in the file's bytes or in a copy, wrapped ones decompressed.
+
+    Of a slice of one wrapper, `first` is the number of entries before it, `begin` where those of the wrapper begin.
+    """
 
     data: Bytes
     starts: NDArray[np.int64]
@@ -46,6 +60,8 @@ class Spans:
     kinds: NDArray[np.int64]
     counts: NDArray[np.int64]
     bases: NDArray[np.int64]
+    first: int = 0
+    begin: int | None = None
 
 
 def decode_legacy(
@@ -58,11 +74,54 @@ def decode_legacy(
     limit: int,
     total: int,
 ) -> Columns:
-    """The wanted columns of all records in entries of magic 0 and 1, whose own checksums are right.
+    """The wanted columns of all records in entries of magic 0 and 1, whose own checksums are right, in one piece.
 
     As `reader.decode_columns`: CorruptError for the first frame that cannot be read, TooMuch where several hold too much.
     """
+    try:
+        return whole(decode_legacy_slices(data, starts, stops, columns, head=head, limit=limit, total=total))
+    except LimitError as error:
+        raise error.at(position=int(starts[0])) from None
+
+
+def decode_legacy_slices(
+    data: Bytes,
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    columns: AbstractSet[str],
+    *,
+    head: Heads,
+    limit: int,
+    total: int,
+) -> Iterator[Columns]:
+    """The same, but a lone wrapper of more than SLICE_ROWS or SLICE_BYTES comes in slices, once all of its entries are checked."""
     spans = unwrap(data, starts, stops, head, limit=limit, total=total)
+    rows = int(spans.counts.sum())
+    if starts.size > 1 and rows > SLICE_ROWS:
+        raise TooMuch(fitting(np.cumsum(spans.counts), SLICE_ROWS))
+    if starts.size > 1 or (rows <= SLICE_ROWS and int(spans.stops[0] - spans.starts[0]) <= SLICE_BYTES):
+        yield _decode(spans, starts, columns, head)
+        return
+    parts = _cut(spans)
+    for part in parts:
+        _decode(part, starts, frozenset(), head)
+    for part in parts:
+        yield _decode(part, starts, columns, head)
+
+
+def _cut(spans: Spans) -> list[Spans]:
+    """The entries of a lone wrapper in slices."""
+    parts: list[Spans] = []
+    position, stop, count, row = int(spans.starts[0]), int(spans.stops[0]), int(spans.counts[0]), 0
+    while row < count:
+        rows, reached = kernels.skip_entries(spans.data, position, stop, count - row, SLICE_ROWS, SLICE_BYTES)
+        ends = {"starts": np.array([position]), "stops": np.array([reached]), "counts": np.array([rows], np.int64)}
+        parts.append(replace(spans, **ends, first=row, begin=int(spans.starts[0])))
+        row, position = row + int(rows), int(reached)
+    return parts
+
+
+def _decode(spans: Spans, starts: NDArray[np.int64], columns: AbstractSet[str], head: Heads) -> Columns:
     room = int(spans.counts.sum())
     made = _Buffers(columns, room, int((spans.stops - spans.starts).sum()))
     append = head.has(Attributes.LOG_APPEND_TIME) & (head["magic"] == 1)
@@ -83,12 +142,13 @@ def decode_legacy(
     )
     if status != Status.OK:
         frame = int(np.searchsorted(np.cumsum(spans.counts), count, side="right"))
-        raise _fault(frame, int(position) - int(spans.starts[frame]), Status(status), starts, head)
+        begin = int(spans.starts[frame]) if spans.begin is None else spans.begin
+        raise _fault(frame, int(position) - begin, Status(status), starts, head)
     arrays = made.arrays(room)
     if "timestampType" in columns:
         kinds = np.where(head["magic"] == 0, kernels.NO_TIMESTAMP_TYPE, append.astype(np.int64))
         arrays["timestampType"] = timestamp_types(kinds, spans.counts, room)
-    return Columns(arrays, room, spans.counts)
+    return Columns(arrays, room, spans.counts, first=spans.first)
 
 
 def starts_plain(data: Bytes, starts: NDArray[np.int64]) -> bool:
@@ -195,7 +255,9 @@ def unwrap(
             pieces.append(piece)
         last = np.cumsum(sizes)
         first = last - sizes
-        source = byte_view(b"".join((*pieces, bytes(SLACK))))
+        # What is large is not copied; the spare bytes let every copy out of it be a wide one.
+        lone = len(pieces) == 1 and len(pieces[0]) > SLICE_BYTES
+        source = byte_view(pieces[0] if lone else b"".join((*pieces, bytes(SLACK))))
     counts, bases = np.zeros(starts.size, np.int64), np.zeros(starts.size, np.int64)
     kinds = kinds.astype(np.int64)
     frame, position, status = kernels.measure_spans(source, first, last, kinds, head["last_offset"], counts, bases)
@@ -210,14 +272,7 @@ def holds_older(wrapper: Frames, head: Heads, limit: int) -> bool:
         inside = unwrap(wrapper.data, wrapper.starts, wrapper.stops, head, limit=limit, total=limit)
     except DataError:
         return False
-    position, stop = int(inside.starts[0]), int(inside.stops[0])
-    for _ in range(int(inside.counts[0])):
-        if inside.data[position + OUTLINE.at("magic")] == 0:
-            return True
-        length = bytes(inside.data[position + OUTLINE.at("length") : position + OUTLINE.after("length")])
-        position += OUTLINE.after("length") + int.from_bytes(length, "big")
-    assert position <= stop
-    return False
+    return bool(kernels.any_older(inside.data, int(inside.starts[0]), int(inside.stops[0]), int(inside.counts[0])))
 
 
 def _unwrapped(entry: Any, magic: int, codec: int, start: int, limit: int) -> Any:

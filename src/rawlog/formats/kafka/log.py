@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rawlog import columns
 from rawlog.errors import CorruptError, DataError
-from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.format import MAX_DECOMPRESSED, NO_TIME, File, Spans, Want
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.batch import scan_batches
 from rawlog.formats.kafka.kernels.search import find_batch
@@ -30,9 +30,9 @@ from rawlog.formats.kafka.layouts import (
     SMALLEST_LENGTH,
     Attributes,
 )
-from rawlog.formats.kafka.legacy import decode_legacy, decode_plain, starts_plain, unwrap
+from rawlog.formats.kafka.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
 from rawlog.formats.kafka.producers import control_type
-from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
+from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns, decode_slices
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -206,29 +206,69 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
 
 
 def decode_run(frames: Frames, head: Heads, names: set[str], limit: int) -> Columns:
-    """The columns of frames that are all of magic 2, or all older. DataError names a frame by its position in `data`."""
+    """The columns of frames that are all of magic 2, or all older, in one piece. DataError names a frame by its position in `data`."""
     function = decode_columns if head["magic"][0] == MAGIC_V2 else decode_legacy
     return function(frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL)
+
+
+def decode_bounded(
+    frames: Frames, head: Heads, names: set[str], limit: int, max_headers: int
+) -> Iterator[tuple[Frames, Heads, Columns]]:
+    """The same in bounded pieces, however many records the frames hold: some frames and their columns, or one frame and a slice of it.
+
+    Before a DataError, the records of all frames in front of the one that has it.
+    """
+    rest, failure = [(0, len(frames))], None
+    while rest:
+        start, stop = rest.pop()
+        if start == stop:
+            continue
+        some, own = frames.slice(start, stop), head.slice(start, stop)
+        try:
+            for decoded in _slices(some, own, names, limit, max_headers):
+                yield some, own, decoded
+        except TooMuch as full:
+            rest += [(start + full.fits, stop), (start, start + full.fits)]
+        except DataError as error:
+            bad = int(np.searchsorted(some.starts, error.position or 0, side="right")) - 1
+            failure, rest = error, [(start, start + bad)]
+    if failure is not None:
+        raise failure
+
+
+def _slices(frames: Frames, head: Heads, names: set[str], limit: int, max_headers: int) -> Iterator[Columns]:
+    if head["magic"][0] == MAGIC_V2:
+        return decode_slices(
+            frames.data,
+            frames.starts,
+            frames.stops,
+            names,
+            head=head,
+            limit=limit,
+            total=TOTAL,
+            max_headers=max_headers,
+        )
+    return decode_legacy_slices(frames.data, frames.starts, frames.stops, names, head=head, limit=limit, total=TOTAL)
 
 
 def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch]:
     """The records of sound batches; before an error, those of the batches in front of the one that has it."""
     names = set(want.table.names)
     try:
-        decoded = decode_run(frames, head, _record_columns(names), want.limit)
-    except TooMuch as full:
-        yield from _records(frames.slice(0, full.fits), head.slice(0, full.fits), want)
-        yield from _records(frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), want)
-        return
+        for some, own, decoded in decode_bounded(frames, head, _record_columns(names), want.limit, want.max_headers):
+            if decoded.count:
+                made = columns.batch(want.table, _with_batch_columns(some, own, want, names, decoded), decoded.count)
+                yield columns.marked(made, _replaced(decoded)) if decoded.replaced.size else made
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
-        if bad > 0:
-            yield from _records(frames.slice(0, bad), head.slice(0, bad), want)
         error.position = int(frames.positions[bad])
         raise
-    if decoded.count:
-        made = _with_batch_columns(frames, head, want, names, decoded)
-        yield columns.batch(want.table, made, decoded.count)
+
+
+def _replaced(decoded: Columns) -> set[str]:
+    """The header keys of the records that have one which is not UTF-8, as they read."""
+    rows = decoded.arrays["headers"].take(pa.array(decoded.replaced))
+    return {pair["key"] for row in rows.to_pylist() for pair in row if "\ufffd" in pair["key"]}
 
 
 def _record_columns(names: set[str]) -> set[str]:
@@ -342,15 +382,20 @@ def _batch_columns(frames: Frames, head: Heads, want: Want) -> dict[str, pa.Arra
 
 def _unwrapped_counts(frames: Frames, head: Heads, want: Want) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First offset and number of records of every batch: a compressed entry of magic 0 or 1 has to be opened for them."""
-    base, count = head["base_offset"].copy(), head["record_count"].copy()
     if not {"base_offset", "record_count"} & set(want.table.names):
-        return base, count
+        return head["base_offset"].copy(), head["record_count"].copy()
+    return unwrapped_counts(frames, head, want.limit)
+
+
+def unwrapped_counts(
+    frames: Frames, head: Heads, limit: int = MAX_DECOMPRESSED
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First offset and number of records of every batch; -1 for a wrapper that cannot be opened."""
+    base, count = head["base_offset"].copy(), head["record_count"].copy()
     for index in np.flatnonzero((count < 0) & (head["magic"] != MAGIC_V2) & head.sound).tolist():
         one = frames.slice(index, index + 1)
         try:
-            inside = unwrap(
-                one.data, one.starts, one.stops, head.slice(index, index + 1), limit=want.limit, total=TOTAL
-            )
+            inside = unwrap(one.data, one.starts, one.stops, head.slice(index, index + 1), limit=limit, total=TOTAL)
         except DataError:
             continue
         count[index] = inside.counts[0]

@@ -1,13 +1,15 @@
 """Batches of magic 2 into Arrow columns: memory, decompression, and a status turned into an error.
 
-`decode_columns` gives what records say themselves; what their batch says (producer, epoch, codec) is for the caller
-to repeat by `Columns.counts`. Control batches are decoded like any other.
+`decode_slices` gives what records say themselves; what their batch says (producer, epoch, codec) is for the caller
+to repeat by `Columns.counts`. Control batches are decoded like any other. Memory is bounded by rows, bytes and headers: a batch that
+holds more comes in several slices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +19,8 @@ from numpy.typing import NDArray
 
 from rawlog import compression
 from rawlog.columns import constant
-from rawlog.errors import CorruptError, DataError, UnsupportedError
+from rawlog.errors import CorruptError, DataError, LimitError, UnsupportedError
+from rawlog.format import MAX_HEADERS
 from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.kernels import records as kernels
 from rawlog.formats.kafka.kernels.payloads import unpack_payloads
@@ -27,6 +30,7 @@ from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 from rawlog.tables import HEADERS, arrow_type
+from rawlog.text import java_text
 
 COLUMNS = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
 """The columns that `decode_columns` knows."""
@@ -34,6 +38,12 @@ USUAL_RATIO, LARGEST_BLOCK = 3, 128 << 10
 """What payloads mostly decompress to at most, times their size, and more than a block of any codec: room is made where it is not enough."""
 LARGEST_WINDOW = (1 << 31) - 1 - SLACK
 """Arrow's binary columns hold less than 2 GiB: more payload than this must be cut by the caller."""
+SLICE_ROWS, SLICE_BYTES, SLICE_HEADERS = 1 << 18, 64 << 20, 1 << 18
+"""What is decoded at a time, unless a record alone holds more."""
+NO_HEADERS = -1
+"""Instead of SLICE_HEADERS: headers are only checked."""
+WHOLE_ROWS, WHOLE_HEADERS = 1 << 22, 1 << 22
+"""The most records and headers of one batch for those who need all of its columns at once."""
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 _NOTHING = np.empty(0, np.uint8)
@@ -42,12 +52,12 @@ _WORDS = {
     Status.BAD_VARINT: "a variable-length number that does not end",
     Status.BAD_LENGTH: "a length that does not fit",
     Status.BAD_VALUE: "a timestamp beyond what microseconds can hold",
-    Status.TRAILING: "bytes behind the last record",
+    Status.TRAILING: "bytes after the last record",
 }
 
 
 class TooMuch(Exception):
-    """The batches decompress to more than was asked for at a time; the first `fits` of them do not."""
+    """The batches hold more than is decoded at a time; the first `fits` of them do not."""
 
     def __init__(self, fits: int) -> None:
         super().__init__(fits)
@@ -56,11 +66,17 @@ class TooMuch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Decoded columns by name, the number of rows, and how many of them each batch gave (in order)."""
+    """Decoded columns by name, the number of rows, and how many of them each batch gave (in order).
+
+    `replaced` are the rows with a header key that is not UTF-8, which reads as Java's clients show it. `first` is the number of the
+    first row in its batch, where a batch comes in several slices.
+    """
 
     arrays: dict[str, pa.Array]
     count: int
     counts: NDArray[np.int64]
+    replaced: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    first: int = 0
 
     @property
     def batch_index(self) -> NDArray[np.int64]:
@@ -70,7 +86,11 @@ class Columns:
 
 @dataclass(slots=True)
 class _Payloads:
-    """Where the records of every batch lie: in the file's own bytes, or decompressed, end to end."""
+    """Where the records of every batch lie: in the file's own bytes, or decompressed, end to end.
+
+    Of a slice of one batch, `first` is the number of records before it, `begin` where the records of the batch begin and `declared`
+    their number.
+    """
 
     data: Bytes
     starts: NDArray[np.int64]
@@ -79,7 +99,22 @@ class _Payloads:
     base_offsets: NDArray[np.int64]
     base_times: NDArray[np.int64]
     append_times: NDArray[np.int64]
-    size: int
+    first: int = 0
+    begin: int | None = None
+    declared: int | None = None
+
+    @property
+    def size(self) -> int:
+        return int((self.stops - self.starts).sum())
+
+    def slice(self, start: int, stop: int, first: int, count: int) -> _Payloads:
+        """Some of the records of a lone batch."""
+        ends = np.array([start], np.int64), np.array([stop], np.int64)
+        origin = (int(self.starts[0]), int(self.counts[0]))
+        return replace(
+            self, starts=ends[0], stops=ends[1], counts=np.array([count], np.int64), first=first, begin=origin[0],
+            declared=origin[1],
+        )  # fmt: skip
 
 
 def decode_columns(
@@ -91,14 +126,57 @@ def decode_columns(
     head: Heads | None = None,
     limit: int = compression.DEFAULT_LIMIT,
     total: int = LARGEST_WINDOW,
+    max_headers: int = MAX_HEADERS,
 ) -> Columns:
+    """As `decode_slices`, in one piece. LimitError for a batch of more than WHOLE_ROWS records or WHOLE_HEADERS headers."""
+    slices = decode_slices(data, starts, stops, columns, head=head, limit=limit, total=total, max_headers=max_headers)
+    try:
+        return whole(slices)
+    except LimitError as error:
+        raise error.at(position=int(starts[0])) from None
+
+
+def whole(slices: Iterator[Columns]) -> Columns:
+    """The slices of one batch in one piece; what came in one is not copied. LimitError for more than is meant to be in memory at once."""
+    found: list[Columns] = []
+    rows = headers = 0
+    for one in slices:
+        found.append(one)
+        rows += one.count
+        headers += len(one.arrays["headers"].values) if "headers" in one.arrays else 0
+        if len(found) > 1 and (rows > WHOLE_ROWS or headers > WHOLE_HEADERS):
+            what = (
+                f"more than {WHOLE_ROWS:,} records or {WHOLE_HEADERS:,} headers in one batch, which cannot be rewritten"
+            )
+            raise LimitError(what, layout=BATCH.name, field="record_count")
+    if len(found) == 1:
+        return found[0]
+    arrays = {name: pa.concat_arrays([one.arrays[name] for one in found]) for name in found[0].arrays}
+    replaced = np.concatenate([one.first + one.replaced for one in found])
+    return Columns(arrays, rows, np.array([rows], np.int64), replaced)
+
+
+def decode_slices(
+    data: Bytes,
+    starts: NDArray[np.int64],
+    stops: NDArray[np.int64],
+    columns: AbstractSet[str],
+    *,
+    head: Heads | None = None,
+    limit: int = compression.DEFAULT_LIMIT,
+    total: int = LARGEST_WINDOW,
+    max_headers: int = MAX_HEADERS,
+) -> Iterator[Columns]:
     """The wanted columns (of COLUMNS) of all records in the batches `data[starts[i]:stops[i]]`, which scan found.
 
-    `head` is what is known of the batches already, their checksums checked; without it they are checked here.
-    `limit` bounds what one batch may decompress to, `total` what several may: TooMuch says how many fit. Raises
-    CorruptError for the first batch that is damaged, with its position in `data`: wrong checksum, record, count,
-    codec stream, timestamps that microseconds cannot hold, or a header key that is not UTF-8
-    (`kafka.log.header-key`). UnsupportedError for magic 0 and 1.
+    All batches come in one piece, but a lone batch of more than SLICE_ROWS, SLICE_BYTES or SLICE_HEADERS comes in slices. `head` is what
+    is known of the batches already, their checksums checked; without it they are checked here. `limit` bounds what one batch may
+    decompress to, and `max_headers` the headers of one record. `total`, if given, bounds what several batches may decompress to, and
+    SLICE_ROWS and SLICE_HEADERS what they may hold: TooMuch says how many of them fit, before anything is given.
+
+    Raises CorruptError for the first batch that is damaged, with its position in `data`, before any of its records is given: wrong
+    checksum, record, count, codec stream, or timestamps that microseconds cannot hold. LimitError for one that is larger than the
+    limits, UnsupportedError for magic 0 and 1.
     """
     assert columns <= COLUMNS, columns - COLUMNS
     data = byte_view(data)
@@ -108,16 +186,64 @@ def decode_columns(
         if not head.sound.all():
             raise _unsound(head, starts)
     _check(head, starts)
+    bounded = starts.size == 1 or total < LARGEST_WINDOW
+    if bounded:
+        _check_rows(head)
     payloads = _payloads(data, starts, stops, head, limit, total)
     assert payloads.size <= LARGEST_WINDOW, "more than an Arrow column holds: cut the window"
-    arrays, count = _decode(payloads, starts, columns)
     counts = head["record_count"]
+    made = None
+    if starts.size != 1 or (payloads.size <= SLICE_BYTES and int(counts[0]) <= SLICE_ROWS):
+        made = _decode(payloads, starts, columns, max_headers, largest=SLICE_HEADERS if bounded else payloads.size)
+    if made is not None:
+        yield _complete(made, head, counts, columns)
+        return
+    for part in _slices(payloads, starts, columns, max_headers):
+        made = _decode(part, starts, columns, max_headers, largest=part.size)
+        assert made is not None, "a slice is never cut"
+        yield _complete(replace(made, first=part.first), head, part.counts, columns)
+
+
+def _complete(made: Columns, head: Heads, counts: NDArray[np.int64], columns: AbstractSet[str]) -> Columns:
     if "timestampType" in columns:
-        if head.any(Attributes.LOG_APPEND_TIME):
-            arrays["timestampType"] = timestamp_types(head.has(Attributes.LOG_APPEND_TIME), counts, count)
-        else:
-            arrays["timestampType"] = constant(0, "int", count)
-    return Columns(arrays, count, counts)
+        kinds = head.has(Attributes.LOG_APPEND_TIME)
+        one = not head.any(Attributes.LOG_APPEND_TIME)
+        types = constant(0, "int", made.count) if one else timestamp_types(kinds, counts, made.count)
+        made.arrays["timestampType"] = types
+    return replace(made, counts=counts)
+
+
+def _check_rows(head: Heads) -> None:
+    """TooMuch for several batches whose headers name more records than are decoded at a time."""
+    counts = head["record_count"]
+    if counts.size > 1 and int(counts.sum()) > SLICE_ROWS:
+        raise TooMuch(fitting(np.cumsum(counts), SLICE_ROWS))
+
+
+def fitting(ends: NDArray[Any], most: int) -> int:
+    """How many batches stay below a bound, by the running sum: at least one, and not all."""
+    return min(max(int(np.searchsorted(ends, most, side="right")), 1), ends.size - 1)
+
+
+def _slices(
+    payloads: _Payloads, positions: NDArray[np.int64], columns: AbstractSet[str], max_headers: int
+) -> list[_Payloads]:
+    """The records of a lone batch in slices. All of them are checked here, so that a batch is read whole or not at all."""
+    position, stop, count = int(payloads.starts[0]), int(payloads.stops[0]), int(payloads.counts[0])
+    if count > payloads.size // SMALLEST_RECORD:
+        raise _record_error(payloads, positions, 0, position, Status.BAD_COUNT)
+    parts: list[_Payloads] = []
+    row = 0
+    while row < count:
+        rows, reached = kernels.skip_records_v2(
+            payloads.data, position, stop, count - row, SLICE_ROWS, SLICE_BYTES, SLICE_HEADERS
+        )
+        last = row + int(rows) == count
+        part = payloads.slice(position, stop if last else int(reached), row, int(rows))
+        _decode(part, positions, columns & {"headers"}, max_headers, largest=NO_HEADERS)
+        parts.append(part)
+        row, position = row + int(rows), int(reached)
+    return parts
 
 
 def timestamp_types(kinds: NDArray[Any], counts: NDArray[np.int64], count: int) -> pa.Array:
@@ -162,8 +288,7 @@ def _payloads(
         np.copyto(append_times, head["max_timestamp"], where=head.has(Attributes.LOG_APPEND_TIME))
     if head.any(CODEC_MASK):
         data, firsts, stops = _decompress(data, firsts, stops, head.codec, counts, limit, total)
-    size = int((stops - firsts).sum())
-    return _Payloads(data, firsts, stops, counts, head["base_offset"], head["base_timestamp"], append_times, size)
+    return _Payloads(data, firsts, stops, counts, head["base_offset"], head["base_timestamp"], append_times)
 
 
 def _decompress(
@@ -194,6 +319,9 @@ def _decompress(
         size = len(piece)
         if made + size > total and index > 0:
             raise TooMuch(index)
+        if size > SLICE_BYTES and firsts.size == 1:
+            # As it is: a copy of something so large would be too much.
+            return byte_view(piece), np.zeros(1, np.int64), np.array([size], np.int64)
         if out.size - made - SLACK < size:
             larger = _memory(2 * (made + size) + LARGEST_BLOCK)
             larger[:made] = out[:made]
@@ -212,9 +340,14 @@ def _memory(size: int) -> Bytes:
 
 
 def _decode(
-    payloads: _Payloads, positions: NDArray[np.int64], columns: AbstractSet[str]
-) -> tuple[dict[str, pa.Array], int]:
-    """Bound, fill, trim. `positions` are the batches' own, for errors."""
+    payloads: _Payloads,
+    positions: NDArray[np.int64],
+    columns: AbstractSet[str],
+    max_headers: int,
+    *,
+    largest: int,
+) -> Columns | None:
+    """Bound, fill, trim. `positions` are the batches' own, for errors. None for a lone batch of more than `largest` headers."""
     total = payloads.size
     room = min(int(payloads.counts.sum()), total // SMALLEST_RECORD)
     with_key, with_value = "key" in columns, "value" in columns
@@ -250,6 +383,13 @@ def _decode(
     )
     if status != Status.OK:
         raise _record_error(payloads, positions, int(count), int(position), Status(status))
+    if "headers" in columns and totals[kernels.HEADERS] > min(max_headers, largest):
+        ends = np.frombuffer(header_offsets, np.int32)[: count + 1]
+        _check_headers(payloads, positions, ends, max_headers)
+        if positions.size > 1 and ends[-1] > largest:
+            raise TooMuch(fitting(ends[np.cumsum(payloads.counts)], largest))
+        if ends[-1] > largest:
+            return None
     arrays: dict[str, pa.Array] = {}
     if "offset" in columns:
         arrays["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, offsets.slice(0, count * 8)], 0)
@@ -261,9 +401,29 @@ def _decode(
         arrays["key"] = keys.array(count, int(totals[kernels.NULL_KEYS]))
     if with_value:
         arrays["value"] = values.array(count, int(totals[kernels.NULL_VALUES]))
+    replaced = np.empty(0, np.int64)
     if "headers" in columns:
-        arrays["headers"] = _headers(payloads, positions, header_offsets, header_starts[:count], totals)
-    return arrays, int(count)
+        arrays["headers"], replaced = _headers(payloads, header_offsets, header_starts[:count], totals)
+    return Columns(arrays, int(count), payloads.counts, replaced)
+
+
+def _check_headers(
+    payloads: _Payloads, positions: NDArray[np.int64], ends: NDArray[np.int32], max_headers: int
+) -> None:
+    """LimitError for the first record with more headers than the limit."""
+    numbers = np.diff(ends)
+    if numbers.size and numbers.max() > max_headers:
+        row = int(np.argmax(numbers > max_headers))
+        index, number = _locate(payloads, row)
+        raise LimitError(
+            f"record {payloads.first + number}: {int(numbers[row]):,} headers, more than the limit of {max_headers:,}; "
+            "--max-headers raises it",
+            position=int(positions[index]),
+            layout=BATCH.name,
+            field="headers",
+            expected=max_headers,
+            found=int(numbers[row]),
+        )
 
 
 class BinaryBuffers:
@@ -294,18 +454,15 @@ class BinaryBuffers:
 
 
 def _headers(
-    payloads: _Payloads,
-    positions: NDArray[np.int64],
-    offsets: pa.Buffer,
-    starts: NDArray[np.int64],
-    totals: NDArray[np.int64],
-) -> pa.Array:
-    """The headers column, of exactly the size that the first kernel found."""
+    payloads: _Payloads, offsets: pa.Buffer, starts: NDArray[np.int64], totals: NDArray[np.int64]
+) -> tuple[pa.Array, NDArray[np.int64]]:
+    """The headers column, of exactly the size that the first kernel found, and the rows with a key that is not UTF-8."""
     kind = arrow_type(HEADERS)
     lists = offsets.slice(0, (starts.size + 1) * 4)
     count = int(totals[kernels.HEADERS])
+    rows = np.empty(0, np.int64)
     if not count:
-        return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [_no_pairs()])
+        return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [_no_pairs()]), rows
     keys = BinaryBuffers(count, int(totals[kernels.HEADER_KEY_BYTES]))
     values = BinaryBuffers(count, int(totals[kernels.HEADER_VALUE_BYTES]))
     row_offsets = np.frombuffer(offsets, np.int32)[: starts.size + 1]
@@ -316,9 +473,23 @@ def _headers(
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:
-        raise _header_key_error(names, row_offsets, payloads, positions) from None
+        names, odd = java_strings(names.cast(pa.binary()))
+        rows = np.unique(np.searchsorted(row_offsets, odd, side="right") - 1)
     pairs = pa.StructArray.from_arrays([names, values.array(count, int(nulls))], fields=list(kind.value_type))
-    return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [pairs])
+    return pa.ListArray.from_buffers(kind, starts.size, [None, lists], 0, 0, [pairs]), rows
+
+
+def java_strings(raw: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Text as Java's clients decode it, and which values are not UTF-8."""
+    texts: list[str | None] = []
+    odd: list[int] = []
+    for number, value in enumerate(raw.to_pylist()):
+        try:
+            texts.append(None if value is None else value.decode())
+        except UnicodeDecodeError:
+            texts.append(java_text(value))
+            odd.append(number)
+    return pa.array(texts, pa.string()), np.array(odd, np.int64)
 
 
 @cache
@@ -340,21 +511,27 @@ def _record_error(
     """`count` rows were good; the next one begins at `position` of the payloads."""
     assert status != Status.FULL, "room for fewer rows than the batches can hold"
     index, number = _locate(payloads, count)
-    declared = int(payloads.counts[index])
-    if status == Status.TRAILING:  # behind the last record of the batch before the one that comes next
+    declared = int(payloads.counts[index]) if payloads.declared is None else payloads.declared
+    begin = int(payloads.starts[index]) if payloads.begin is None else payloads.begin
+    number += payloads.first
+    if status == Status.TRAILING:  # after the last record of the batch before the one that comes next
         index = int(np.searchsorted(np.cumsum(payloads.counts), count, side="left"))
         extra = int(payloads.stops[index]) - position
-        return _fault(f"{extra} bytes behind the last record", int(positions[index]), "record_count")
-    if status == Status.BAD_COUNT and position == int(payloads.starts[index]) and number == 0:
+        return _fault(f"{extra} bytes after the last record", int(positions[index]), "record_count")
+    if status == Status.BAD_COUNT and position == begin and number == 0:
         size = int(payloads.stops[index] - payloads.starts[index])
         if declared > size // SMALLEST_RECORD:
             what = f"record count {declared:,}, but only {size:,} bytes of records"
             return _fault(what, int(positions[index]), "record_count", found=declared)
-    if status == Status.BAD_VARINT and position >= int(payloads.stops[index]):
+    if status in (Status.BAD_VARINT, Status.BAD_COUNT) and position >= int(payloads.stops[index]):
         return _fault(f"{number} records, {declared} declared", int(positions[index]), "record_count", declared, number)
-    words = _WORDS.get(status, "an impossible header count")
-    at = position - int(payloads.starts[index])
-    return _fault(f"record {number} of {declared}, byte {at} of the records: {words}", int(positions[index]), "records")
+    short = status == Status.BAD_COUNT and int(payloads.stops[index]) - position < SMALLEST_RECORD
+    words = _WORDS.get(Status.BAD_LENGTH if short else status, "an impossible header count")
+    return _fault(
+        f"record {number} of {declared}, byte {position - begin} of the records: {words}",
+        int(positions[index]),
+        "records",
+    )
 
 
 def _locate(payloads: _Payloads, row: int) -> tuple[int, int]:
@@ -362,17 +539,3 @@ def _locate(payloads: _Payloads, row: int) -> tuple[int, int]:
     ends = np.cumsum(payloads.counts)
     index = min(int(np.searchsorted(ends, row, side="right")), ends.size - 1)
     return index, row - int(ends[index] - payloads.counts[index])
-
-
-def _header_key_error(
-    names: pa.Array, offsets: NDArray[np.int32], payloads: _Payloads, positions: NDArray[np.int64]
-) -> CorruptError:
-    """A key that is not UTF-8 cannot be a string, and replacing its bytes would lose them in silence."""
-    for number, raw in enumerate(names.cast(pa.binary()).to_pylist()):
-        try:
-            raw.decode("utf-8")
-        except UnicodeDecodeError:
-            row = int(np.searchsorted(offsets, number, side="right")) - 1
-            index, record = _locate(payloads, row)
-            return _fault(f"record {record}: header key {raw!r} is not UTF-8", int(positions[index]), "headers")
-    raise AssertionError("Arrow refuses a key that Python accepts")

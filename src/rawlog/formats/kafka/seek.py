@@ -98,7 +98,7 @@ def seek(file: File, group: Sequence[File], offset: int | None, since: int | Non
     if since is not None:
         times = time_entries(file, group)
         # Everything up to an entry's offset is no later than its time.
-        before = times[times[:, 0] * 1000 < since]
+        before = times[times[:, 0] < -(-since // 1000)]  # microseconds of a far time would not fit
         if len(before):
             bound = max(int(before[-1, 1]), bound or 0)
     if bound is None:

@@ -23,9 +23,8 @@ from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.filtering import keep_records
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
-from rawlog.formats.kafka.log import decode_run, only, pieces, sound
+from rawlog.formats.kafka.log import decode_bounded, only, pieces, sound
 from rawlog.formats.kafka.partition_writer import PartitionWriter
-from rawlog.formats.kafka.reader import TooMuch
 from rawlog.formats.kafka.rebuild import keep_beside, keep_times, segments_of
 from rawlog.frames import Frames
 from rawlog.status import Status
@@ -136,15 +135,9 @@ def _sifted(
     frames: Frames, head: Heads, segment: File, keep: Keep, report: Sifted, start: int | None
 ) -> Iterator[tuple[Frames, Heads]]:
     """The frames with what stays of them, some at a time."""
-    runs = list(pieces(frames, head))[::-1]
-    while runs:
-        first, stop = runs.pop()
+    for first, stop in pieces(frames, head):
         some, own = frames.slice(first, stop), head.slice(first, stop)
-        try:
-            counts, mask = _chosen(some, own, segment, keep, report, start)
-        except TooMuch as full:
-            runs += [(first + full.fits, stop), (first, first + full.fits)]
-            continue
+        counts, mask = _chosen(some, own, segment, keep, report, start)
         made = keep_records(some, own, counts, mask)
         report.batches_rewritten += made.rebuilt
         yield made.frames, made.head
@@ -160,21 +153,26 @@ def _chosen(
     if not len(data):
         return counts, np.ones(int(counts.sum()), np.bool_)
     own = Heads(np.ascontiguousarray(own.values))
-    found = decode_run(data, own, (set(keep.columns) & _OF_RECORDS) | {"offset"}, keep.limit)
-    counts[~control] = found.counts
-    arrays: dict[str, Any] = dict(found.arrays)
-    for name, value in (("topic", segment.place.topic), ("partition", segment.place.partition)):
-        arrays[name] = columns.constant(value, RECORDS.column(name).type, found.count)
-    offsets = found.arrays["offset"].to_numpy()
-    stays = keep.test(columns.batch(RECORDS.subset(keep.columns), arrays, found.count))
-    trimmed = offsets < start if start is not None else np.zeros(offsets.size, np.bool_)
-    removed = ~stays & ~trimmed
-    if removed.any():
-        report.remove(offsets[removed])
-    stays = stays & ~trimmed
-    report.records += int(stays.sum())
+    names = (set(keep.columns) & _OF_RECORDS) | {"offset"}
+    numbers, masks = np.zeros(len(data), np.int64), []
+    for some, _, found in decode_bounded(data, own, names, keep.limit, keep.max_headers):
+        at = int(np.searchsorted(data.starts, some.starts[0]))
+        numbers[at : at + len(some)] += found.counts
+        arrays: dict[str, Any] = dict(found.arrays)
+        for name, value in (("topic", segment.place.topic), ("partition", segment.place.partition)):
+            arrays[name] = columns.constant(value, RECORDS.column(name).type, found.count)
+        offsets = found.arrays["offset"].to_numpy()
+        stays = keep.test(columns.batch(RECORDS.subset(keep.columns), arrays, found.count))
+        trimmed = offsets < start if start is not None else np.zeros(offsets.size, np.bool_)
+        removed = ~stays & ~trimmed
+        if removed.any():
+            report.remove(offsets[removed])
+        masks.append(stays & ~trimmed)
+        report.records += int(masks[-1].sum())
+    counts[~control] = numbers
     mask = np.ones(int(counts.sum()), np.bool_)
-    mask[np.repeat(~control, counts)] = stays
+    if masks:
+        mask[np.repeat(~control, counts)] = np.concatenate(masks)
     assert head["magic"].max(initial=0) <= MAGIC_V2
     return counts, mask
 

@@ -22,7 +22,7 @@ from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.filtering import keep_records
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
-from rawlog.formats.kafka.log import decode_run, only, pieces, sound
+from rawlog.formats.kafka.log import decode_run, only, pieces, sound, unwrapped_counts
 from rawlog.formats.kafka.partition_writer import PartitionWriter
 from rawlog.formats.kafka.reader import TooMuch
 from rawlog.formats.kafka.rebuild import keep_times, segments_of
@@ -47,7 +47,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Carried(Account):
-    """What came of a partition. `records` counts those in batches that tell it without being opened."""
+    """The result for one partition. `records` leaves out those of compressed message sets that cannot be opened."""
 
     segments: int = 0
     batches: int = 0
@@ -244,6 +244,8 @@ class Carrier:
             writer.append(one, own)
         self.emptied.clear()
         counts: NDArray[np.int64] = head["record_count"]
+        if (counts < 0).any():
+            _, counts = unwrapped_counts(frames, head, LIMIT)
         account.records += int(counts[(counts > 0) & ~head.has(Attributes.CONTROL)].sum())
         account.largest_producer = max(account.largest_producer, int(head["producer_id"].max()))
         known = head["max_timestamp"][head["max_timestamp"] >= 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,13 +12,12 @@ from rawlog.format import Inspection
 from rawlog.formats.kafka import checks as kafka_checks
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import Attributes, ControlType
-from rawlog.formats.kafka.log import decode_run, only
+from rawlog.formats.kafka.log import decode_bounded, only
 from rawlog.formats.kafka.messages import decode_record, frame_head, framed_types
 from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION
 from rawlog.formats.kraft.paths import is_bootstrap, snapshot_id
 from rawlog.formats.kraft.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
-from rawlog.frames import Frames
 
 #: The records that say what is there.
 LIVE = tuple(
@@ -27,28 +27,34 @@ LIVE = tuple(
         "ProducerIds", "AccessControlEntry", "UserScramCredential", "DelegationToken",
     )
 )  # fmt: skip
-Parts = list[tuple[int, int, bool, bytes | None, bytes | None]]
 
 
-def records_of(seen: Inspection) -> Parts:
-    """Position and offset, whether it is a control record, key and value, of every record in a window's sound batches."""
-    head = heads(seen.frames)
-    sound = only(seen.frames, head.sound)
-    head = head.only(head.sound)
-    found: Parts = []
-    for index in range(len(sound)):
-        one: Frames = sound.slice(index, index + 1)
-        try:
-            columns = decode_run(one, head.slice(index, index + 1), {"key", "value", "offset"}, seen.limit)
-        except DataError:
-            continue  # Kafka's own rules tell
-        control = bool(head.has(Attributes.CONTROL)[index])
-        arrays = [columns.arrays[name].to_pylist() for name in ("offset", "key", "value")]
-        found += [
-            (int(sound.positions[index]), offset, control, key, value)
-            for offset, key, value in zip(*arrays, strict=True)
-        ]
-    return found
+class Records:
+    """The records in a window's sound batches, decoded for everybody who asks, so that none are kept.
+
+    Position and offset, whether it is a control record, key and value.
+    """
+
+    def __init__(self, seen: Inspection) -> None:
+        self.seen = seen
+
+    def __iter__(self) -> Iterator[tuple[int, int, bool, bytes | None, bytes | None]]:
+        seen, head = self.seen, heads(self.seen.frames)
+        sound, head = only(seen.frames, head.sound), head.only(head.sound)
+        names = {"key", "value", "offset"}
+        for index in range(len(sound)):
+            position, control = int(sound.positions[index]), bool(head.has(Attributes.CONTROL)[index])
+            one, own = sound.slice(index, index + 1), head.slice(index, index + 1)
+            with contextlib.suppress(DataError):  # Kafka's own rules report it
+                for _, _, columns in decode_bounded(one, own, names, seen.limit, seen.max_headers):
+                    arrays = [columns.arrays[name].to_pylist() for name in ("offset", "key", "value")]
+                    for offset, key, value in zip(*arrays, strict=True):
+                        yield position, offset, control, key, value
+
+
+def records_of(seen: Inspection) -> Records:
+    """The records of a window, for `Inspection.share`."""
+    return Records(seen)
 
 
 @rule("kraft.checkpoint.incomplete", Severity.WARNING)

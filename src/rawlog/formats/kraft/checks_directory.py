@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from rawlog import columns
 from rawlog.errors import DataError, RawlogError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File
@@ -140,7 +141,7 @@ class _Survey:
     def segment(self, file: File) -> None:
         previous: tuple[int, int | None] | None = None
         for _, batch in read_records([file], COLUMNS, "skip"):
-            rows = batch.to_pydict()
+            rows = columns.plain_rows(batch)
             for index, offset in enumerate(rows["offset"]):
                 position, time = rows["batch_position"][index], rows["timestamp"][index]
                 value = rows["value"][index]

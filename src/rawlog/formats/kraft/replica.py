@@ -11,11 +11,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.errors import AccessError, DataError, OptionError, RawlogError
-from rawlog.format import File
+from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, File
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.internal import read_records
 from rawlog.formats.kafka.layouts import Attributes, ControlType
-from rawlog.formats.kafka.log import decode_run, only
+from rawlog.formats.kafka.log import decode_bounded, decode_run, only
 from rawlog.formats.kafka.messages import decode_control
 from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.producers import control_type
@@ -280,7 +280,9 @@ def sound_batches(frames: Frames) -> NDArray[np.bool_]:
     found = head.sound.copy()
     for index in np.flatnonzero(found).tolist():
         try:
-            decode_run(frames.slice(index, index + 1), head.slice(index, index + 1), {"offset"}, 1 << 28)
+            one, own = frames.slice(index, index + 1), head.slice(index, index + 1)
+            for _ in decode_bounded(one, own, {"offset"}, MAX_DECOMPRESSED, MAX_HEADERS):
+                pass
         except DataError:
             found[index] = False
     return found

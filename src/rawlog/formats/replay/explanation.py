@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import numpy as np
 
 from rawlog.explain import Node, layout_nodes, leaf
 from rawlog.format import File
 from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, NO_TIME_SECONDS
 from rawlog.frames import Frames
+from rawlog.text import plain_time
 
 
 def explain_header(head: bytes, file: File) -> list[Node]:
@@ -41,8 +40,4 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
 def _seconds(value: int) -> str:
     if value == NO_TIME_SECONDS:
         return "no time: Go's zero time"
-    try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)
-    except OverflowError:
-        return "outside the years a calendar shows"
-    return moment.isoformat().replace("+00:00", "Z")
+    return plain_time(value * 1_000_000)

@@ -12,7 +12,7 @@ from rawlog import columns
 from rawlog.errors import DataError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
-from rawlog.formats.rocketmq.decoder import bodies
+from rawlog.formats.rocketmq.decoder import MOST_INNER, bodies
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.kernels import inner
@@ -162,9 +162,9 @@ def inner_batches(seen: Inspection) -> Iterator[Mark]:
     found = bodies(rows, seen.limit)
     for row in range(found.fits):
         start, size = found.starts[row : row + 1], found.sizes[row : row + 1]
-        out = np.empty((inner.INNER_FIELDS, int(size[0]) // inner.SMALLEST + 2), np.int64)
+        out = np.empty((inner.INNER_FIELDS, min(int(size[0]) // inner.SMALLEST + 2, MOST_INNER)), np.int64)
         _, _, status = inner.unpack_inner(found.data, start, size, np.ones(1, np.bool_), start, size, out)
-        if status != Status.OK:
+        if status not in (Status.OK, Status.FULL):
             yield Mark("an inner batch whose lengths do not fit", position=rows.frame_position(row))
 
 

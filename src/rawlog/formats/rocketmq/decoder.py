@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog import columns, compression
-from rawlog.errors import CorruptError, DataError, UnsupportedError
+from rawlog.errors import CorruptError, DataError, LimitError, UnsupportedError
 from rawlog.format import Want
 from rawlog.formats.rocketmq import text
 from rawlog.formats.rocketmq.kernels import entries as kernels
@@ -34,6 +34,10 @@ from rawlog.status import Status
 GROWN = 64 << 20
 """Decompressed bytes after which a batch is cut."""
 UNTRANSACTED = (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC)
+
+
+MOST_INNER = 1 << 19
+"""The most messages inside of one: a broker takes 4 MB, in which half as many would fit."""
 
 
 @dataclass(slots=True)
@@ -152,6 +156,13 @@ def _record_batches(
     offsets = rows[kernels.F_QUEUE_OFFSET]
     error: DataError | None = None
     if packed and (inside := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
+        most = np.cumsum(np.where(inside, numbers[fill.N_BODY_SIZE] // inner.SMALLEST, 1))
+        if count > 1 and most[-1] > MOST_INNER:
+            cut = min(max(int(np.searchsorted(most, MOST_INNER, side="right")), 1), count - 1)
+            for start, stop in ((0, cut), (cut, count)):
+                some = Bodies(found.data, found.starts[start:stop], found.sizes[start:stop], stop - start)
+                yield from _record_batches(rows.cut(start, stop), some, want, names, packed=packed)
+            return
         out, error = _unpack(rows, found, numbers, inside)
         parent, count = out[inner.I_PARENT], out.shape[1]
         numbers = [number[parent] for number in numbers]
@@ -232,7 +243,8 @@ def _unpack(
 ) -> tuple[NDArray[np.int64], DataError | None]:
     """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch behind them."""
     sizes = numbers[fill.N_BODY_SIZE]
-    out = np.empty((inner.INNER_FIELDS, int(sizes[inside].sum()) // inner.SMALLEST + len(rows) + 1), np.int64)
+    room = min(int(sizes[inside].sum()) // inner.SMALLEST + 1, MOST_INNER) + int((~inside).sum())
+    out = np.empty((inner.INNER_FIELDS, room), np.int64)
     made, bad, status = inner.unpack_inner(
         found.data,
         numbers[fill.N_BODY],
@@ -245,6 +257,12 @@ def _unpack(
     if status == Status.OK:
         return out[:, :made], None
     made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
+    if status == Status.FULL:
+        return out[:, :made], LimitError(
+            f"inner batch: more than {MOST_INNER:,} messages",
+            position=rows.frame_position(int(bad)),
+            layout="inner message",
+        )
     return out[:, :made], CorruptError(
         "inner batch: a length that does not fit", position=rows.frame_position(int(bad)), layout="inner message"
     )

@@ -260,11 +260,9 @@ class Convert(Job[Written, Converted]):
 
     def _judged(self, reading: _Reading) -> Share:
         """What rows would lose, without writing them."""
-        if not isinstance(self.target, FormatOutlet):
-            return Share("", sum(batch.num_rows for batch in reading.batches()))
         passage = self.target.passage()
         try:
-            for _ in passage.over(reading.batches()):
+            for _ in passage.over(reading.batches(), restore=self.target.restores):
                 pass
         except LossError:
             return Share("", passage.rows, None, passage.lost, refused=True)
@@ -299,7 +297,7 @@ class Convert(Job[Written, Converted]):
             mask = chosen.mask(batch, table)
             return mask & ~_named(batch, drop) if drop else mask
 
-        return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed)
+        return Keep(names, test, chosen.from_offset, chosen.to_offset, chosen.max_decompressed, chosen.max_headers)
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
@@ -308,11 +306,9 @@ class Convert(Job[Written, Converted]):
         lost = added(one.share.lost for one in done)
         rows = sum(one.share.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
-        refused: tuple[Lost, ...] = ()
-        if isinstance(self.target, FormatOutlet):
-            refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
-            if refused and not self.dry_run:
-                raise LossError(self.target.format, refused, rows, self.target.accepted)
+        refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
+        if refused and not self.dry_run:
+            raise LossError(self.target.name, refused, rows, self.target.accepted)
         accounts = {one.share.told.rpartition("/")[2]: one.account for one in done if one.account is not None}
         if accounts:
             notes += self._move_in([Path(one.share.told) for one in done], accounts)

@@ -47,6 +47,11 @@ class Share:
 class Outlet(ABC):
     """A target by its name and options, all checked. Picklable."""
 
+    #: The losses that the user accepts, by column.
+    accepted: tuple[str, ...] = ()
+    #: Whether rows get back what they had before another system's format could not say it.
+    restores: bool = False
+
     #: Whether several shares may be written at once.
     divides: bool = False
     #: Whether the rows of a partition should be in one share.
@@ -60,6 +65,15 @@ class Outlet(ABC):
     @abstractmethod
     def is_directory(self) -> bool:
         """Whether the target is a directory."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the rows are written as."""
+
+    @abstractmethod
+    def passage(self) -> Passage:
+        """The way of rows into the target, which judges what they lose."""
 
     @abstractmethod
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
@@ -91,7 +105,7 @@ def outlet(
 ) -> Outlet:
     """The outlet for a target by the name of its format. OptionError for an unknown one, or for options that it does not have."""
     if to in PLAIN:
-        return FileOutlet(to, path, table, options or {}, overwrite)
+        return FileOutlet(to, path, table, options or {}, tuple(accepted), overwrite)
     if to not in _systems() and "." not in to:
         raise unknown("target", to, (*PLAIN, *_systems()))
     if table.name != RECORDS.name:
@@ -133,9 +147,18 @@ def unwritable(path: str, error: OSError) -> AccessError:
 class FileOutlet(Outlet):
     """Parquet, JSON lines or CSV: one file if the target's name says so, else a directory with a file a share."""
 
-    def __init__(self, kind: str, path: str, table: Table, options: Mapping[str, str], overwrite: bool) -> None:
+    def __init__(
+        self,
+        kind: str,
+        path: str,
+        table: Table,
+        options: Mapping[str, str],
+        accepted: tuple[str, ...],
+        overwrite: bool,
+    ) -> None:
         super().__init__(path, table, overwrite)
         self.kind = kind
+        self.accepted = tuple(table.column(name).name for name in accepted)
         known = ("codec",) if kind == "parquet" else ("codec", "bytes")
         for name in options:
             if name not in known:
@@ -159,14 +182,27 @@ class FileOutlet(Outlet):
         return self.divides
 
     @property
+    def name(self) -> str:
+        return self.kind
+
+    @property
     def ending(self) -> str:
         return ENDINGS[self.kind][0] + ("" if self.kind == "parquet" else TEXT_CODECS[self.codec])
 
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
         made_directory(folder)
         path = below(folder, f"{name}{self.ending}")
-        rows = self._write_parquet(batches, path) if self.kind == "parquet" else self._write_lines(batches, path)
-        return Share(folder, rows, path)
+        passage = self.passage()
+        rows = passage.over(batches, restore=self.restores)
+        try:
+            count = self._write_parquet(rows, path) if self.kind == "parquet" else self._write_lines(rows, path)
+        except LossError:
+            return Share(folder, passage.rows, path, passage.lost, refused=True)
+        return Share(folder, count, path, passage.lost)
+
+    def passage(self) -> Passage:
+        """The way of rows into the file: it keeps what was read, so that only what could not be read as it is counts as lost."""
+        return Passage(Format(name=self.kind, title=self.kind, files=self.ending), {}, self.accepted)
 
     def _write_parquet(self, batches: Iterable[pa.RecordBatch], path: str) -> int:
         sheet = Sheet(path, self.table, self.codec)
@@ -242,6 +278,8 @@ class FileOutlet(Outlet):
 class FormatOutlet(Outlet):
     """A format that one writer makes: a file, or a directory of several."""
 
+    restores = True
+
     def __init__(
         self, format: Format, path: str, options: Mapping[str, str], accepted: tuple[str, ...], overwrite: bool
     ) -> None:
@@ -258,6 +296,10 @@ class FormatOutlet(Outlet):
     @property
     def is_directory(self) -> bool:
         return self._directory
+
+    @property
+    def name(self) -> str:
+        return self.format
 
     def passage(self) -> Passage:
         """The way of rows into the format; OptionError for options that it does not have."""

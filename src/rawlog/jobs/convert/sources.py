@@ -71,7 +71,7 @@ def _first(path: str) -> tuple[Any, ...]:
                     least = [one.statistics.min for one in groups if one.statistics and one.statistics.has_min_max]
                 found.append((bool(least), min(least) if least else 0))
             return (*found, path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
         return ((False, 0), (False, 0), (False, 0), path)
 
 

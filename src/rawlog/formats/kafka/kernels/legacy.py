@@ -98,6 +98,34 @@ def measure_spans(data: Any, starts: Any, stops: Any, kinds: Any, offsets: Any, 
 
 
 @kernel
+def any_older(data: Any, start: Any, stop: Any, count: Any) -> Any:
+    """Whether one of the entries at `start`, which `measure_spans` has walked, is of magic 0."""
+    position = np.int64(start)
+    for _ in range(count):
+        if read_i8(data, position + MAGIC) == 0:
+            return True
+        position = np.int64(entry_end(data, position, stop))
+    return False
+
+
+@kernel
+def skip_entries(data: Any, start: Any, stop: Any, count: Any, rows: Any, size: Any) -> Any:
+    """How many of the `count` entries at `start`, which `measure_spans` has walked, make a slice of at most so many rows and bytes.
+    -> (rows, position)
+
+    The first is always in it.
+    """
+    position, found = np.int64(start), np.int64(0)
+    while found < count and found < rows:
+        end = np.int64(entry_end(data, position, stop))
+        if found > 0 and end - start > size:
+            break
+        found += 1
+        position = end
+    return found, position
+
+
+@kernel
 def decode_entries(
     data: Any,
     starts: Any,

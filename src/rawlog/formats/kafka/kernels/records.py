@@ -239,3 +239,38 @@ def decode_headers_v2(
             key_offsets[count] = key_end
             value_offsets[count] = value_end
     return count, nulls, OK
+
+
+@kernel
+def skip_records_v2(data: Any, start: Any, stop: Any, count: Any, rows: Any, size: Any, headers: Any) -> Any:
+    """How many of the `count` records at `start` make a slice of at most so many rows, bytes and headers. -> (rows, position)
+
+    The first record is always in it. A record that cannot be read makes a slice of its own, up to `stop`.
+    """
+    position, found, inside = np.int64(start), np.int64(0), np.int64(0)
+    while found < count and found < rows:
+        length, at = read_varint(data, position, stop)
+        if at < 0 or length < 1 or stop - at < length:
+            break
+        end = np.int64(at + length)
+        _, at = read_varlong(data, at + 1, end)
+        if at >= 0:
+            _, at = read_varint(data, at, end)
+        for _ in range(2):
+            if at >= 0:
+                length, at = read_varint(data, at, end)
+            if at >= 0 and length > 0:
+                at = at + length if end - at >= length else np.int64(-1)
+        more = np.int64(0)
+        if at >= 0:
+            more, at = read_varint(data, at, end)
+        if at < 0 or more < 0 or more > end - at:
+            break
+        if found > 0 and (inside + more > headers or end - start > size):
+            break
+        inside += more
+        found += 1
+        position = end
+    if found == 0:
+        return np.int64(1), np.int64(stop)
+    return found, position
