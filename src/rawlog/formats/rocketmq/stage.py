@@ -32,11 +32,12 @@ class Report(Account):
     files: int = 0
     bytes_lost: int = 0
     messages_lost: int = 0
+    settings_lost: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing was lost on the way."""
-        return not self.bytes_lost and not self.messages_lost
+        return not self.bytes_lost and not self.messages_lost and not self.settings_lost
 
 
 class Nowhere:
