@@ -217,6 +217,11 @@ def break_config(root: Path) -> None:
     (root / "config" / "topics.json").write_text('{"topicConfigTable":{]')
 
 
+def other_queue_type(root: Path) -> None:
+    path = root / "config" / "topics.json"
+    path.write_text(path.read_text().replace("BatchCQ", "SimpleCQ"))
+
+
 def compaction_body(root: Path) -> None:
     path = next((root / "compaction" / "compactionLog").rglob("0" * 20))
     message = next(reference.messages(path.read_bytes()))
@@ -255,6 +260,7 @@ CASES: dict[str, tuple[str, Break]] = {
     "rocketmq.store.index-differs": ("broker-4.9.7", change_key),
     "rocketmq.store.checkpoint": ("broker-4.9.7", late_checkpoint),
     "rocketmq.store.config": ("broker-4.9.7", break_config),
+    "rocketmq.store.queue-type": ("broker-5.3.3", other_queue_type),
 }
 
 

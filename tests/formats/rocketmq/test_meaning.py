@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 import rawlog
-from rawlog.errors import CorruptError, RawlogError
+from rawlog.errors import CorruptError
 from rawlog.formats.rocketmq import config
 from tests.formats.rocketmq.stores import BROKERS, expected, store
 
@@ -86,23 +85,3 @@ def test_config_keys_that_are_bare_numbers_are_read() -> None:
 def test_config_that_is_no_json_is_an_error(raw: bytes) -> None:
     with pytest.raises(CorruptError):
         config.parse(raw)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"topicConfigTable":[]}',
-        '{"topicConfigTable":{"t":3}}',
-        '{"topicConfigTable":{"t":{"readQueueNums":"x"}}}',
-        "[]",
-    ],
-)
-def test_settings_of_another_shape_are_an_error_of_ours(text: str, tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "topics.json").write_text(text)
-    log = rawlog.open(tmp_path)
-    try:
-        log.table("rocketmq.topics").to_arrow()
-    except RawlogError:
-        return
-    assert text == '{"topicConfigTable":[]}'

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, CorruptError, EncodeError, OptionError
+from rawlog.errors import AccessError, EncodeError, OptionError
 from rawlog.formats.rocketmq import writer
 from rawlog.formats.rocketmq.dispatch import settings_of
 from rawlog.formats.rocketmq.layouts import FILLER_FLAG
@@ -135,7 +135,7 @@ def test_a_placeholder_keeps_the_numbers_of_a_queue(tmp_path: Path) -> None:
     assert not [each for each in rawlog.verify(tmp_path / "mended") if each.severity != "info"]
 
 
-def test_without_queues_a_filler_covers_the_hole(tmp_path: Path) -> None:
+def test_without_queues_a_placeholder_has_the_number_and_a_filler_the_rest(tmp_path: Path) -> None:
     import shutil
 
     root = copy("broker-4.9.7", tmp_path)
@@ -143,7 +143,8 @@ def test_without_queues_a_filler_covers_the_hole(tmp_path: Path) -> None:
     shutil.rmtree(root / "consumequeue")
     repair_store(rawlog.open(root).files, tmp_path / "mended", {"queue_size": "2000"})
     rows = rawlog.read(tmp_path / "mended", table="rocketmq.messages").to_pylist()
-    [filler] = [row for row in rows if row["flag"] == FILLER_FLAG]
+    placeholder, filler = [row for row in rows if row["flag"] == FILLER_FLAG]
+    assert placeholder["topic"].startswith("gold4")
     assert (filler["topic"], filler["transaction"]) == ("_", "rollback")
 
 
@@ -243,18 +244,6 @@ def test_a_store_written_from_a_golden_one_holds_the_same_records(tmp_path: Path
         assert again.column(name).combine_chunks().equals(whole.column(name).combine_chunks()), name
 
 
-@pytest.mark.parametrize(
-    "text", ['{"topicConfigTable": [1]}', '{"topicConfigTable": {"a": {"attributes": 7}, "b": 1}}']
-)
-def test_odd_settings_of_topics_are_told_or_passed_over(text: str, tmp_path: Path) -> None:
-    root = copy("broker-4.9.7", tmp_path)
-    for path in (root / "config").glob("topics.json*"):
-        path.write_text(text)
-    files = rawlog.open(root).files
-    if "[1]" in text:
-        with pytest.raises(CorruptError, match=r"topics\.json.*topicConfigTable is no table"):
-            settings_of(files)
-    else:
-        assert settings_of(files).batch_topics == frozenset()
+def test_delay_levels_are_times() -> None:
     with pytest.raises(OptionError, match="1s 5m 2h 1d"):
-        settings_of(files[:0], {"delay_levels": "1s 5 months"})
+        settings_of([], {"delay_levels": "1s 5 months"})

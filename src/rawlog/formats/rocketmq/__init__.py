@@ -220,6 +220,7 @@ def _listed(kind: str, title: str, files: str, match: object) -> Format:
 
 _SIZES = (
     "commitlog", "commitlog_size", "queue_size", "batch_queue_size", "ext_size", "index_slots", "index_entries",
+    "delay_levels",
 )  # fmt: skip
 
 FAMILY = Family(
@@ -240,6 +241,12 @@ FAMILY = Family(
             do=_in("repair", "repair_store"),
             cut=_in("stage", "cut"),
             options=("policy", "move", "dry_run", *_SIZES),
+            unrepaired=(
+                "rocketmq.commitlog.body",
+                "rocketmq.commitlog.inner-batch",
+                "rocketmq.commitlog.text",
+                "rocketmq.timerlog.framing",
+            ),
         ),
     },
     settle=paths.settle,

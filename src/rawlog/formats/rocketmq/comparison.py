@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.format import File
+from rawlog.formats.rocketmq.delays import ext_tags
 from rawlog.formats.rocketmq.dispatch import Queue
-from rawlog.formats.rocketmq.layouts import BATCH_UNIT, EXT_UNIT, LARGEST_EXT_ADDRESS, PRE_BLANK_SIZE, UNIT
+from rawlog.formats.rocketmq.layouts import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rawlog.formats.rocketmq.rebuild import placed
 from rawlog.formats.rocketmq.store import Store, stores_of
 from rawlog.layout import Layout
@@ -73,21 +74,9 @@ def comparisons(files: Sequence[File]) -> Iterator[Comparison]:
 
 def tags_of(seen: Comparison) -> NDArray[np.int64]:
     """Tag hashes, looked up in the ext files where units point there."""
-    tags = seen.rows["tag_hash"].astype(np.int64)
-    pointing = np.flatnonzero(tags <= LARGEST_EXT_ADDRESS)
-    if not pointing.size:
-        return tags
-    tags = tags.copy()
-    ext = seen.store.queues("rocketmq.consumequeueext").get(seen.queue, [])
-    for file in ext:
-        with Source(file.path) as source:
-            data = np.frombuffer(source.read(0, source.size), np.uint8)
-        start = file.place.start_offset or 0
-        for row in pointing.tolist():
-            at = int(seen.rows["tag_hash"][row]) + (1 << 63) - start
-            if 0 <= at <= data.size - EXT_UNIT.size:
-                tags[row] = int(EXT_UNIT.take(data, np.array([at]))["tag_hash"][0])
-    return tags
+    return ext_tags(
+        seen.rows["tag_hash"].astype(np.int64), seen.store.queues("rocketmq.consumequeueext").get(seen.queue, [])
+    )
 
 
 def in_missing(seen: Comparison) -> NDArray[np.bool_]:

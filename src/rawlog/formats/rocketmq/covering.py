@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from rawlog.format import File
 from rawlog.formats.rocketmq.encoder import Entries, host_bytes
 from rawlog.formats.rocketmq.kernels import encode as kernels
 from rawlog.formats.rocketmq.layouts import (
@@ -17,17 +15,17 @@ from rawlog.formats.rocketmq.layouts import (
     FILLER_HOST,
     FILLER_TOPIC,
     FIXED_V4,
+    HALF_TOPIC,
     LARGEST_BODY,
     LARGEST_TOPIC_V1,
-    LMQ_PREFIX,
-    PRE_BLANK_SIZE,
     PROPERTIES,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     TOPIC_V1,
     TOPIC_V2,
     UNIT,
     SysFlag,
 )
-from rawlog.storage import Source
 
 SMALLEST_FILLER = FIXED_V4 + TOPIC_V1.size + len(FILLER_TOPIC) + PROPERTIES.size
 LARGEST_FILLER = LARGEST_BODY
@@ -57,8 +55,20 @@ def placeholder_size(slot: Slot) -> int:
 
 
 def _properties(slot: Slot) -> bytes:
-    """What says for how many numbers a placeholder stands; nothing if it is one."""
-    return b"" if slot.count == 1 else f"INNER_NUM\x01{slot.count}\x02INNER_BASE\x01{slot.number}\x02".encode()
+    """What a broker must find in a placeholder: the numbers of a batch; in the schedule and timer topics, where it is to be delivered.
+
+    Without that a broker fails on it, tries again for ever, and delivers none of those after it (4.9.7 delayed messages, 5.3.3 timer
+    messages). A delayed message for the topic of half messages it drops. A timer message goes to the topic of its self tests, if its own
+    timer log has it already; else it is taken for one that cancels another.
+    """
+    pairs: tuple[tuple[str, object], ...] = ()
+    if slot.topic == SCHEDULE_TOPIC:
+        pairs = (("REAL_TOPIC", HALF_TOPIC), ("REAL_QID", 0))
+    elif slot.topic == TIMER_TOPIC:
+        pairs = (("TIMER_OUT_MS", 1), ("TIMER_DEL_UNIQKEY", "-"), ("REAL_TOPIC", "SELF_TEST_TOPIC"), ("REAL_QID", 0))
+    elif slot.count > 1:
+        pairs = (("INNER_NUM", slot.count), ("INNER_BASE", slot.number))
+    return "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
 
 
 def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
@@ -100,32 +110,3 @@ class Slot:
     queue_id: int
     number: int
     count: int = 1
-
-
-class Slots:
-    """The units of all plain and batch consume queues of a store, by address."""
-
-    def __init__(self, files: Sequence[File]) -> None:
-        self.queues = [file for file in files if file.format in LAYOUTS and file.problem is None]
-
-    def between(self, start: int, stop: int) -> list[Slot]:
-        """The messages that queues know in a stretch of the log, in order. Light queues name messages that have a queue already."""
-        found = []
-        for file in self.queues:
-            topic, queue_id = str(file.place.topic), int(file.place.partition or 0)
-            if topic.startswith(LMQ_PREFIX):
-                continue
-            is_batch, layout = file.format != "rocketmq.consumequeue", LAYOUTS[str(file.format)]
-            with Source(file.path) as source:
-                rows = layout.view(np.frombuffer(source.read(0, source.size), np.uint8))
-            inside = (rows["physical_offset"] >= start) & (rows["physical_offset"] < stop) & (rows["size"] > 0)
-            if is_batch:
-                inside &= (rows["base_offset"] >= 0) & (rows["batch_size"] > 0)
-            for row in np.flatnonzero(inside & (rows["size"] != PRE_BLANK_SIZE)).tolist():
-                number = (file.place.start_offset or 0) // UNIT.size + row
-                count = 1
-                if is_batch:
-                    number, count = int(rows["base_offset"][row]), int(rows["batch_size"][row])
-                address, size = int(rows["physical_offset"][row]), int(rows["size"][row])
-                found.append(Slot(address, size, topic, queue_id, number, count))
-        return sorted(found, key=lambda slot: slot.address)

@@ -5,22 +5,23 @@ Rebuilding, writing and verifying share it, so that they agree on what a derived
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import columns
-from rawlog.errors import CorruptError, OptionError
+from rawlog.errors import DataError
 from rawlog.format import File
 from rawlog.formats.rocketmq import COMMIT_LOG, config
+from rawlog.formats.rocketmq.delays import Delays, delays_of
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
-    DELAY_LEVELS_MS,
     LMQ_PREFIX,
     SCHEDULE_TOPIC,
     TRANSACTION_MASK,
@@ -34,7 +35,6 @@ from rawlog.walk import walk
 Queue = tuple[str, int]
 
 COLUMNS = 6
-LEVEL = re.compile(r"[0-9]{1,9}[smhd]")
 """Rows of the units of a queue, by place."""
 U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, U_BATCH = range(COLUMNS)
 
@@ -44,7 +44,7 @@ class Settings:
     """What a broker was told that its commit log does not say."""
 
     batch_topics: frozenset[str] = frozenset()
-    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    delays: Delays = field(default_factory=Delays)
 
 
 @dataclass(slots=True)
@@ -58,6 +58,8 @@ class Derived:
     batch_topics: set[str] = field(default_factory=set)
     messages: int = 0
     last_time: int = 0
+    #: Delayed messages whose due time follows from RocketMQ's default levels, because nothing else shows it.
+    assumed_delays: int = 0
 
     def queue(self, queue: Queue) -> NDArray[np.int64]:
         """All units of a queue, a column each."""
@@ -74,24 +76,24 @@ class Derived:
 
 
 def settings_of(files: Iterable[File], options: Mapping[str, str] | None = None) -> Settings:
-    """The settings that a store's own files show: topics whose queues hold batches, and delay levels given as `delay_levels`."""
+    """What the files of a store, a `broker.conf` near it and options tell of a broker's settings. OptionError for what cannot be.
+
+    Settings that cannot be read say nothing: a finding of their own reports them.
+    """
     files = list(files)
+    # Where the topics are lost, the directories of queues still show of what kind they are.
     batch = {str(file.place.topic) for file in files if file.format == "rocketmq.batchconsumequeue"}
-    for file, value in config.load(files, "topics.json"):
-        table = value.get("topicConfigTable") or {}
-        if not isinstance(table, dict):
-            raise CorruptError("topicConfigTable is no table", path=file.path, format=file.format, position=0)
-        for name, topic in table.items():
-            attributes = topic.get("attributes") if isinstance(topic, dict) else None
-            if isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ":
-                batch.add(name)
-    levels = (options or {}).get("delay_levels")
-    if levels is None:
-        return Settings(frozenset(batch))
-    if not all(LEVEL.fullmatch(text) for text in levels.split()):
-        raise OptionError(f"delay_levels {levels!r}: times as 1s 5m 2h 1d expected")
-    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-    return Settings(frozenset(batch), tuple(int(text[:-1]) * units[text[-1]] for text in levels.split()))
+    with contextlib.suppress(DataError):
+        for _, value in config.load(files, "topics.json"):
+            for name, topic in (value.get("topicConfigTable") or {}).items():
+                if is_batch(topic):
+                    batch.add(name)
+    return Settings(frozenset(batch), delays_of(files, options))
+
+
+def is_batch(topic: Mapping[str, Any]) -> bool:
+    """Whether the queues of a topic, as `topics.json` has it, hold batches."""
+    return (topic.get("attributes") or {}).get("queue.type") == "BatchCQ"
 
 
 def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys: bool = True) -> None:
@@ -108,7 +110,7 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
     names = [escaped(name) for name in topics.dictionary.to_pylist()]
     codes: NDArray[np.int64] = np.asarray(topics.indices, np.int64)
     if SCHEDULE_TOPIC in names:
-        _delays(rows, codes == names.index(SCHEDULE_TOPIC), settings, tags)
+        into.assumed_delays += _delays(rows, codes == names.index(SCHEDULE_TOPIC), settings.delays, tags)
     units = np.empty((COLUMNS, len(rows)), np.int64)
     units[U_OFFSET], units[U_PHYSICAL] = rows[kernels.F_QUEUE_OFFSET], rows[kernels.F_PHYSICAL]
     units[U_SIZE], units[U_TAG] = rows[kernels.F_SIZE], tags
@@ -193,19 +195,30 @@ def property_spans(
 
 
 def _number(raw: bytes | None) -> int | None:
-    try:
-        return None if raw is None else int(raw)
-    except ValueError:
+    """A decimal number of 64 bits, as Java reads it; None if it is none."""
+    if raw is None or not 0 < len(raw) <= 20 or not raw.removeprefix(b"-").isdigit():
         return None
+    value = int(raw)
+    return value if -(1 << 63) <= value < 1 << 63 else None
 
 
-def _delays(rows: Messages, which: NDArray[np.bool_], settings: Settings, tags: NDArray[np.int64]) -> None:
-    """In the schedule topic the tag hash is the time at which a message is due."""
-    numbers, levels = np.flatnonzero(which), settings.delay_levels_ms
+def _delays(rows: Messages, which: NDArray[np.bool_], delays: Delays, tags: NDArray[np.int64]) -> int:
+    """In the schedule topic the tag hash is the time at which a message is due. How many of them are a guess."""
+    numbers, assumed = np.flatnonzero(which), 0
     for row, raw in zip(numbers.tolist(), property_values(rows, numbers, "DELAY"), strict=True):
         level = _number(raw)
-        if level is not None and level > 0 and levels:
-            tags[row] = int(rows[kernels.F_STORE_TIME][row]) + levels[min(level, len(levels)) - 1]
+        if level is not None and level > 0:
+            due, is_known = delays.due_at(
+                int(rows[kernels.F_PHYSICAL][row]), int(rows[kernels.F_STORE_TIME][row]), level
+            )
+            tags[row] = _wrapped(due)
+            assumed += not is_known
+    return assumed
+
+
+def _wrapped(value: int) -> int:
+    """A sum as Java computes it in 64 bits."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _batches(rows: Messages, packed: NDArray[np.bool_], units: NDArray[np.int64]) -> None:

@@ -18,6 +18,7 @@ from rawlog import columns
 from rawlog.errors import CorruptError, RawlogError
 from rawlog.format import File
 from rawlog.formats.rocketmq import config, dispatch, tables
+from rawlog.formats.rocketmq.delays import delays_of
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
@@ -51,7 +52,7 @@ Fold = Callable[[Sequence[File], Options], Batches]
 
 
 def guarded(fold: Fold) -> Fold:
-    """A fold that answers settings of an unexpected shape (a list where a table belongs, text where a number) with CorruptError."""
+    """A fold whose only error is RawlogError, whatever the files contain: values that no column can hold give CorruptError."""
 
     @wraps(fold)
     def run(files: Sequence[File], options: Options) -> Batches:
@@ -59,7 +60,15 @@ def guarded(fold: Fold) -> Fold:
             yield from fold(files, options)
         except RawlogError:
             raise
-        except (AttributeError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+            pa.ArrowException,
+        ) as error:
             raise CorruptError(f"settings of an unexpected shape: {error}", format="rocketmq.config") from None
 
     return run
@@ -72,7 +81,17 @@ def batch_of(table: Table, rows: list[dict[str, Any]]) -> Batches:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    """A value of settings as text that a column can hold."""
+    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _texts(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return sorted((_text(key), _text(each)) for key, each in table.items())
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _permission(value: Any) -> str:
@@ -89,14 +108,14 @@ def topics(files: Sequence[File], options: Options) -> Batches:
             rows.append(
                 {
                     "path": file.path,
-                    "topic": name,
+                    "topic": _text(name),
                     "read_queues": topic.get("readQueueNums"),
                     "write_queues": topic.get("writeQueueNums"),
                     "permission": _permission(topic.get("perm")),
                     "is_ordered": topic.get("order"),
-                    "filter_type": topic.get("topicFilterType"),
+                    "filter_type": _optional(topic.get("topicFilterType")),
                     "sys_flag": topic.get("topicSysFlag"),
-                    "attributes": sorted((key, _text(each)) for key, each in (topic.get("attributes") or {}).items()),
+                    "attributes": _texts(topic.get("attributes") or {}),
                 }
             )
     return batch_of(tables.TOPICS, rows)
@@ -111,12 +130,12 @@ def groups(files: Sequence[File], options: Options) -> Batches:
             rows.append(
                 {
                     "path": file.path,
-                    "group": name,
+                    "group": _text(name),
                     "is_enabled": group.get("consumeEnable"),
                     "is_orderly": group.get("consumeMessageOrderly"),
                     "retry_queues": group.get("retryQueueNums"),
                     "retry_max_times": group.get("retryMaxTimes"),
-                    "settings": sorted((key, _text(each)) for key, each in group.items()),
+                    "settings": _texts(group),
                 }
             )
     return batch_of(tables.GROUPS, rows)
@@ -186,27 +205,34 @@ def _offset_row(
 ) -> dict[str, Any]:
     return {
         "path": file.path,
-        "group": group,
-        "topic": topic,
+        "group": _text(group),
+        "topic": _text(topic),
         "queue_id": queue_id,
         "offset": offset,
         "min_offset": low,
         "max_offset": high,
-        "lag": None if high is None else high - offset,
+        "lag": _difference(high, offset),
     }
+
+
+def _difference(high: int | None, offset: int) -> int | None:
+    """How far an offset is from the end of its queue; None if there is no queue, or no number can say it."""
+    lag = None if high is None else high - offset
+    return lag if lag is not None and abs(lag) < 1 << 63 else None
 
 
 @guarded
 def delays(files: Sequence[File], options: Options) -> Batches:
     """`config/delayOffset.json`."""
     bounds = queue_bounds(files)
+    lengths = delays_of(files, options)
     rows = []
     for file, value in config.load(files, "delayOffset.json"):
         for key, offset in sorted((value.get("offsetTable") or {}).items(), key=lambda pair: int(pair[0])):
             level = int(key)
             _, high = bounds.get((file.place.group, SCHEDULE_TOPIC, level - 1), (None, None))
-            delay = DELAY_LEVELS_MS[level - 1] if 0 < level <= len(DELAY_LEVELS_MS) else None
-            pending = None if high is None else high - offset
+            delay = lengths.of_level(level)[0] if 0 < level <= max(len(DELAY_LEVELS_MS), lengths.highest) else None
+            pending = _difference(high, offset)
             rows.append(
                 {
                     "path": file.path,
@@ -242,8 +268,13 @@ class Entry:
 
     @property
     def real(self) -> tuple[str | None, int | None]:
-        queue_id = self.properties.get("REAL_QID", "")
-        return self.properties.get("REAL_TOPIC"), int(queue_id) if queue_id.lstrip("-").isdecimal() else None
+        number = _number(self.properties.get("REAL_QID", ""))
+        return self.properties.get("REAL_TOPIC"), number if number is not None and abs(number) < 1 << 31 else None
+
+
+def _number(text: str) -> int | None:
+    """A whole number of at most 18 digits, which every column holds."""
+    return int(text) if text.isascii() and len(text) <= 19 and text.removeprefix("-").isdecimal() else None
 
 
 def _is_system(topic: str) -> bool:
@@ -255,13 +286,20 @@ def _is_system(topic: str) -> bool:
 def entries_of(files: Sequence[File]) -> Iterator[Entry]:
     """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit)."""
     for rows in dispatch.loaded_messages(files):
-        topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
-        names = [escaped(name) for name in topics.dictionary.to_pylist()]
-        codes = np.asarray(topics.indices)
-        system = np.array([_is_system(name) for name in names])[codes]
-        _, sizes = dispatch.property_spans(rows, "REAL_TOPIC")
-        for row in np.flatnonzero((system | (sizes >= 0)) & ~rows.fillers).tolist():
-            yield _entry(rows, row, names[codes[row]])
+        yield from entries_in(rows)
+
+
+def entries_in(rows: Messages) -> Iterator[Entry]:
+    """The same among some messages."""
+    if not len(rows):
+        return
+    topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
+    names = [escaped(name) for name in topics.dictionary.to_pylist()]
+    codes = np.asarray(topics.indices)
+    system = np.array([_is_system(name) for name in names])[codes]
+    _, sizes = dispatch.property_spans(rows, "REAL_TOPIC")
+    for row in np.flatnonzero((system | (sizes >= 0)) & ~rows.fillers).tolist():
+        yield _entry(rows, row, names[codes[row]])
 
 
 def _entry(rows: Messages, row: int, topic: str) -> Entry:
@@ -311,7 +349,7 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
         if entry.topic == HALF_TOPIC:
             halves.setdefault(entry.unique_key or f"@{entry.physical}", []).append(entry)
         elif entry.topic == OP_TOPIC:
-            numbers = (piece for piece in entry.body.split(b",") if piece.isdigit())
+            numbers = (piece for piece in entry.body.split(b",") if piece.isdigit() and len(piece) <= 19)
             finished.update((entry.queue_id, int(piece)) for piece in numbers)
         elif entry.topic == CHECK_MAX_TOPIC:
             discarded.add(entry.unique_key or "")
@@ -332,7 +370,7 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
             state = "rolled_back"
         elif key in discarded:
             state = "discarded"
-        checks = newest.properties.get("TRANSACTION_CHECK_TIMES", "0")
+        checks = _number(newest.properties.get("TRANSACTION_CHECK_TIMES", "0"))
         rows.append(
             {
                 "unique_key": first.unique_key,
@@ -343,7 +381,7 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
                 "half_offset": newest.queue_offset,
                 "half_physical_offset": first.physical,
                 "copies": len(copies),
-                "checks": int(checks) if checks.isdecimal() else None,
+                "checks": checks if checks is not None and 0 <= checks < 1 << 31 else None,
                 "commit_physical_offset": commit,
                 "born_timestamp": time_of(first.born),
             }
@@ -370,6 +408,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
             {(file.place.group, int(level)): int(offset) for level, offset in (value.get("offsetTable") or {}).items()}
         )
     reached = max(_read_until(files), default=0)
+    lengths = delays_of(files, options)
     rows = []
     for entry in waiting:
         topic, queue_id = entry.real
@@ -377,13 +416,12 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
         copy = copy if copy is not None and copy > entry.physical else None
         if entry.topic == SCHEDULE_TOPIC:
             level = entry.queue_id + 1
-            delay = DELAY_LEVELS_MS[level - 1] if level <= len(DELAY_LEVELS_MS) else 0
-            due = entry.stored + delay
+            due, _ = lengths.due_at(entry.physical, entry.stored, max(1, level))
             was_read = any(entry.queue_offset < offset for (_, each), offset in done.items() if each == level)
             state = "delivered" if copy is not None or was_read else "pending"
         else:
             level, text = None, entry.properties.get("TIMER_OUT_MS", "")
-            due = int(text) if text.isdecimal() else entry.stored
+            due = entry.stored if (told := _number(text)) is None else told
             state = "delivered" if copy is not None else "cancelled" if entry.unique_key in cancelled else "pending"
             if state == "pending" and reached and due <= reached and "TIMER_DEL_UNIQKEY" in entry.properties:
                 state = "cancelled"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rawlog.formats.rocketmq.layouts import (
     INDEX_ENTRY,
     INDEX_HEADER,
     PRE_BLANK_SIZE,
+    SCHEDULE_TOPIC,
     SLOT,
     UNIT,
 )
@@ -96,12 +97,33 @@ def write_from(
     sizes: Sizes,
     settings: dispatch.Settings,
     report: Report,
+    *,
+    only_known: bool = False,
 ) -> None:
-    """The files that belong to what was derived; `files` tell which queues have additions."""
+    """The files that belong to what was derived; `files` tell which queues have additions.
+
+    With `only_known`, files whose size nothing shows are left out: a broker with another setting would not start on them, and makes
+    them itself. An empty `abort`, and no checkpoint, let every version do so.
+    """
     report.messages += derived.messages
     batch_topics = settings.batch_topics | derived.batch_topics
     ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
+    unknown = _unknown(derived, batch_topics, sizes)
+    if unknown:
+        _report_unknown(unknown, only_known, report)
+    left_out = unknown if only_known else ()
+    if "queue" in left_out and any(topic == SCHEDULE_TOPIC for topic, _ in derived.units):
+        report.notes.append(
+            "a broker that builds its queues may deliver delayed messages again that were delivered before"
+        )
+    if only_known and ext and "ext" not in sizes.known:
+        report.notes.append(
+            "consumequeue_ext: left out, as nothing shows the size of its files (ext_size); tags are in the queues"
+        )
+        ext = set()
     for queue in sorted(derived.units):
+        if ("batch_queue" if queue[0] in batch_topics else "queue") in left_out:
+            continue
         units = derived.queue(queue)
         if (why := why_unsafe(queue[0])) is not None:
             report.leave_out(queue, int(units.shape[1]), why)
@@ -112,9 +134,48 @@ def write_from(
             report.files += write_batch_queue(stage, queue, units, sizes)
         else:
             report.files += write_queue(stage, queue, units, sizes, report, with_ext=queue[0] in ext)
-    full_until = write_index(stage, derived, sizes, report)
-    write_checkpoint(stage, derived.last_time, full_until)
+    if derived.assumed_delays and "queue" not in left_out:
+        report.notes.append(
+            f"{derived.assumed_delays:,} delayed messages: neither units, broker.conf nor delay_levels show the delays of their levels; "
+            "RocketMQ's defaults are assumed for when they are due"
+        )
+    full_until = 0 if "index" in left_out else write_index(stage, derived, sizes, report)
     report.files += 1
+    if left_out:
+        write_sized(stage / "abort", [], 0)
+    else:
+        write_checkpoint(stage, derived.last_time, full_until)
+
+
+NAMES = {
+    "queue": ("consumequeue", "queue_size"),
+    "batch_queue": ("batchconsumequeue", "batch_queue_size"),
+    "index": ("index", "index_slots and index_entries"),
+}
+"""Of what is derived: its directory, and the options for its size."""
+
+
+def _unknown(derived: Derived, batch_topics: Collection[str], sizes: Sizes) -> tuple[str, ...]:
+    """What there is to write into files of a size that nothing shows."""
+    kinds = {"batch_queue" if topic in batch_topics else "queue" for topic, _ in derived.units}
+    found: list[str] = [kind for kind in ("queue", "batch_queue") if kind in kinds and kind not in sizes.known]
+    if any(hashes.size for hashes in derived.hashes) and not sizes.is_index_known:
+        found.append("index")
+    return tuple(found)
+
+
+def _report_unknown(unknown: Sequence[str], only_known: bool, report: Report) -> None:
+    for kind in unknown:
+        name, options = NAMES[kind]
+        why = f"{name}: nothing shows the size of its files (no file, no broker.conf; {options})"
+        then = (
+            "left out; a broker builds it when it starts"
+            if only_known
+            else "RocketMQ's default is assumed; a broker with another setting does not start"
+            if kind != "index"
+            else "RocketMQ's default is assumed; a broker with another setting finds no keys"
+        )
+        report.notes.append(f"{why}: {then}")
 
 
 def folder(stage: Path | Nowhere, kind: str, queue: Queue) -> Path | Nowhere:
@@ -193,11 +254,16 @@ def _write_ext(
 
 def write_batch_queue(stage: Path | Nowhere, queue: Queue, units: NDArray[np.int64], sizes: Sizes) -> int:
     """The files of a batch consume queue; their number."""
+    return _write_files(folder(stage, "batchconsumequeue", queue), batch_units(units).tobytes(), 0, sizes.batch_queue)
+
+
+def batch_units(units: NDArray[np.int64]) -> NDArray[np.void]:
+    """Units as a batch consume queue has them."""
     rows = np.zeros(units.shape[1], BATCH_UNIT.dtype)
     rows["physical_offset"], rows["size"], rows["tag_hash"] = units[U_PHYSICAL], units[U_SIZE], units[U_TAG]
     rows["store_timestamp"], rows["base_offset"], rows["batch_size"] = units[U_TIME], units[U_OFFSET], units[U_BATCH]
     rows["compacted_offset"] = -1
-    return _write_files(folder(stage, "batchconsumequeue", queue), rows.tobytes(), 0, sizes.batch_queue)
+    return rows
 
 
 def write_index(stage: Path | Nowhere, derived: Derived, sizes: Sizes, report: Report) -> int:

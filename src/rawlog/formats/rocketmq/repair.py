@@ -9,6 +9,7 @@ filled in.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -18,25 +19,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.errors import OptionError
+from rawlog.errors import DataError, OptionError
 from rawlog.format import File
-from rawlog.formats.rocketmq import COMMIT_LOG, dispatch, outliers, sidefiles
+from rawlog.formats.rocketmq import COMMIT_LOG, configs, dispatch, outliers, sidefiles
+from rawlog.formats.rocketmq.compaction import FORMATS, write_compacted
 from rawlog.formats.rocketmq.covering import (
     LARGEST_FILLER,
     SMALLEST_FILLER,
     Slot,
-    Slots,
     covering,
     joined,
     placeholder_size,
 )
 from rawlog.formats.rocketmq.encoder import from_messages
+from rawlog.formats.rocketmq.gaps import Filler, close_gaps
+from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import BLANK, DLEDGER, DLEDGER_BLANK_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.reader import Messages, scan
 from rawlog.formats.rocketmq.rebuild import DERIVED, NEVER_COPIED, write_from
 from rawlog.formats.rocketmq.sizes import sizes_of
+from rawlog.formats.rocketmq.slots import Slots
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file
 from rawlog.formats.rocketmq.writer import LogWriter
 from rawlog.output import descendant, new_directory
@@ -45,6 +49,11 @@ from rawlog.walk import walk
 
 POLICIES = ("salvage", "cut")
 MOST_MISSING = 10_000
+OWN_WAY = (
+    *DERIVED, *NEVER_COPIED, *FORMATS, COMMIT_LOG.name, "rocketmq.config", "rocketmq.timercheck", "rocketmq.dledgerindex",
+    "rocketmq.dledgerstate",
+)  # fmt: skip
+"""Files that are not copied as they are."""
 
 
 @dataclass(slots=True)
@@ -105,7 +114,7 @@ def repair_store(
     """A copy of a store on which a broker starts and serves all that could be kept. The source is not touched.
 
     Options: `policy` = salvage or cut, `move` = true, `dry_run` = true (the same report, and nothing is written), and those of
-    `rebuild_store`. Consume queues and index are made anew. OptionError for a store whose log DLedger wrote, unless its messages may
+    `rebuild_store`. Consume queues and index are rebuilt. OptionError for a store whose log DLedger wrote, unless its messages may
     move into a plain one, or whose files have no sizes in common.
     """
     options = options or {}
@@ -114,11 +123,19 @@ def repair_store(
         raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
     with nullcontext(Nowhere()) if options.get("dry_run", "false") == "true" else new_directory(target) as stage:
         report = Report(os.fspath(target))
-        files = sidefiles.recognised(sidefiles.readable(files, report))
+        files = sidefiles.recognised(files)
         sizes = sizes_of(files).told(options)
+        if "commit_log" not in sizes.known and dispatch.commit_logs(files):
+            report.notes.append(
+                f"commitlog: neither its files nor a broker.conf show their full size (commitlog_size): {sizes.commit_log:,} is assumed; "
+                "a broker with another setting does not start"
+            )
         files = sidefiles.located(files, sizes.commit_log, report, move=move)
         settings = dispatch.settings_of(files, options)
-        mended = _Mended(stage / "commitlog", sizes.commit_log, report, Slots(files), settings, move=move)
+        indexes = [file for file in files if file.format == "rocketmq.index" and file.problem is None]
+        mended = _Mended(
+            stage / "commitlog", sizes.commit_log, report, Slots(files), settings, move=move, indexes=indexes
+        )
         logs = dispatch.commit_logs(files)
         last = max((number for number, file in enumerate(logs) if _is_begun(file)), default=0)
         for number, file in enumerate(logs):
@@ -130,12 +147,16 @@ def repair_store(
                 break
         mended.close()
         report.files += mended.files
-        unwanted = (*DERIVED, *NEVER_COPIED, COMMIT_LOG.name, "rocketmq.dledgerindex", "rocketmq.dledgerstate")
         for file in files:
-            if file.format not in unwanted and file.format is not None and file.problem is None:
+            if file.format not in OWN_WAY and file.format is not None and file.problem is None:
                 copy_file(file, descendant(stage, below_root(file)))
                 report.files += 1
-        write_from(mended.derived, files, stage, sizes, settings, report)
+        sidefiles.write_checked(files, stage, report)
+        write_compacted(files, stage, mended.message, report)
+        configs.Settings(files, stage, report).write(
+            mended.derived, settings.batch_topics | mended.derived.batch_topics
+        )
+        write_from(mended.derived, files, stage, sizes, settings, report, only_known=True)
     return report
 
 
@@ -151,7 +172,9 @@ class _Mended:
         settings: dispatch.Settings,
         *,
         move: bool,
+        indexes: Sequence[File] = (),
     ) -> None:
+        self.indexes = indexes
         self.slots, self.settings, self.derived = slots, settings, dispatch.Derived()
         self.file_size, self.report, self.move = file_size, report, move
         self.log: LogWriter
@@ -159,7 +182,9 @@ class _Mended:
         self.started = False
         self.sealed: list[NDArray[np.int64]] = []
         self.covers: list[NDArray[np.int64]] = []
+        self.fillers: list[Filler] = []
         self.present: set[int] = set()
+        self.ends_blank = False
         self.unread: list[File] = []
 
     def take(self, file: File, *, skip: bool, is_last: bool) -> bool:
@@ -189,6 +214,7 @@ class _Mended:
         if excess:
             self.report.bytes_lost += excess
             self.report.notes.append(f"{file.path}: {excess:,} bytes behind the size of a file were cut off")
+        self.ends_blank = tail == "blank"
         if tail == "blank" or (tail == "zeros" and is_last):
             return True
         if tail == "zeros" and not seen:
@@ -227,37 +253,69 @@ class _Mended:
             covered = max([at if at % size else at + SMALLEST_FILLER, *ends])
             if covered > at:
                 self.fill(at, covered, self._time(run))
+            self.fillers.append(Filler(covered, stop - BLANK.size - covered, self._time(run), is_end=True))
             at = stop
 
     def add(self, run: Run) -> None:
+        run = replace(run, rows=self._identified(run.rows))
         entries = from_messages(run.rows, moves=self.move)
         if self.move:
-            self._derive(run.rows.moved(self.log.append(entries)))
+            addresses = self.log.append(entries)
+            delays = self.settings.delays.moved(run.rows[fields.F_PHYSICAL], addresses)
+            self._derive(run.rows.moved(addresses), replace(self.settings, delays=delays))
             return
         self._derive(run.rows)
         sizes = entries.sizes()
         data = entries.encode(sizes, run.rows[fields.F_PHYSICAL].copy(), run.start, run.stop)
         self.log.write(run.start, data.data)
 
+    def _identified(self, rows: Messages) -> Messages:
+        """Messages with the topic, queue and number that the consume queues have for them, where one was changed."""
+        sealed = set(rows.entry_crcs()[0].tolist())
+        changes = [(row, slot) for row, slot in self.slots.misplaced(rows) if row not in sealed]
+        if not changes:
+            return rows
+        rows = replace(rows, fields=rows.fields.copy(), data=rows.data.copy())
+        for row, slot in changes:
+            topic, start = slot.topic.encode(), int(rows[fields.F_TOPIC][row])
+            if len(topic) != int(rows[fields.F_TOPIC_SIZE][row]):
+                continue
+            rows.data[start : start + len(topic)] = np.frombuffer(topic, np.uint8)
+            rows[fields.F_QUEUE_ID][row], rows[fields.F_QUEUE_OFFSET][row] = slot.queue_id, slot.number
+            self.report.notes.append(
+                f"the message at address {slot.address:,}: its topic, queue or number was changed; consume queues have it as "
+                f"{slot.topic} queue {slot.queue_id}, {slot.number}"
+            )
+        return rows
+
     def _time(self, run: Run) -> int:
         """A time for what covers the hole before a run: the earlier of those around it, for the later may be damaged."""
         following = int(run.rows[fields.F_STORE_TIME][0])
         return max(1, min(following, self.derived.last_time) if self.derived.messages else following)
 
-    def _tell_lost_end(self) -> None:
-        """Tell of messages that queues know close behind the end of the log."""
+    def _report_lost_end(self) -> None:
+        """Report messages after the end of the log, of which queues, the key index or a blank entry at its very end still know."""
+        next_file = -(-self.log.end // self.file_size) * self.file_size
+        if self.ends_blank and next_file not in self.present:
+            self.report.bytes_lost += self.file_size
+            self.report.notes.append(
+                f"the commit-log file {next_file:020} is missing: the one before ends with a blank entry"
+            )
         if self.move:
             return
-        behind = self.slots.between(self.log.end, self.log.end + 2 * self.file_size)
-        if behind:
-            lost = sum(slot.count for slot in behind)
+        stop = self.log.end + 2 * self.file_size
+        known = self.slots.between(self.log.end, stop)
+        lost, who = sum(slot.count for slot in known), "queues know"
+        if not lost:
+            lost, who = len(_indexed(self.indexes, self.log.end, stop)), "the key index knows"
+        if lost:
             self.report.messages_lost += lost
-            self.report.notes.append(f"{lost:,} messages that queues know behind the end of the log are lost")
+            self.report.notes.append(f"{lost:,} messages that {who} after the end of the log are lost")
 
-    def _derive(self, rows: Messages) -> None:
+    def _derive(self, rows: Messages, settings: dispatch.Settings | None = None) -> None:
         self.sealed.append(rows[fields.F_PHYSICAL][rows.entry_crcs()[0]])
         self.covers.append(rows[fields.F_PHYSICAL][rows.fillers])
-        dispatch.derive_from(rows, self.settings, self.derived)
+        dispatch.derive_from(rows, settings or self.settings, self.derived)
 
     def _put(self, address: int, entry: bytes) -> None:
         """An entry of our own at an address."""
@@ -304,7 +362,18 @@ class _Mended:
                     "repair with move, which closes it"
                 )
             self._put(start, covering(start, size, time, None))
+            self.fillers.append(Filler(start, size, time))
             start += size
+
+    def message(self, queue: dispatch.Queue, number: int) -> bytes | None:
+        """The bytes of a message of the source's log, by its queue and number; None if they are lost."""
+        units = self.derived.queue(queue)
+        for row in np.flatnonzero(units[dispatch.U_OFFSET] == number).tolist():
+            address, size = int(units[dispatch.U_PHYSICAL][row]), int(units[dispatch.U_SIZE][row])
+            found = self.slots.message_at(address, size)
+            if found is not None:
+                return bytes(found.data[:size])
+        return None
 
     @property
     def files(self) -> int:
@@ -318,9 +387,22 @@ class _Mended:
             self.log.seek(start)
         if self.started:
             self.log.close()
-            self._tell_lost_end()
+            self._report_lost_end()
             sealed, covers = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self.sealed, self.covers))
-            outliers.mend(self.derived, sealed, covers, outliers.Log(self.folder, self.file_size), self.report)
+            log = outliers.Log(self.folder, self.file_size)
+            outliers.mend(self.derived, sealed, covers, log, self.report)
+            batch_topics = self.settings.batch_topics | self.derived.batch_topics
+            close_gaps(self.derived, self.fillers, min(self.present), batch_topics, log.put_entry, self.report)
+
+
+def _indexed(files: Sequence[File], start: int, stop: int) -> set[int]:
+    """The addresses in a stretch of the log that the key index has."""
+    found: set[int] = set()
+    for file in files:
+        with contextlib.suppress(DataError), Index(file.path) as opened:
+            addresses = opened.table()["physical_offset"].astype(np.int64)
+            found.update(addresses[(addresses >= start) & (addresses < stop)].tolist())
+    return found
 
 
 def _is_begun(file: File) -> bool:

@@ -33,11 +33,12 @@ class Report(Account):
     bytes_lost: int = 0
     messages_lost: int = 0
     queues_left_out: int = 0
+    settings_lost: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing was lost on the way."""
-        return not self.bytes_lost and not self.messages_lost and not self.queues_left_out
+        return not (self.bytes_lost or self.messages_lost or self.queues_left_out or self.settings_lost)
 
     def leave_out(self, queue: tuple[str, int], units: int, why: str) -> None:
         """Note a queue that has no directory, because its topic's name cannot be that of one."""

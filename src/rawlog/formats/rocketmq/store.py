@@ -5,7 +5,6 @@ Made once for all rules that compare files with one another.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -112,9 +111,7 @@ def grouped(files: Iterable[File]) -> list[Store]:
 
 
 def _surveyed(store: Store) -> Store:
-    store.settings = dispatch.settings_of([file for file in store.files if file.format != "rocketmq.config"])
-    with contextlib.suppress(RawlogError):  # a config file that cannot be read has its own finding
-        store.settings = dispatch.settings_of(store.files)
+    store.settings = dispatch.settings_of(store.files)
     for file in dispatch.commit_logs(store.of(COMMIT_LOG.name)):
         store.logs.append(_survey(store, file))
     return store

@@ -17,7 +17,7 @@ from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.comparison import comparisons, in_missing, tags_of, units_of
-from rawlog.formats.rocketmq.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue
+from rawlog.formats.rocketmq.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue, is_batch
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.layouts import (
     BATCH_UNIT,
@@ -27,7 +27,6 @@ from rawlog.formats.rocketmq.layouts import (
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.sizes import usual_size
 from rawlog.formats.rocketmq.store import LogFile, Store, stores_of
-from rawlog.storage import Source
 
 MOST_MARKS = 100
 QUEUE_FORMATS = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext")
@@ -88,6 +87,8 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
     """A commit-log file in the middle is missing.
 
     A broker passes over it without a word; queues that it rebuilds close ranks, so that their numbers no longer are those in the messages.
+    Where the last file ends with a blank entry, the log went on in another, which is not here: no more than a remark, for these files may
+    be only a part of the store.
     """
     for store in stores_of(files):
         for log, following in itertools.pairwise(store.logs):
@@ -98,6 +99,10 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
                     expected=f"{log.stop:020}",
                     found=f"{following.start:020}",
                 )
+        if store.logs and store.logs[-1].ends_with == "blank" and not store.logs[-1].is_dledger:
+            last = store.logs[-1]
+            what = "the log goes on after this file, and the next one is missing"
+            yield Mark(what, path=last.file.path, expected=f"{last.stop:020}", severity=Severity.INFO)
 
 
 @rule("rocketmq.store.blank", Severity.ERROR)
@@ -418,31 +423,55 @@ def abort(files: Sequence[File]) -> Iterator[Mark]:
 
 @rule("rocketmq.store.config", Severity.ERROR)
 def config_files(files: Sequence[File]) -> Iterator[Mark]:
-    """A file of `config/` cannot be parsed.
+    """A file of `config/` is not JSON, or not of the shape that a broker reads: a list for a table, text for a number, null entries.
 
     A broker deletes it and takes the `.bak` beside it, which is one version older; without that it starts with nothing: topics, groups
-    or offsets are forgotten.
+    or offsets are forgotten. A name that occurs twice in one table is a warning: the last one counts. rawlog reads what can be read;
+    `rawlog repair` keeps that, and rebuilds topics, groups and delay offsets where nothing is left of them.
     """
     for file in files:
         if file.format != "rocketmq.config" or file.problem is not None or file.place.state is not None:
             continue
-        with Source(file.path) as source:
-            raw = source.read(0, source.size)
+        backup = any(other.path == f"{file.path}.bak" for other in files)
+        then = "would delete it and take the .bak" if backup else "would delete it and start without"
         try:
-            config.parse(raw)
+            one = config.read(file)
         except RawlogError as error:
-            backup = any(other.path == f"{file.path}.bak" for other in files)
-            then = "would delete it and take the .bak" if backup else "would delete it and start without"
             yield Mark(
                 f"{getattr(error, 'message', error)}; a broker {then}",
                 path=file.path,
                 position=getattr(error, "position", None),
             )
+            continue
+        for problem in one.problems:
+            yield Mark(f"{problem}; a broker {then}", path=file.path)
+        for problem in one.repeated:
+            yield Mark(problem, path=file.path, severity=Severity.WARNING)
+
+
+@rule("rocketmq.store.queue-type", Severity.ERROR)
+def queue_types(files: Sequence[File]) -> Iterator[Mark]:
+    """A topic has queues of batches, and `topics.json` does not say so with the attribute `queue.type`, or the other way round.
+
+    A 5.x broker does not start ("should be BatchCQ"). `rawlog repair` sets the attribute by the queues that are there.
+    """
+    for store in stores_of(files):
+        try:
+            found = config.load(store.files, "topics.json")
+        except RawlogError:
+            continue  # its own finding
+        for file, value in found:
+            table = value.get("topicConfigTable") or {}
+            for format, wanted in (("rocketmq.batchconsumequeue", True), ("rocketmq.consumequeue", False)):
+                for topic in sorted({topic for topic, _ in store.queues(format)}):
+                    if is_batch(table.get(topic) or {}) != wanted:
+                        kind = "queues of batches" if wanted else "plain queues"
+                        yield Mark(f"topic {topic} has {kind}, and this file says otherwise", path=file.path)
 
 
 def rules() -> Sequence[Rule[Sequence[File]]]:
     """The rules over the files of a store."""
     return (
         stray_file, file_sizes, file_names, missing_files, missing_blank, next_start, queue_differs, queue_dangling, queue_missing,
-        queue_gap, index_differs, checkpoint, abort, config_files,
+        queue_gap, index_differs, checkpoint, abort, config_files, queue_types,
     )  # fmt: skip

@@ -151,7 +151,7 @@ DELAYS = Table(
     "rocketmq.delays",
     Column("path", "string"),
     Column("level", "int"),
-    Column("delay_ms", "bigint", "by default settings"),
+    Column("delay_ms", "bigint", "by broker.conf, by existing units, else by default settings"),
     Column("offset", "bigint", "the next one to deliver of queue level - 1 of SCHEDULE_TOPIC_XXXX"),
     Column("max_offset", "bigint"),
     Column("pending", "bigint"),

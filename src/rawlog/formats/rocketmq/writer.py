@@ -31,6 +31,7 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.rebuild import write_derived
+from rawlog.formats.rocketmq.sizes import OPTIONS as SIZE_OPTIONS
 from rawlog.formats.rocketmq.sizes import Sizes
 from rawlog.formats.rocketmq.stage import Nowhere, Report
 from rawlog.output import new_directory, why_unsafe
@@ -133,7 +134,7 @@ def check_options(options: Mapping[str, str]) -> Sizes:
         raise unknown("value of crc_property", options["crc_property"], ("true", "false"))
     for name in ("store_host", "born_host"):
         host_bytes(options.get(name, "127.0.0.1:10911"))
-    return Sizes().told(options)
+    return Sizes(known=frozenset(SIZE_OPTIONS)).told(options)  # asked for, or the defaults on purpose
 
 
 def write_store(

@@ -1,0 +1,416 @@
+"""Stores damaged at random, several ways at once: files deleted, swapped, renamed, cut, and bytes changed.
+
+The test keeps the truth, made with the reference reader and the undamaged store: which messages must survive, at which physical
+offset, what must be reported, and what the queues of the repaired store must contain. `RAWLOG_CASES` sets the number of cases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import rawlog
+from rawlog.engines import local
+from rawlog.formats.rocketmq.repair import repair_store
+from rawlog.formats.rocketmq.writer import write_store
+from rawlog.jobs.mend import Mend, Mended
+from rawlog.tree import open_tree
+from tests.formats.rocketmq.stores import log_files, store
+from tests.formats.rocketmq.test_mending import row, table
+from tests.reference import rocketmq as reference
+
+CASES = int(os.environ.get("RAWLOG_CASES", "500"))
+GROUPS = 6
+FLAG = int.from_bytes(b"rawl", "big")
+STORES = ("4.9.8", "5.1.4", "5.3.4S-propcrc", "5.3.4S-cqext", "written")
+DELAYS_MS = [1000 * seconds for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)]
+Queue = tuple[str, int]
+
+
+class Truth:
+    """An undamaged store: its files' bytes, its messages by physical offset, and the tag hash of each by queue."""
+
+    def __init__(self, root: Path) -> None:
+        self.files = {
+            str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()
+        }
+        self.log_size = log_files(root)[0].stat().st_size
+        self.messages: dict[int, reference.Message] = {}
+        self.bytes: dict[int, bytes] = {}
+        for path in log_files(root):
+            data = path.read_bytes()
+            for message in reference.messages(data):
+                self.messages[message.physical_offset] = message
+                self.bytes[message.physical_offset] = data[message.position : message.position + message.size]
+        self.topics: dict[str, int] = {}
+        for message in self.messages.values():
+            name = message.topic.decode()
+            self.topics[name] = max(self.topics.get(name, 0), message.queue_id + 1)
+        self.batch = {name.split("/")[1] for name in self.files if name.startswith("batchconsumequeue/")}
+        # Brokers with default settings wrote all of these stores.
+        self.due = {
+            address: message.stored + DELAYS_MS[int(message.shown[b"DELAY"]) - 1]
+            for address, message in self.messages.items()
+            if b"DELAY" in message.shown
+        }
+
+
+def settings(truth: Truth) -> dict[str, bytes]:
+    """What a broker would have beside such a store."""
+    topics = {
+        name: {
+            "topicName": name, "readQueueNums": count, "writeQueueNums": count, "perm": 6,
+            "attributes": {"queue.type": "BatchCQ"} if name in truth.batch else {},
+        }
+        for name, count in truth.topics.items()
+    }  # fmt: skip
+    return {
+        "config/topics.json": json.dumps({"topicConfigTable": topics}).encode(),
+        "config/consumerOffset.json": b'{"offsetTable":{"orders@readers":{0:1,1:2}}}',
+        "config/subscriptionGroup.json": b'{"subscriptionGroupTable":{"readers":{"groupName":"readers"}}}',
+        "config/consumerFilter.json": b'{"filterDataByTopic":{}}',
+    }
+
+
+@cache
+def truth_of(name: str) -> Truth:
+    if name == "written":
+        chance = random.Random(name)
+        rows = [
+            row(
+                number, topic=chance.choice(("orders", "bills")), offset=None, partition=chance.randrange(3),
+                value=chance.randbytes(chance.randrange(300)), headers=[{"key": "TAGS", "value": b"t%d" % (number % 5)}],
+            )
+            for number in range(110)
+        ]  # fmt: skip
+        sizes = {"commitlog_size": "8192", "queue_size": "400", "index_slots": "50", "index_entries": "150"}
+        with tempfile.TemporaryDirectory() as folder:
+            write_store(table(rows), Path(folder) / "store", sizes)
+            truth = Truth(Path(folder) / "store")
+        truth.files |= settings(truth)
+        return truth
+    truth = Truth(store(name))
+    if name in ("5.1.4", "5.3.4S-cqext"):
+        truth.files |= settings(truth)
+    return truth
+
+
+# ------------------------------------------------------------------ damage
+
+Files = dict[str, bytes]
+Damage = Callable[[Files, random.Random, Truth], None]
+
+
+def of(files: Files, kind: str) -> list[str]:
+    return sorted(name for name in files if name.startswith(kind))
+
+
+def some(files: Files, chance: random.Random, *kinds: str) -> str | None:
+    names = [name for kind in kinds for name in of(files, kind)]
+    return chance.choice(names) if names else None
+
+
+def flip_in_log(files: Files, chance: random.Random, truth: Truth) -> None:
+    """One bit anywhere in what was written of the log."""
+    name = some(files, chance, "commitlog/")
+    if name and (used := len(files[name].rstrip(b"\0"))):
+        data = bytearray(files[name])
+        data[chance.randrange(used)] ^= 1 << chance.randrange(8)
+        files[name] = bytes(data)
+
+
+def overwrite_in_log(files: Files, chance: random.Random, truth: Truth) -> None:
+    name = some(files, chance, "commitlog/")
+    if name and (used := len(files[name].rstrip(b"\0"))):
+        at, size = chance.randrange(used), chance.randrange(1, 3000)
+        new = chance.choice((bytes(size), chance.randbytes(size)))
+        files[name] = (files[name][:at] + new)[: len(files[name])] + files[name][at + size :]
+
+
+def delete_from_log(files: Files, chance: random.Random, truth: Truth) -> None:
+    """Bytes taken out, or put in: what follows is no longer at its place."""
+    name = some(files, chance, "commitlog/")
+    if name and (used := len(files[name].rstrip(b"\0"))):
+        at, size = chance.randrange(used), chance.randrange(1, 200)
+        more = chance.randbytes(size) if chance.random() < 0.5 else b""
+        files[name] = files[name][:at] + more + files[name][at + (0 if more else size) :]
+
+
+def cut_log(files: Files, chance: random.Random, truth: Truth) -> None:
+    name = some(files, chance, "commitlog/")
+    if name and len(of(files, "commitlog/")) > 1:
+        files[name] = files[name][: chance.randrange(len(files[name]) + 1)]
+
+
+def drop_log(files: Files, chance: random.Random, truth: Truth) -> None:
+    name = some(files, chance, "commitlog/")
+    if name and len(of(files, "commitlog/")) > 1:
+        del files[name]
+
+
+def swap_logs(files: Files, chance: random.Random, truth: Truth) -> None:
+    names = of(files, "commitlog/")
+    if len(names) > 1:
+        one, other = chance.sample(names, 2)
+        files[one], files[other] = files[other], files[one]
+
+
+def rename_log(files: Files, chance: random.Random, truth: Truth) -> None:
+    name = some(files, chance, "commitlog/")
+    if name:
+        start = chance.choice((7, truth.log_size, 10 * truth.log_size, 1 << 40))
+        last = name.rpartition("/")[2]
+        number = int(last) if last.isdecimal() else 0
+        new = chance.choice((f"{number + start:020}", f"{last}.old", f".{last}.tmp"))
+        if f"commitlog/{new}" not in files:
+            files[f"commitlog/{new}"] = files.pop(name)
+
+
+def flip_in_derived(files: Files, chance: random.Random, truth: Truth) -> None:
+    name = some(files, chance, "consumequeue", "batchconsumequeue", "index/", "checkpoint")
+    if name and files[name]:
+        data = bytearray(files[name])
+        data[chance.randrange(max(1, len(files[name].rstrip(b"\0"))))] ^= 1 << chance.randrange(8)
+        files[name] = bytes(data)
+
+
+def drop_derived(files: Files, chance: random.Random, truth: Truth) -> None:
+    """One file, all of a topic, all queues, or the index."""
+    name = some(files, chance, "consumequeue", "batchconsumequeue", "index/", "checkpoint")
+    if name:
+        deep = chance.randrange(1, 1 + name.count("/") + 1)
+        prefix = "/".join(name.split("/")[:deep])
+        for other in [other for other in files if other == prefix or other.startswith(f"{prefix}/")]:
+            del files[other]
+
+
+def swap_derived(files: Files, chance: random.Random, truth: Truth) -> None:
+    kind = chance.choice(("consumequeue/", "batchconsumequeue/", "index/", ""))
+    names = [name for name in of(files, kind) if not name.startswith("commitlog/")]
+    if len(names) > 1:
+        one, other = chance.sample(names, 2)
+        files[one], files[other] = files[other], files[one]
+
+
+def cut_derived(files: Files, chance: random.Random, truth: Truth) -> None:
+    name = some(files, chance, "consumequeue", "batchconsumequeue", "index/", "checkpoint")
+    if name:
+        files[name] = files[name][: chance.randrange(len(files[name]) + 1)]
+
+
+def rename_derived(files: Files, chance: random.Random, truth: Truth) -> None:
+    name = some(files, chance, "consumequeue", "batchconsumequeue", "index/")
+    if name:
+        folder, _, last = name.rpartition("/")
+        new = chance.choice((f"{last}.bak", f"{chance.randrange(1 << 20):020}", "20260101000000000"))
+        if f"{folder}/{new}" not in files:
+            files[f"{folder}/{new}"] = files.pop(name)
+
+
+def damage_settings(files: Files, chance: random.Random, truth: Truth) -> None:
+    """Settings that are missing, cut, garbage, or JSON of another shape."""
+    name = some(files, chance, "config/")
+    if not name:
+        return
+    data = files[name]
+    what = chance.randrange(5)
+    if what == 0:
+        del files[name]
+    elif what == 1:
+        files[name] = data[: chance.randrange(len(data) + 1)]
+    elif what == 2:
+        files[name] = chance.randbytes(40)
+    elif what == 3:
+        files[name] = data.replace(
+            chance.choice((b"{", b"4", b"true", b'"')), chance.choice((b"[1,", b"null", b"1e400")), 1
+        )
+    else:
+        files[name] = chance.choice(
+            (b"[1,2,3]", b"null", b'{"topicConfigTable":[1]}', b'{"offsetTable":{"a":null}}', b"{}")
+        )
+
+
+def add_stray(files: Files, chance: random.Random, truth: Truth) -> None:
+    files[chance.choice(("commitlog/_SUCCESS", "consumequeue/_SUCCESS", "commitlog/.x.crc", "abort"))] = b"x"
+
+
+DAMAGES: list[Damage] = [
+    flip_in_log, flip_in_log, overwrite_in_log, delete_from_log, cut_log, drop_log, swap_logs, rename_log, flip_in_derived,
+    drop_derived, swap_derived, cut_derived, rename_derived, damage_settings, add_stray,
+]  # fmt: skip
+
+
+# ------------------------------------------------------------------ truth
+
+
+def must_survive(files: Files, truth: Truth) -> set[int]:
+    """The messages that are, byte for byte, at their place in a file of the damaged log, whatever its name."""
+    size = truth.log_size
+    logs = [files[name] for name in of(files, "commitlog/")]
+    return {
+        address
+        for address, raw in truth.bytes.items()
+        if any(data[address % size : address % size + len(raw)] == raw for data in logs)
+    }
+
+
+def entries_of(root: Path) -> dict[int, tuple[reference.Message, bytes]]:
+    found = {}
+    for path in sorted((root / "commitlog").iterdir()) if (root / "commitlog").is_dir() else ():
+        data = path.read_bytes()
+        for message in reference.messages(data):
+            assert message.physical_offset == int(path.name) + message.position
+            assert message.crc_ok
+            found[message.physical_offset] = (message, data[message.position : message.position + message.size])
+    return found
+
+
+def check_queues(root: Path, entries: dict[int, tuple[reference.Message, bytes]], truth: Truth) -> set[int]:
+    """Queues have the messages as a broker dispatches them: in order of the log, one directly after the other from the first number on.
+
+    The addresses of messages that are not at the place of their number.
+    """
+    moved: set[int] = set()
+    wanted: dict[Queue, list[tuple[int, int, int, int]]] = {}
+    for address, (message, _) in sorted(entries.items()):
+        if message.sys_flag & 0xC not in (0, 8):
+            continue
+        tags = message.shown.get(b"TAGS", b"").decode("utf-8", "replace")
+        tag = reference.java_hash(tags)
+        topic = message.topic.decode("utf-8", "backslashreplace")
+        if topic == "SCHEDULE_TOPIC_XXXX" and b"DELAY" in message.shown:
+            tag = truth.due[address]
+        number = int(message.shown.get(b"INNER_BASE", message.queue_offset))
+        wanted.setdefault((topic, message.queue_id), []).append((address, message.size, tag, number))
+        names = message.shown.get(b"INNER_MULTI_DISPATCH", b"").decode().split(",")
+        numbers = message.shown.get(b"INNER_MULTI_QUEUE_OFFSET", b"").decode().split(",")
+        for name, place in zip(names, numbers, strict=False):
+            if name.startswith("%LMQ%") and place:
+                wanted.setdefault((name, 0), []).append((address, message.size, tag, int(place)))
+    batch = {path.parent.parent.name for path in (root / "batchconsumequeue").rglob("0000*")}
+    for (topic, queue_id), units in wanted.items():
+        kind = "batchconsumequeue" if topic in batch else "consumequeue"
+        folder = root / kind / topic / str(queue_id)
+        paths = sorted(folder.iterdir())
+        data = b"".join(path.read_bytes() for path in paths)
+        if kind == "batchconsumequeue":
+            assert [unit[:3] + unit[4:5] for unit in reference.batch_units(data)] == units, (topic, queue_id)
+            continue
+        found = [unit for unit in reference.units(data) if unit[1] != 0x7FFFFFFF]
+        kept, following = [], units[0][3]
+        for unit in units:
+            if unit[3] >= following:
+                kept.append(unit)
+                following += 1
+        assert [unit[:2] for unit in found] == [unit[:2] for unit in kept], (topic, queue_id)
+        if all(tag > -(1 << 32) for _, _, tag in found):  # else they are addresses in the ext files
+            assert [unit[2] for unit in found] == [unit[2] for unit in kept], (topic, queue_id)
+        blanks = len(reference.units(data)) - len(found)
+        first = int(paths[0].name) // 20 + blanks
+        assert first == kept[0][3], "the first number of the queue"
+        moved |= {unit[0] for place, unit in enumerate(kept, first) if unit[3] != place}
+    return moved
+
+
+def written(files: Files, root: Path) -> Path:
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+def content(root: Path) -> Files:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def repaired(source: Path, target: Path, options: dict[str, str]) -> Mended:
+    with Mend("repair", str(target), options) as job:
+        return local.run(job, open_tree(str(source)), threads=1)
+
+
+def check_case(number: int, folder: Path) -> None:
+    chance = random.Random(f"case {number}")
+    name = STORES[number % len(STORES)]
+    truth = truth_of(name)
+    files = dict(truth.files)
+    damages = chance.sample(DAMAGES, chance.randrange(1, 5))
+    for damage in damages:
+        damage(files, chance, truth)
+    told = f"case {number}, {name}: {', '.join(damage.__name__ for damage in damages)}"
+    source = written(files, folder / "source")
+    before = content(source)
+    # An operator knows the size of commit-log files; where files do not show the others, they are left to the broker.
+    options = {"commitlog_size": str(truth.log_size)}
+    outcome = repaired(source, folder / "out", options)
+    report, root = outcome.account, folder / "out"
+    assert content(source) == before, told
+    entries = entries_of(root)
+    missing = must_survive(files, truth) - entries.keys()
+    assert not missing, f"{told}: messages at {sorted(missing)} are gone"
+    changed = {
+        address
+        for address in must_survive(files, truth)
+        if entries[address][1] != truth.bytes[address]
+        and not sounds_alike(entries[address][0], truth.messages[address])
+    }
+    assert not changed, f"{told}: messages at {sorted(changed)} were changed"
+    kept = {address for address, (message, _) in entries.items() if message.flag != FLAG}
+    log_start = min((int(path.name) for path in log_files(root)), default=0)
+    lost = {address for address in truth.messages if address >= log_start} - kept
+    assert not lost or not outcome.is_whole, f"{told}: {len(lost)} messages lost without a word"
+    assert kept <= truth.messages.keys(), f"{told}: messages that never were"
+    left_out = {
+        kind for kind in ("consumequeue", "batchconsumequeue", "index") if f"{kind}: nothing shows" in str(report.notes)
+    }
+    assert (root / "abort").exists() == bool(left_out), told
+    if not {"consumequeue", "batchconsumequeue"} & left_out:
+        try:
+            moved = check_queues(root, entries, truth)
+        except (AssertionError, OSError, KeyError) as error:
+            raise AssertionError(f"{told}: {error}") from error
+        if moved:
+            assert "rocketmq.store.queue-gap" in {each.code for each in outcome.remaining}, (
+                f"{told}: {sorted(moved)} moved"
+            )
+    if number % 10 == 0:
+        findings = [each for each in rawlog.verify(root) if each.severity != "info"]
+        assert {each.code for each in findings} == {each.code for each in outcome.remaining}, told
+    if outcome.remaining:
+        assert not outcome.is_whole, told
+    again = repair_store(rawlog.open(root).files, folder / "again", options)
+    assert again.is_whole, f"{told}: {again.notes}"
+    assert content(folder / "again") == content(root), told
+
+
+def sounds_alike(message: reference.Message, original: reference.Message) -> bool:
+    """Whether only a store time differs, set right by those around it, which no checksum covers."""
+    return (message.body, message.topic, message.queue_id, message.queue_offset, message.properties) == (
+        original.body, original.topic, original.queue_id, original.queue_offset, original.properties,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_what_can_be_kept_is_kept_and_the_rest_reported(group: int, tmp_path: Path) -> None:
+    for number in range(group, CASES, GROUPS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        check_case(number, folder)
+        shutil.rmtree(folder)
+
+
+def test_the_truth_is_made_of_whole_stores() -> None:
+    for name in STORES:
+        truth = truth_of(name)
+        assert must_survive(truth.files, truth) == truth.messages.keys()
+        assert len(truth.messages) > 50
+        assert all(struct.unpack_from(">q", raw, 28)[0] == address for address, raw in truth.bytes.items())
