@@ -25,8 +25,9 @@ from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import unwrap
 from rawlog.formats.kafka.paths import INTERNAL
 from rawlog.formats.kafka.salvage import HUGE, NEAR, PADDING, Chosen, Found, choose, find_sound, longest
-from rawlog.frames import Bytes
+from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
+from rawlog.status import Status
 from rawlog.storage import Source, is_remote, local_path
 
 LIMIT = 1 << 28
@@ -75,6 +76,10 @@ class Extent:
     has_batches: bool = False
     has_damage: bool = False
 
+    def is_before(self, stop: int) -> bool:
+        """Whether everything in it is before an offset."""
+        return not len(self.covered) or int(self.covered[-1][1]) < stop
+
 
 @dataclass(slots=True)
 class Continuity:
@@ -102,7 +107,11 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     extents = []
     for number, file in enumerate(segments):
         stop = next((one for one in names[number + 1 :] if one > names[number]), HUGE)
-        extents.append((known or {}).get(file.path) or read_extent(file, stop))
+        extent = (known or {}).get(file.path)
+        if extent is None or not extent.is_before(stop):
+            extent = read_extent(file, stop)
+        extent.stop = stop
+        extents.append(extent)
     placed = _place(extents)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
@@ -122,22 +131,25 @@ def bytes_of(file: File) -> Bytes:
 
 
 class Plain:
-    """The extent of a segment without damage, window by window. None comes out if its batches are not in order and in its range."""
+    """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name."""
 
-    def __init__(self, file: File, stop: int) -> None:
-        self.file, self.first, self.stop = file, file.place.start_offset or 0, stop
+    def __init__(self, file: File) -> None:
+        self.file, self.first = file, file.place.start_offset or 0
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.end, self.following = NONE, 0, self.first
         self.is_plain, self.has_batches = True, False
 
-    def add(self, positions: NDArray[np.int64], sizes: NDArray[np.int64], head: Heads) -> None:
+    def add(self, frames: Frames, head: Heads) -> None:
         """Take in sound batches that follow those before them."""
         if not len(head) or not self.is_plain:
             return
+        positions, sizes = frames.positions, frames.sizes
         base, last = _bases(head, self.following), head["last_offset"]
+        if not self.has_batches and head["record_count"][0] < 0:
+            base = np.concatenate(([_first_offset(frames, head, 0)], base[1:]))
         before = np.concatenate(([self.following - 1], last[:-1]))
         self.is_plain = bool((last >= base).all() and (base > before).all())
-        self.is_plain &= bool(last[-1] < self.stop and last[-1] - self.first < 1 << 31)
+        self.is_plain &= bool(last[-1] - self.first < 1 << 31)
         ends = np.concatenate(([self.end], (positions + sizes)[:-1]))
         # What is missing at the beginning of a segment may be what repair gave up there.
         adjacent = positions == ends
@@ -151,7 +163,7 @@ class Plain:
             return None
         rows = np.concatenate(self.covered)
         covered = _merged(rows[:, 0], rows[:, 1])
-        return Extent(self.file, self.first, self.stop, covered, self.mark, has_batches=self.has_batches)
+        return Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
 
 
 def read_extent(file: File, stop: int) -> Extent:
@@ -161,10 +173,10 @@ def read_extent(file: File, stop: int) -> Extent:
     first = file.place.start_offset or 0
     damaged = any(one.reason != PADDING for one in found.holes)
     if not damaged:
-        plain = Plain(file, stop)
-        plain.add(found.starts, found.stops - found.starts, found.head)
+        plain = Plain(file)
+        plain.add(Frames(data, found.starts, found.stops, data.size, Status.OK), found.head)
         made = plain.extent()
-        if made is not None:
+        if made is not None and made.is_before(stop):
             made.found = found if file.size <= CACHED else None
             return made
     head = _with_first_offsets(data, found)
@@ -205,17 +217,23 @@ def _with_first_offsets(data: Bytes, found: Found) -> Heads:
     if not wrapped:
         return found.head
     head = Heads(found.head.values.copy())
+    frames = Frames(data, found.starts, found.stops, data.size, Status.OK)
     for number in wrapped:
-        starts, stops = found.starts[number : number + 1], found.stops[number : number + 1]
-        try:
-            inside = unwrap(data, starts, stops, found.head.slice(number, number + 1), limit=LIMIT, total=LIMIT)
-        except DataError:
-            continue
-        at = int(inside.starts[0])
-        inner = int.from_bytes(bytes(inside.data[at : at + OUTLINE.after("base_offset")]), "big", signed=True)
-        if 0 <= inner + int(inside.bases[0]) <= int(head["last_offset"][number]):
-            head["base_offset"][number] = inner + int(inside.bases[0])
+        head["base_offset"][number] = _first_offset(frames, found.head, number)
     return head
+
+
+def _first_offset(frames: Frames, head: Heads, number: int) -> int:
+    """The first offset in a compressed entry of magic 0 or 1; its last one if the content cannot be read."""
+    one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
+    try:
+        inside = unwrap(one.data, one.starts, one.stops, own, limit=LIMIT, total=LIMIT)
+    except DataError:
+        return last
+    at = int(inside.starts[0])
+    inner = int.from_bytes(bytes(inside.data[at : at + OUTLINE.after("base_offset")]), "big", signed=True)
+    found = inner + int(inside.bases[0])
+    return found if 0 <= found <= last else last
 
 
 def _offsets(
@@ -282,10 +300,12 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
 
 
 def _in_run(extent: Extent, number: int, end: int) -> bool:
-    """Whether a batch beyond the end of the log is near it, and among others that have offsets next to its own."""
+    """Whether a batch beyond the end of the log is near it, and its segment as a whole is displaced, or a run of batches in it."""
     low, high = extent.strays[number]
     if low > end + max(NEAR, end):
         return False
+    if not len(extent.covered):
+        return True
     around = [extent.strays.get(number - 1), extent.strays.get(number + 1)]
     return any(one is not None and (one[1] + 1 == low or high + 1 == one[0]) for one in around)
 

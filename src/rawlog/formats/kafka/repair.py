@@ -323,7 +323,10 @@ class _Mend:
             offsets = (int(head["base_offset"][number]), int(head["last_offset"][number]))
             start, end = int(found.starts[number]), int(found.stops[number])
             rows.append((start, end, action, reasons.get(action, ""), offsets))
+        reached = 0
         for start, end, action, reason, held in sorted(rows, key=lambda one: one[0]):
+            self.report.bytes_added += max(reached - start, 0)  # bytes that two batches share are written twice
+            reached = end
             self._range(file, start, end, action, reason, held)
             if action == "cut":
                 self._aside(file, data, start, end)

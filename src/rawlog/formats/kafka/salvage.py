@@ -84,9 +84,13 @@ def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | Non
             start, stop = int(frames.positions[bad]), int(frames.stops[bad]) + position
             reason = {Status.BAD_CRC: "checksum", Status.BAD_MAGIC: "magic"}.get(Status(head["state"][bad]), "length")
             # Its length is trusted if it leads to another batch; else it may have swallowed some.
-            if stop < size and not is_batch(data, stop):
+            near = _near(data, frames, bad)
+            if near is not None:
+                stop = near
+            elif stop < size and not is_batch(data, stop):
                 stop = _next(data, start + 1)
-            yield frames.slice(0, bad), head.slice(0, bad), Hole(start, stop, reason)
+            hole = Hole(start, stop, reason) if stop > start else None
+            yield frames.slice(0, bad), head.slice(0, bad), hole
             position = stop
             continue
         reached = frames.reached_in_file
@@ -97,6 +101,11 @@ def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | Non
             yield frames, head, None  # the batch goes on behind the window
             window = WINDOW if len(frames) else window * 2
             position = reached
+            continue
+        near = _near(data, frames, len(frames))
+        if near is not None:
+            yield frames, head, None
+            position = near
             continue
         stop = _next(data, reached + 1)
         zeros = stop == size and not sealed and not data[reached:].any()
@@ -112,6 +121,15 @@ def _is_long(data: Bytes, position: int, size: int) -> bool:
     at = position + OUTLINE.at("length")
     length = int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
     return length < SMALLEST_LENGTH or position + OUTLINE.after("length") + length > size
+
+
+def _near(data: Bytes, frames: Frames, count: int) -> int | None:
+    """Where a sound batch begins inside the last bytes of the one before it: both had zeros there, and some of them are gone."""
+    if not count:
+        return None
+    end = int(frames.stops[count - 1]) + frames.base
+    first = max(int(frames.positions[count - 1]) + 1, end - OUTLINE.after("base_offset") + 1)
+    return next((at for at in range(first, end) if is_batch(data, at)), None)
 
 
 def _next(data: Bytes, position: int) -> int:

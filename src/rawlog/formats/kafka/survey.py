@@ -20,9 +20,9 @@ from rawlog.formats.kafka.continuity import Extent, Plain, continuity
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.producers import Aborted, Marker, Producers
-from rawlog.formats.kafka.salvage import HUGE
 from rawlog.formats.kafka.seek import index_entries, time_entries
 from rawlog.frames import Frames
+from rawlog.status import Status
 from rawlog.walk import walk
 
 SHOWN = 20
@@ -40,10 +40,8 @@ def _survey(files: tuple[File, ...]) -> dict[str, list[Mark]]:
     if not segments or segments[0].place.state is not None:
         return {}
     look = _Survey(files)
-    segments = sorted(segments, key=lambda one: one.place.start_offset or 0)
-    for number, segment in enumerate(segments):
-        names = (one.place.start_offset or 0 for one in segments[number + 1 :])
-        look.segment(segment, next((one for one in names if one > (segment.place.start_offset or 0)), HUGE))
+    for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
+        look.segment(segment)
     look.end()
     return look.found
 
@@ -71,8 +69,8 @@ class _Survey:
         if len([one for one in marks if one.path == mark.path]) < SHOWN:
             marks.append(mark)
 
-    def segment(self, file: File, stop: int) -> None:
-        """One segment: compared with those before it, then with the files of the same name. `stop` is where the next one begins."""
+    def segment(self, file: File) -> None:
+        """One segment: compared with those before it, then with the files of the same name."""
         base = file.place.start_offset or 0
         if base <= self.last_offset and self.last_file is not None:
             message = f"begins at {base}, although {self.last_file.path} reaches {self.last_offset}"
@@ -85,15 +83,19 @@ class _Survey:
         self.snapshot(base)
         rows: list[NDArray[np.int64]] = []
         first_marker, first_abort = len(self.producers.markers), len(self.producers.aborted)
-        plain: Plain | None = Plain(file, stop)
+        plain: Plain | None = Plain(file)
         for frames in walk(file, _log(), errors="skip"):
             head = heads(frames)
             if plain is not None and head.all_sound and not frames.status.is_damage:
-                plain.add(frames.positions, frames.sizes, head)
+                plain.add(frames, head)
             else:
                 plain = None
             if len(frames):
                 rows.append(self.window(file, frames, head))
+            if frames.last and frames.status is Status.TRUNCATED and file.place.sealed:
+                left = file.size - frames.reached_in_file
+                message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
+                self.mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
         made = None if plain is None else plain.extent()
         if made is not None:
             self.extents[file.path] = made
