@@ -37,7 +37,7 @@ def misnamed(source: Path, target: Path, number: int) -> None:
         data = one.read_bytes(), other.read_bytes()
         other.write_bytes(data[0])
         one.write_bytes(data[1])
-    if number % 3 > 0 and third not in (one, other) or number % 3 == 2:
+    if (number % 3 > 0 and third not in (one, other)) or number % 3 == 2:
         third.rename(target / f"{int(third.stem) + draw.choice((1, 7, 5000)):020d}.log")
 
 
