@@ -335,8 +335,9 @@ def check_visibility(damaged: Damaged, truth: Truth, target: Path) -> None:
         return
     visible = set(rawlog.read(target, isolation="read_committed", columns=["offset"])["offset"].to_pylist())
     kept = {batch.first for batch in truth.whole}
+    stable = min((first for first, fate in fates.items() if fate is not None and fate.marker == TAIL), default=TAIL)
     for batch in truth.whole:
-        if batch.header.is_control:
+        if batch.header.is_control or batch.first >= stable:
             continue
         fate = fates[batch.first]
         for record in batch.header.records:
