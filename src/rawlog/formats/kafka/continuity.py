@@ -80,6 +80,8 @@ class Extent:
     strays: dict[int, Span] = field(default_factory=dict)
     has_batches: bool = False
     has_damage: bool = False
+    #: How many of its batches are compressed entries of magic 0 or 1.
+    wrappers: int = 0
 
     def is_before(self, stop: int) -> bool:
         """Whether everything in it is before an offset."""
@@ -97,9 +99,6 @@ class Continuity:
     lost: list[tuple[int, int | None]]
     #: Batches that are put at their offsets from outside of their segment's range, by segment and number.
     placed: dict[int, set[int]]
-
-    def extent_of(self, file: File) -> Extent:
-        return next(one for one in self.extents if one.file.path == file.path)
 
 
 def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
@@ -143,7 +142,7 @@ class Plain:
         self.file, self.first = file, file.place.start_offset or 0
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.end, self.following = NONE, 0, self.first
-        self.is_plain, self.has_batches = True, False
+        self.is_plain, self.has_batches, self.wrappers = True, False, 0
 
     def add(self, frames: Frames, head: Heads) -> None:
         """Take in sound batches that follow those before them."""
@@ -162,6 +161,7 @@ class Plain:
         adjacent[0] &= self.has_batches
         self.mark = max(self.mark, _mark(head, base, before, adjacent))
         self.covered.append(_merged(base, last))
+        self.wrappers += int((head["record_count"] < 0).sum())
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
 
     def extent(self) -> Extent | None:
@@ -169,7 +169,9 @@ class Plain:
             return None
         rows = np.concatenate(self.covered)
         covered = _merged(rows[:, 0], rows[:, 1])
-        return Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
+        made = Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
+        made.wrappers = self.wrappers
+        return made
 
 
 def read_extent(file: File, stop: int) -> Extent:
@@ -204,7 +206,8 @@ def read_extent(file: File, stop: int) -> Extent:
     }
     covered = _merged(base[order], last[order])
     bases = head["base_offset"]
-    return Extent(file, first, stop, covered, mark, found, chosen, bases, strays, bool(len(found.head)), damaged)
+    wrappers = int((found.head["record_count"] < 0).sum())
+    return Extent(file, first, stop, covered, mark, found, chosen, bases, strays, bool(len(head)), damaged, wrappers)
 
 
 def _bases(head: Heads, first: int) -> NDArray[np.int64]:
@@ -231,15 +234,21 @@ def _with_first_offsets(data: Bytes, found: Found) -> Heads:
 
 def _first_offset(frames: Frames, head: Heads, number: int) -> int:
     """The first offset in a compressed entry of magic 0 or 1; its last one if the content cannot be read."""
+    inside = _opened(frames, head, number)
+    return int(head["last_offset"][number]) if inside is None else inside[0]
+
+
+def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
+    """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read."""
     one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
     try:
         inside = unwrap(one.data, one.starts, one.stops, own, limit=LIMIT, total=LIMIT)
     except DataError:
-        return last
+        return None
     at = int(inside.starts[0])
     inner = int.from_bytes(bytes(inside.data[at : at + OUTLINE.after("base_offset")]), "big", signed=True)
     found = inner + int(inside.bases[0])
-    return found if 0 <= found <= last else last
+    return (found, int(inside.counts[0])) if 0 <= found <= last else None
 
 
 def _offsets(
@@ -401,9 +410,11 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
 
 def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
     """What is missing at the end: a snapshot of the producers is named by an offset that the log had reached. The cleaner keeps it."""
-    taken = max((one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot"), default=0)
     if not extents:
         return []
+    # One of the same name as a segment may have been renamed with it.
+    snapshots = {one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot"}
+    taken = max(snapshots - {one.first for one in extents}, default=0)
     end = max((one.last + 1 for one in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
@@ -423,7 +434,22 @@ def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:
             return HUGE if mark >= dirty else dirty
         if mark == NONE and is_compacted_topic(folder, place.topic):
             return HUGE
-    return HUGE if mark != NONE else 0
+    return HUGE if mark != NONE or any(map(_is_marked_inside, extents)) else 0
+
+
+def _is_marked_inside(extent: Extent) -> bool:
+    """Whether a compressed entry of magic 0 or 1 leaves out offsets between its own entries."""
+    if extent.wrappers == 0:
+        return False
+    data = bytes_of(extent.file)
+    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
+    frames = Frames(data, found.starts, found.stops, data.size, Status.OK)
+    for number in np.flatnonzero(found.head["record_count"] < 0).tolist():
+        inside = _opened(frames, found.head, number)
+        last = int(found.head["last_offset"][number])
+        if inside is not None and inside[1] < last - inside[0] + 1:
+            return True
+    return False
 
 
 def _lost(
