@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -306,8 +307,8 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
     runs = np.concatenate([one.covered for one in extents])
     taken = sorted(map(tuple, runs.tolist()))
     placed: dict[int, set[int]] = {}
+    end = taken[-1][1] if taken else NONE
     for _, (low, high), index, number in sorted(strays):
-        end = max((last for _, last in taken), default=NONE)
         if taken and low > end + 1 and not _in_run(extents[index], number, end):
             continue
         at = bisect_right(taken, (low, HUGE))
@@ -315,6 +316,7 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
         following = taken[at][0] if at < len(taken) else HUGE
         if before < low and high < following:
             taken.insert(at, (low, high))
+            end = max(end, high)
             placed.setdefault(index, set()).add(number)
     return placed
 
@@ -351,15 +353,14 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
     parts.sort(key=lambda part: part[0])
     pieces: list[Piece] = []
     begun: set[int] = set()
-    for low, high, index, numbers, own in parts:
-        before = pieces[-1] if pieces else None
-        name = extents[index].first
-        if before is not None and before.segment == index and before.numbers is not None and numbers is not None:
-            pieces[-1] = Piece(index, before.numbers + numbers, before.first, high, before.start)
-        else:
-            fits = own and index not in begun and (before is None or before.last < name) and name <= low
-            pieces.append(Piece(index, numbers, low, high, name if fits else low))
+    for index, run in groupby(parts, key=lambda part: part[2]):
+        several = list(run)
+        low, name, end = several[0][0], extents[index].first, pieces[-1].last if pieces else NONE
+        fits = several[0][4] and index not in begun and end < name <= low
         begun.add(index)
+        whole = len(several) == 1 and several[0][3] is None
+        numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in several))
+        pieces.append(Piece(index, numbers, low, several[-1][1], name if fits else low))
     return pieces
 
 
