@@ -25,7 +25,7 @@ from rawlog.formats.kafka.identity import is_compacted_topic, parent_of
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import unwrap
 from rawlog.formats.kafka.paths import INTERNAL
-from rawlog.formats.kafka.salvage import HUGE, NEAR, PADDING, Chosen, Found, choose, find_sound, longest
+from rawlog.formats.kafka.salvage import HUGE, NEAR, PADDING, UNFINISHED, Chosen, Found, choose, find_sound, longest
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -419,7 +419,10 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     end = max((one.last + 1 for one in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
-    return [Gap(end, taken - 1, extents[-1].file, is_end=True)] if taken > end else []
+    last = extents[pieces[-1].segment] if pieces and extents[-1].has_batches else extents[-1]
+    # An unfinished batch at the end is normal, and says itself that something is missing.
+    is_unfinished = last.found is not None and any(one.reason == UNFINISHED for one in last.found.holes)
+    return [Gap(end, taken - 1, extents[-1].file, is_end=True)] if taken > end and not is_unfinished else []
 
 
 def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:
