@@ -20,25 +20,23 @@ from rawlog.account import Account
 from rawlog.errors import CorruptError, OptionError, TruncatedError
 from rawlog.format import File
 from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
+from rawlog.formats.kafka.continuity import Continuity, Extent, Piece, bytes_of, continuity, in_order
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.identity import Identity, identity
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2
-from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, staged
+from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, segment_name, staged
 from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.quarantine import Quarantine
-from rawlog.formats.kafka.rebuild import keep_times, segments_of
-from rawlog.formats.kafka.salvage import HUGE, Chosen, Found, choose, find_sound, patched
-from rawlog.formats.kafka.survey import survey
+from rawlog.formats.kafka.rebuild import segments_of
+from rawlog.formats.kafka.salvage import HUGE, PADDING, UNFINISHED, Chosen, Found, find_sound, patched
 from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
 from rawlog.output import new_directory
 from rawlog.status import Status
-from rawlog.storage import Source, is_remote, local_path
+from rawlog.storage import local_path
 from rawlog.tables import RECORDS
 
 POLICIES = ("salvage", "broker", "strict")
-PADDING = "zeros of preallocation"
 MOST = (1 << 31) - 1  # how far an offset may lie behind its segment's base
 
 
@@ -125,7 +123,7 @@ def repair_partition(
         raise CorruptError(f"{whose.change}; the policy is strict", path=whose.path)
     if dry_run:
         pretence = Pretence(log_start=segments[0].place.start_offset or 0, interval=limits.index_interval_bytes)
-        _mend(segments, pretence, report, None)
+        _mend(files, segments, pretence, report, None)
         _tell_identity(whose, report)
         report.rebuilt = sorted(pretence.names)
         return report
@@ -136,12 +134,13 @@ def repair_partition(
         folder.mkdir()
         start = segments[0].place.start_offset or 0
         writer = PartitionWriter(folder, None, interval=limits.index_interval_bytes, log_start=start)
-        names = _mend(segments, writer, report, aside)
+        times = _mend(files, segments, writer, report, aside)
         report.rebuilt = sorted(one.name for one in folder.iterdir() if one.suffix != ".log")
         _tell_identity(whose, report)
         if whose is not None and whose.data is not None:
             (folder / METADATA).write_bytes(whose.data)
-        keep_times(segments, folder, names)
+        for base, modified in times.items():  # retention goes by them where records have no time of their own
+            os.utime(folder / segment_name(base, "log"), (modified, modified))
     return report
 
 
@@ -153,88 +152,140 @@ def _tell_identity(whose: Identity | None, report: Report) -> None:
         report.bytes_cut += whose.size if whose.data is None else 0
 
 
-def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None) -> dict[str, int]:
-    """Mend every segment; the new first offsets of those that got one, by path."""
-    bases = [one.place.start_offset or 0 for one in segments]
-    ended = False
-    mend = _Mend(writer, report, aside, segments)
+def _mend(
+    files: Sequence[File], segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None
+) -> dict[int, float]:
+    """Repair every segment; the times of those that are written, by the offset in their name."""
+    mend = _Mend(writer, report, aside, continuity(files))
     try:
-        for number, segment in enumerate(segments):
-            if ended:
-                report.ranges.append(Range(segment.path, 0, segment.size, "cut", "behind the first damage"))
-                report.bytes_cut += segment.size
-                if aside is not None:
-                    mend.put_aside(segment)
-                continue
-            is_last = number == len(segments) - 1
-            ended = mend.segment(segment, bases[number], HUGE if is_last else bases[number + 1], is_last)
+        if report.policy == "broker":
+            mend.cut(segments)
+        else:
+            mend.salvage()
         writer.close()
     finally:
         writer.abandon()
     report.batches, report.end_offset = writer.batches, writer.end_offset
     report.bytes_kept = writer.bytes - report.bytes_added
     mend.end()
-    return mend.names
+    return mend.times
 
 
 class _Mend:
     """A partition on its way, segment by segment."""
 
-    def __init__(
-        self, writer: PartitionWriter, report: Report, aside: Quarantine | None, files: Sequence[File]
-    ) -> None:
-        self.writer, self.report, self.aside, self.files = writer, report, aside, files
-        self._gaps: set[str] | None = None
-        #: Segments that begin before their old names say, by path.
-        self.names: dict[str, int] = {}
+    def __init__(self, writer: PartitionWriter, report: Report, aside: Quarantine | None, whole: Continuity) -> None:
+        self.writer, self.report, self.aside, self.whole = writer, report, aside, whole
+        #: When the segments that are written were last changed, by the offset in their new names.
+        self.times: dict[int, float] = {}
         self.epoch = -1
         self.damage: list[tuple[int, int | None]] = []
 
-    def segment(self, file: File, first: int, stop: int, is_last: bool) -> bool:
-        """Mend one segment; whether the log ends with it."""
-        data = _bytes_of(file)
-        found = find_sound(data)
-        chosen = choose(found.head, first, stop)
-        policy = self.report.policy
-        harmless = all(one.reason == PADDING for one in found.holes) and not chosen.dropped and not chosen.rebased
-        in_order = chosen.order == list(range(len(found.head)))
-        if policy == "strict" and not (harmless and in_order):
-            raise _refusal(file, found, chosen)
-        if policy == "strict" and self.writer.batches and file.path in self._missing_before():
-            raise CorruptError("a segment before this one is gone; the policy is strict", path=file.path)
-        if policy == "broker":
-            return self._cut(file, data, found, first, stop)
-        self._note(file, data, found, chosen)
-        if is_last and not chosen.order:
-            self._hold_end(file, first)
-        if chosen.order or is_last:
-            self.writer.begin(self._base(file, found, chosen, first))
-        self._write(file, data, found, chosen)
-        self._losses(found, chosen, first, stop)
-        return False
+    def salvage(self) -> None:
+        """Every sound batch at its own offset."""
+        whole = self.whole
+        if self.report.policy == "strict":
+            self._refuse()
+        self.damage += whole.lost
+        noted: set[int] = set()
+        for piece in whole.pieces:
+            extent = whole.extents[piece.segment]
+            data = bytes_of(extent.file)
+            found, chosen = _found(extent, data)
+            if piece.segment not in noted:
+                self._note(extent.file, data, found, chosen, self._displaced(piece.segment, extent))
+                noted.add(piece.segment)
+            order = chosen.order if piece.numbers is None else list(piece.numbers)
+            self._begin(extent.file, self._base(extent, piece))
+            self._write(extent.file, data, found, Chosen(order, chosen.rebased, [], []))
+        for number, extent in enumerate(whole.extents):
+            if number not in noted:
+                data = bytes_of(extent.file)
+                self._note(extent.file, data, *_found(extent, data), {})
+        self._end_with(whole.extents[-1], len(whole.extents) - 1 in noted)
+        places = {extent.file.path: number for number, extent in enumerate(whole.extents)}
+        self.report.ranges.sort(key=lambda one: (places.get(one.path, -1), one.start))
 
-    def _base(self, file: File, found: Found, chosen: Chosen, first: int) -> int:
+    def _displaced(self, number: int, extent: Extent) -> dict[int, str]:
+        """What becomes of batches outside of their segment's range that have a place in the log."""
+        placed = self.whole.placed.get(number, set())
+        kept = set(in_order(extent, placed)) if placed else set()
+        return {one: "kept" if one in kept else "moved" for one in placed}
+
+    def _end_with(self, last: Extent, is_written: bool) -> None:
+        """The segment to append to is there, although nothing is left in it."""
+        if is_written or last.has_batches or (self.writer.batches and self.writer.end_offset > last.first):
+            return
+        self._hold_end(last.file, last.first)
+        self._begin(last.file, last.first)
+
+    def _begin(self, file: File, base: int) -> None:
+        self.writer.begin(base)
+        if file.modified is not None:
+            self.times[base] = file.modified
+
+    def _base(self, extent: Extent, piece: Piece) -> int:
         """Where a segment begins: with the offsets that were lost before it, or whoever looks misses a segment."""
+        end, name, file = self.writer.end_offset, extent.first, extent.file
+        is_after_loss = self.writer.batches and any(
+            first < piece.start and (last is None or last >= end) for first, last in self.whole.lost
+        )
+        if end < piece.start and is_after_loss and piece.last - end <= MOST:
+            reason = f"it is named {end} now: the offsets from there on are lost"
+            self._range(file, 0, 0, "renamed", reason, (end, piece.start - 1))
+            return end
+        if piece.start != name:
+            reason = f"offsets {piece.first} to {piece.last} of it are in a segment named {piece.start} now"
+            self._range(file, 0, 0, "renamed", reason, (piece.first, piece.last))
+        return piece.start
+
+    def _refuse(self) -> None:
+        """CorruptError if anything would be cut or changed."""
+        for number, extent in enumerate(self.whole.extents):
+            found, chosen = extent.found, extent.chosen
+            if chosen is None or found is None:
+                continue
+            harmless = not extent.has_damage and not chosen.dropped and not chosen.rebased
+            if not harmless or chosen.order != list(range(len(found.head))) or number in self.whole.placed:
+                raise _refusal(extent.file, found, chosen)
+        for piece in self.whole.pieces:
+            extent = self.whole.extents[piece.segment]
+            if piece.start != extent.first:
+                raise CorruptError("a name that does not fit its offsets; the policy is strict", path=extent.file.path)
+        for gap in self.whole.gaps:
+            what = (
+                f"{gap}; the policy is strict"
+                if gap.is_end
+                else "a segment before this one is gone; the policy is strict"
+            )
+            raise CorruptError(what, path=gap.file.path)
+
+    def cut(self, segments: Sequence[File]) -> None:
+        """As a broker: the log ends at the first damage."""
+        bases = [one.place.start_offset or 0 for one in segments]
+        ended = False
+        for number, segment in enumerate(segments):
+            if ended:
+                self._range(segment, 0, segment.size, "cut", "after the first damage")
+                if self.aside is not None:
+                    self.put_aside(segment)
+                continue
+            data = bytes_of(segment)
+            found = find_sound(data, sealed=segment.place.sealed)
+            ended = self._cut(
+                segment, data, found, bases[number], HUGE if number + 1 == len(bases) else bases[number + 1]
+            )
+
+    def _cut_base(self, file: File, first: int) -> int:
+        """Where a segment begins that a broker keeps."""
         end = self.writer.end_offset
-        if not self.writer.batches or end >= first:
+        is_gap = any(gap.file.path == file.path and not gap.is_end for gap in self.whole.gaps)
+        if not self.writer.batches or end >= first or not is_gap:
             return first
-        known = max((last + 1 for _, last in self.damage if last is not None), default=end)
-        if known < first:  # no damage tells of what is missing
-            if file.path not in self._missing_before():
-                return first
-            self.damage.append((max(known, end), first - 1))
-        if chosen.order and int(found.head["last_offset"][chosen.order].max()) - end > MOST:
-            return first
+        self.damage.append((end, first - 1))
         reason = f"it is named {end} now: the offsets from there on are lost"
         self._range(file, 0, 0, "renamed", reason, (end, first - 1))
-        self.names[file.path] = end
         return end
-
-    def _missing_before(self) -> set[str]:
-        """The segments of the source before which one is gone."""
-        if self._gaps is None:
-            self._gaps = {str(mark.path) for mark in survey(self.files).get("gap", ())}
-        return self._gaps
 
     def _cut(self, file: File, data: Bytes, found: Found, first: int, stop: int) -> bool:
         """As a broker: everything up to the first hole, and nothing behind it."""
@@ -249,7 +300,7 @@ class _Mend:
             count = int(np.argmax(wrong))
             end, reason = int(found.starts[count]), "offsets that cannot be"
         kept = Chosen(list(range(count)), {}, [], [])
-        self.writer.begin(self._base(file, found, kept, first))
+        self._begin(file, self._cut_base(file, first))
         self._write(file, data, found, kept, mend_epochs=False)
         last = int(found.head["last_offset"][count - 1]) if count else first - 1
         if count:
@@ -260,12 +311,13 @@ class _Mend:
             self.damage.append((last + 1, None))
         return end < data.size
 
-    def _note(self, file: File, data: Bytes, found: Found, chosen: Chosen) -> None:
+    def _note(self, file: File, data: Bytes, found: Found, chosen: Chosen, displaced: Mapping[int, str]) -> None:
         """What becomes of every byte of a segment."""
         head = found.head
         odd = dict.fromkeys(chosen.dropped, "cut")
         odd |= dict.fromkeys(chosen.moved, "moved")
         odd |= dict.fromkeys(chosen.rebased, "changed")
+        odd |= displaced
         reasons = {
             "cut": "offsets that are there already, or cannot be",
             "moved": "out of order",
@@ -278,7 +330,10 @@ class _Mend:
             offsets = (int(head["base_offset"][number]), int(head["last_offset"][number]))
             start, end = int(found.starts[number]), int(found.stops[number])
             rows.append((start, end, action, reasons.get(action, ""), offsets))
+        reached = 0
         for start, end, action, reason, held in sorted(rows, key=lambda one: one[0]):
+            self.report.bytes_added += max(reached - start, 0)  # bytes that two batches share are written twice
+            reached = end
             self._range(file, start, end, action, reason, held)
             if action == "cut":
                 self._aside(file, data, start, end)
@@ -298,7 +353,7 @@ class _Mend:
 
     def put_aside(self, file: File) -> None:
         """Keep a whole segment that is cut."""
-        data = _bytes_of(file)
+        data = bytes_of(file)
         self._aside(file, data, 0, data.size)
 
     def _aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
@@ -367,44 +422,20 @@ class _Mend:
             self.epoch = max(self.epoch, int(epochs[at]))
         return changed
 
-    def _losses(self, found: Found, chosen: Chosen, first: int, stop: int) -> None:
-        """Offsets that are missing where bytes were cut."""
-        cut = [one.start for one in found.holes if one.reason != PADDING]
-        cut += [int(found.starts[number]) for number in chosen.dropped]
-        if not cut:
-            return
-        head = found.head
-        kept = sorted(set(chosen.order) - set(chosen.moved))
-        edges = found.starts[kept]
-        here = {number: chosen.rebased.get(number, int(head["base_offset"][number])) for number in chosen.order}
-        size = head["last_offset"] - head["base_offset"]
-        present = sorted((here[number], here[number] + int(size[number])) for number in chosen.order)
-        for position in cut:
-            at = int(np.searchsorted(edges, position))
-            low = here[kept[at - 1]] + int(size[kept[at - 1]]) + 1 if at else first
-            high = here[kept[at]] - 1 if at < len(kept) else (stop - 1 if stop != HUGE else None)
-            for start, end in present:  # what was found elsewhere is not lost
-                if start == low and (high is None or end <= high):
-                    low = end + 1
-            if high is None or low <= high:
-                self.damage.append((low, high))
-
     def end(self) -> None:
         self.report.lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
 
 
-def _bytes_of(file: File) -> Bytes:
-    """A segment's bytes: mapped where the system can, so that memory is not the limit."""
-    if not is_remote(file.path) and file.size:
-        return byte_view(np.memmap(local_path(file.path), np.uint8, "r"))
-    with Source(file.path) as source:
-        return byte_view(source.read(0, source.size))
+def _found(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:
+    """The sound batches of a segment, and which of them are of the log."""
+    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
+    return found, extent.chosen or Chosen(list(range(len(found.head))), {}, [], [])
 
 
 def _refusal(file: File, found: Found, chosen: Chosen) -> CorruptError | TruncatedError:
     for hole in found.holes:
         if hole.reason != PADDING:
-            what = TruncatedError if hole.reason == "an unfinished batch" else CorruptError
+            what = TruncatedError if hole.reason == UNFINISHED else CorruptError
             return what(
                 f"{hole.stop - hole.start:,} bytes are no sound batch ({hole.reason}); the policy is strict",
                 path=file.path,
@@ -412,7 +443,7 @@ def _refusal(file: File, found: Found, chosen: Chosen) -> CorruptError | Truncat
                 format="kafka.log",
                 layout=BATCH.name,
             )
-    number = min([*chosen.dropped, *chosen.rebased, *chosen.moved])
+    number = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
     return CorruptError(
         f"a batch at offset {int(found.head['base_offset'][number])} out of order; the policy is strict",
         path=file.path,

@@ -18,6 +18,7 @@ from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION
 from rawlog.formats.kraft.paths import is_bootstrap, snapshot_id
 from rawlog.formats.kraft.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
+from rawlog.frames import Frames
 
 #: The records that say what is there.
 LIVE = tuple(

@@ -22,6 +22,7 @@ from rawlog.formats.rocketmq.queues import scan_batch
 from rawlog.formats.rocketmq.reader import Messages
 from rawlog.formats.rocketmq.rebuild import batch_units
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file
+from rawlog.output import descendant
 from rawlog.storage import Source
 from rawlog.walk import walk
 
@@ -48,7 +49,7 @@ def _write(log: File, queue: File | None, stage: Path | Nowhere, find: Find, rep
     holes = _holes(log, sound, end)
     for file in (log, queue):
         if file is not None:
-            copy_file(file, stage / below_root(file))
+            copy_file(file, descendant(stage, below_root(file)))
             report.files += 1
     rows, is_damaged = _units(queue) if queue is not None else (np.empty(0, BATCH_UNIT.dtype), False)
     if not holes and not is_damaged:
@@ -73,7 +74,7 @@ def _write(log: File, queue: File | None, stage: Path | Nowhere, find: Find, rep
             report.notes.append(f"{log.path}: byte {position:,}: message {number} restored from the commit log")
             at = position + size
         patches += _fillers(start, at, stop, report, log)
-    _patch(stage / below_root(log), patches)
+    _patch(descendant(stage, below_root(log)), patches)
     if queue is None:
         return
     lost = sorted(int(row["base_offset"]) for at, row in known.items() if at not in sound and at not in restored)
@@ -87,7 +88,7 @@ def _write(log: File, queue: File | None, stage: Path | Nowhere, find: Find, rep
     kept = {at: row for at, row in known.items() if at in sound or at in restored}
     if is_damaged:
         kept = {int(row["physical_offset"]) - start: row for row in units} | kept
-    _rewrite(stage / below_root(queue), queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
+    _rewrite(descendant(stage, below_root(queue)), queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
 
 
 def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:

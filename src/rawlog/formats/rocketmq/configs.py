@@ -21,6 +21,7 @@ from rawlog.formats.rocketmq.folds import entries_in
 from rawlog.formats.rocketmq.layouts import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file
+from rawlog.output import descendant
 
 MOST_NOTES = 20
 BROKERS_OWN = (
@@ -130,7 +131,7 @@ class Settings:
                 )
 
     def _copy(self, file: File) -> None:
-        copy_file(file, self.stage / below_root(file))
+        copy_file(file, descendant(self.stage, below_root(file)))
         self.report.files += 1
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from rawlog.formats.rocketmq.layouts import CHECKPOINT_SIZE, TIMER_CHECK
 from rawlog.formats.rocketmq.paths import below_root, parts
 from rawlog.formats.rocketmq.reader import Messages
 from rawlog.formats.rocketmq.stage import Nowhere, Report, write_sized
+from rawlog.output import descendant
 from rawlog.storage import Source
 from rawlog.walk import walk
 
@@ -114,5 +115,5 @@ def write_checked(files: Sequence[File], stage: Path | Nowhere, report: Report) 
                 f"{file.path}: byte {TIMER_CHECK.size}: bytes after the numbers of the timer; set to zero"
             )
             report.bytes_lost += len(rest.rstrip(b"\0")) or 1
-        write_sized(stage / below_root(file), [head], CHECKPOINT_SIZE)
+        write_sized(descendant(stage, below_root(file)), [head], CHECKPOINT_SIZE)
         report.files += 1
