@@ -19,11 +19,12 @@ import pyarrow as pa
 from rawlog.account import Account
 from rawlog.errors import CorruptError, OptionError, TruncatedError
 from rawlog.format import File
-from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
+from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.identity import Identity, identity
-from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2
+from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
+from rawlog.formats.kafka.lost_markers import COMMITTED, Judge, Ledger, Transaction
 from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, staged
 from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.quarantine import Quarantine
@@ -64,6 +65,8 @@ class Report(Account):
     ranges: list[Range] = field(default_factory=list)
     #: First and last of every run of offsets that was there, or must have been, and is not any more; the last is None where nothing tells.
     lost: list[tuple[int, int | None]] = field(default_factory=list)
+    #: Transactions whose marker is, or may be, among the lost offsets: what is known of them, and which markers were put back.
+    transactions: list[Transaction] = field(default_factory=list)
     #: The files that were made anew from the log.
     rebuilt: list[str] = field(default_factory=list)
     #: Records that can still be read in what was cut, put aside.
@@ -77,7 +80,11 @@ class Report(Account):
     @property
     def is_whole(self) -> bool:
         """Whether nothing had to be dropped or changed."""
-        return not self.lost and all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
+        return (
+            not self.lost
+            and not self.transactions
+            and all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
+        )
 
     def lines(self) -> list[str]:
         """The report as text."""
@@ -90,6 +97,7 @@ class Report(Account):
             made.append(
                 f"lost offsets {first} to {last}" if last is not None else f"lost offsets from {first} on, perhaps"
             )
+        made += [one.line() for one in self.transactions]
         if self.rebuilt:
             made.append(f"rebuilt {', '.join(self.rebuilt)}")
         if self.records_aside:
@@ -122,26 +130,50 @@ def repair_partition(
     whose = identity(files)
     if policy == "strict" and whose is not None and whose.change is not None:
         raise CorruptError(f"{whose.change}; the policy is strict", path=whose.path)
+    interval, start = limits.index_interval_bytes, segments[0].place.start_offset or 0
     if dry_run:
-        pretence = Pretence(log_start=segments[0].place.start_offset or 0, interval=limits.index_interval_bytes)
-        _mend(segments, pretence, report, None)
+        pretence = Pretence(log_start=start, interval=interval)
+        _, decided = _mend(segments, files, pretence, report, None)
+        if decided:
+            report = Report(str(path), policy)
+            pretence = Pretence(log_start=start, interval=interval)
+            _mend(segments, files, pretence, report, None, decided)
         _tell_identity(whose, report)
         report.rebuilt = sorted(pretence.names)
         return report
     with ExitStack() as stack:
-        aside = None if quarantine is None else Quarantine(stack.enter_context(new_directory(quarantine)))
+        apart = None if quarantine is None else stack.enter_context(new_directory(quarantine))
         stage = stack.enter_context(staged(path.parent, overwrite=overwrite))
         folder = stage / path.name
         folder.mkdir()
-        start = segments[0].place.start_offset or 0
-        writer = PartitionWriter(folder, None, interval=limits.index_interval_bytes, log_start=start)
-        names = _mend(segments, writer, report, aside)
+        names, decided = _mend(segments, files, _writer(folder, start, interval), report, _quarantine(apart))
+        if decided:  # only now it is known which markers are to be put back, and where
+            report = Report(str(path), policy)
+            _empty(folder)
+            names, _ = _mend(segments, files, _writer(folder, start, interval), report, _quarantine(apart), decided)
         report.rebuilt = sorted(one.name for one in folder.iterdir() if one.suffix != ".log")
         _tell_identity(whose, report)
         if whose is not None and whose.data is not None:
             (folder / METADATA).write_bytes(whose.data)
         keep_times(segments, folder, names)
     return report
+
+
+def _writer(folder: Path, start: int, interval: int) -> PartitionWriter:
+    return PartitionWriter(folder, None, interval=interval, log_start=start)
+
+
+def _quarantine(folder: Path | None) -> Quarantine | None:
+    """A directory for what is cut, emptied of what another attempt left."""
+    if folder is None:
+        return None
+    _empty(folder)
+    return Quarantine(folder)
+
+
+def _empty(folder: Path) -> None:
+    for one in folder.iterdir():
+        one.unlink()
 
 
 def _tell_identity(whose: Identity | None, report: Report) -> None:
@@ -152,11 +184,21 @@ def _tell_identity(whose: Identity | None, report: Report) -> None:
         report.bytes_cut += whose.size if whose.data is None else 0
 
 
-def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None) -> dict[str, int]:
-    """Mend every segment; the new first offsets of those that got one, by path."""
+def _mend(
+    segments: list[File],
+    files: Sequence[File],
+    writer: PartitionWriter,
+    report: Report,
+    aside: Quarantine | None,
+    decided: Sequence[Transaction] | None = None,
+) -> tuple[dict[str, int], list[Transaction]]:
+    """Repair every segment; the new first offsets of those that got one, by path, and the transactions that lost their markers.
+
+    `decided` are those of an attempt before: their markers are put back.
+    """
     bases = [one.place.start_offset or 0 for one in segments]
     ended = False
-    mend = _Mend(writer, report, aside, segments)
+    mend = _Mend(writer, report, aside, segments, decided or ())
     try:
         for number, segment in enumerate(segments):
             if ended:
@@ -167,26 +209,48 @@ def _mend(segments: list[File], writer: PartitionWriter, report: Report, aside: 
                 continue
             is_last = number == len(segments) - 1
             ended = mend.segment(segment, bases[number], HUGE if is_last else bases[number + 1], is_last)
+        mend.put_back(HUGE, segments[-1])
         writer.close()
     finally:
         writer.abandon()
     report.batches, report.end_offset = writer.batches, writer.end_offset
     report.bytes_kept = writer.bytes - report.bytes_added
     mend.end()
-    return mend.names
+    if decided is None and mend.damage:
+        found = Judge(mend.ledger, mend.damage, files).decide()
+        report.transactions = found
+        if report.policy == "salvage" and any(one.marker_offset is not None for one in found):
+            return mend.names, found
+        report.transactions = [one.without_marker() for one in found]
+    elif decided is not None:
+        report.transactions = list(decided)
+    return mend.names, []
 
 
 class _Mend:
     """A partition on its way, segment by segment."""
 
     def __init__(
-        self, writer: PartitionWriter, report: Report, aside: Quarantine | None, files: Sequence[File]
+        self,
+        writer: PartitionWriter,
+        report: Report,
+        aside: Quarantine | None,
+        files: Sequence[File],
+        decided: Sequence[Transaction] = (),
     ) -> None:
         self.writer, self.report, self.aside, self.files = writer, report, aside, files
+        self.ledger = Ledger()
+        #: Transactions whose markers are to be put back, those with the highest offsets first.
+        self.markers = sorted(
+            (one for one in decided if one.marker_offset is not None), key=lambda one: -(one.marker_offset or 0)
+        )
+        self.restored: list[int] = []
         self._gaps: set[str] | None = None
         #: Segments that begin before their old names say, by path.
         self.names: dict[str, int] = {}
         self.epoch = -1
+        #: The leader epoch of the batch that was written last.
+        self.written_epoch = NONE
         self.damage: list[tuple[int, int | None]] = []
 
     def segment(self, file: File, first: int, stop: int, is_last: bool) -> bool:
@@ -204,6 +268,7 @@ class _Mend:
         if policy == "broker":
             return self._cut(file, data, found, first, stop)
         self._note(file, data, found, chosen)
+        self.put_back(first, file)
         if is_last and not chosen.order:
             self._hold_end(file, first)
         if chosen.order or is_last:
@@ -302,6 +367,7 @@ class _Mend:
 
     def _aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
         """Keep what was cut, never mixed in."""
+        self.ledger.cut(data[start:stop])
         if self.aside is not None:
             self.aside.keep(split(file.path)[1], data, start, stop, file.place)
             self.report.records_aside = self.aside.records
@@ -322,7 +388,7 @@ class _Mend:
         if mend_epochs:
             changed |= set(self._epochs(file, head, starts, stops))
         if not changed:
-            self._append(Frames(data, starts, stops, data.size, Status.OK), head)
+            self._append(file, Frames(data, starts, stops, data.size, Status.OK), head)
             return
         for at in range(order.size):
             frames = Frames(data, starts[at : at + 1], stops[at : at + 1], data.size, Status.OK)
@@ -332,7 +398,7 @@ class _Mend:
                 patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
                 ends = np.array([0], np.int64), np.array([piece.size], np.int64)
                 frames = Frames(piece, *ends, piece.size, Status.OK)
-            self._append(frames, head.slice(at, at + 1))
+            self._append(file, frames, head.slice(at, at + 1))
 
     def _hold_end(self, file: File, end: int) -> None:
         """An empty batch up to the log's end, where nothing else is left there: a consumer would wait for ever before a gap at the end."""
@@ -345,8 +411,39 @@ class _Mend:
         self.report.bytes_added += int(made.frames.sizes.sum())
         self._range(file, 0, 0, "added", "an empty batch before the end of the log", (start, end - 1))
 
-    def _append(self, frames: Frames, head: Heads) -> None:
-        self.writer.append(frames, head)
+    def _append(self, file: File, frames: Frames, head: Heads) -> None:
+        """Write batches, with the markers that belong between them."""
+        done = 0
+        while self.markers and int(head["base_offset"][-1]) > (offset := self.markers[-1].marker_offset or 0):
+            at = int(np.searchsorted(head["base_offset"], offset))
+            if at > done:
+                self.writer.append(frames.slice(done, at), head.slice(done, at))
+                done = at
+            epoch = int(head["leader_epoch"][max(at - 1, 0)]) if at else None
+            self.put_back(offset + 1, file, epoch)
+        self.writer.append(frames.slice(done, len(frames)), head.slice(done, len(head)))
+        self.ledger.add(frames, head)
+        self.written_epoch = int(head["leader_epoch"][-1])
+
+    def put_back(self, limit: int, file: File, leader_epoch: int | None = None) -> None:
+        """Write the lost transaction markers whose offsets are below a limit."""
+        while self.markers and (self.markers[-1].marker_offset or 0) < limit:
+            one = self.markers.pop()
+            assert one.marker_offset is not None
+            made = encode_marker(
+                one.marker_offset,
+                one.timestamp,
+                producer_id=one.producer_id,
+                producer_epoch=one.marker_epoch,
+                commit=one.outcome == COMMITTED,
+                coordinator_epoch=one.coordinator_epoch,
+                leader_epoch=self.written_epoch if leader_epoch is None else leader_epoch,
+            )
+            self.writer.append(made.frames, made.head)
+            self.report.bytes_added += int(made.frames.sizes.sum())
+            self.restored.append(one.marker_offset)
+            reason = f"the lost marker of producer {one.producer_id}, epoch {one.epoch}: {one.outcome}"
+            self._range(file, 0, 0, "added", reason, (one.marker_offset, one.marker_offset))
 
     def _epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
         """Leader epochs never fall: one that is out of line between two that agree, or below the one before, is set right."""
@@ -389,7 +486,20 @@ class _Mend:
                 self.damage.append((low, high))
 
     def end(self) -> None:
-        self.report.lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+        """The offsets that are lost: all that damage took and that was not put back."""
+        lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+        for offset in self.restored:
+            lost = [part for one in lost for part in _without(one, offset)]
+        self.report.lost = lost
+
+
+def _without(lost: tuple[int, int | None], offset: int) -> list[tuple[int, int | None]]:
+    """A run of lost offsets without one of them."""
+    first, last = lost
+    if offset < first or (last is not None and offset > last):
+        return [lost]
+    parts: list[tuple[int, int | None]] = [(first, offset - 1), (offset + 1, last)]
+    return [one for one in parts if one[1] is None or one[0] <= one[1]]
 
 
 def _bytes_of(file: File) -> Bytes:
