@@ -59,7 +59,8 @@ class Place:
     """What a file's name and surroundings say of its content.
 
     `group` names what belongs together (a partition directory); `start_offset` is the one in the name, or what `Family.settle` says;
-    `state` is a word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None.
+    `state` is a word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None. `sealed` is set by
+    `Family.settle` for a file that the system does not append to any more, because another one follows it.
     """
 
     topic: str | None = None
@@ -67,6 +68,7 @@ class Place:
     start_offset: int | None = None
     group: str | None = None
     state: str | None = None
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

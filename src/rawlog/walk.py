@@ -77,7 +77,7 @@ def walk(
     if format.whole:
         window = max(source.size, 1)
     end = source.size if stop is None else min(stop, source.size)
-    yield from _Walk(format, source, origin.kind, end, errors, window).run(position, first)
+    yield from _Walk(format, source, origin.kind, end, errors, window, file.place.sealed).run(position, first)
 
 
 def pages(size: int) -> Bytes:
@@ -93,10 +93,12 @@ class _Walk:
     A byte lies at the same place of a page in the buffer as in the file: the system copies such bytes up to four times as fast.
     """
 
-    def __init__(self, format: Format, source: Source, kind: int, end: int, errors: str, window: int) -> None:
+    def __init__(
+        self, format: Format, source: Source, kind: int, end: int, errors: str, window: int, sealed: bool = False
+    ) -> None:
         assert format.scan is not None
         self.format, self.scan, self.source, self.kind = format, format.scan, source, kind
-        self.end, self.errors, self.window = end, errors, window
+        self.end, self.errors, self.window, self.sealed = end, errors, window, sealed
         self.capacity = window if format.whole else min(window, FIRST_WINDOW)
         self.buffer: Bytes = pages(0)
         self.front = self.filled = 0
@@ -108,6 +110,8 @@ class _Walk:
             frames = replace(self.scan(data, self.kind), base=base, first=first, last=at_end)
             if frames.status is Status.PADDING and not at_end:
                 frames = self.follow_padding(frames)
+            if frames.status is Status.PADDING and self.sealed:
+                frames = replace(frames, status=Status.TRUNCATED)
             if frames.status is Status.TRUNCATED and at_end and self.hides_frames(frames):
                 frames = replace(frames, status=Status.BAD_LENGTH)
             if frames.status.is_damage:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -155,3 +156,57 @@ def bounded(limit: int, what: str) -> Iterator[None]:
         if started:
             tracemalloc.stop()
     assert peak <= limit, f"{what}: {peak:,} bytes of memory"
+
+
+# Damage by chance, for repair to be tried on --------------------------------------------------------------------------
+
+SIZES = (1, 7, 60, 500, 4096)
+
+
+def flipped(draw: random.Random, data: bytes, at: int) -> bytes:
+    """One bit is another."""
+    return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+
+
+def zeroed(draw: random.Random, data: bytes, at: int) -> bytes:
+    """A range is zeros; often a page of the file system."""
+    size = draw.choice(SIZES)
+    start = at // 4096 * 4096 if draw.random() < 0.3 else at
+    return data[:start] + bytes(len(data[start : start + size])) + data[start + size :]
+
+
+def overwritten(draw: random.Random, data: bytes, at: int) -> bytes:
+    """A range is of other bytes."""
+    size = len(data[at : at + draw.choice(SIZES)])
+    return data[:at] + draw.randbytes(size) + data[at + size :]
+
+
+def inserted(draw: random.Random, data: bytes, at: int) -> bytes:
+    """Bytes came in between."""
+    return data[:at] + draw.randbytes(draw.choice(SIZES)) + data[at:]
+
+
+def removed(draw: random.Random, data: bytes, at: int) -> bytes:
+    """Bytes are missing."""
+    return data[:at] + data[at + draw.choice(SIZES) :]
+
+
+def copied(draw: random.Random, data: bytes, at: int) -> bytes:
+    """A range is there twice."""
+    start = draw.randrange(len(data))
+    return data[:at] + data[start : start + draw.choice(SIZES)] + data[at:]
+
+
+def truncated(draw: random.Random, data: bytes, at: int) -> bytes:
+    """The end is missing."""
+    return data[:at]
+
+
+WOUNDS: Mapping[str, Callable[[random.Random, bytes, int], bytes]] = {
+    one.__name__: one for one in (flipped, zeroed, overwritten, inserted, removed, copied, truncated)
+}
+
+
+def wounded(draw: random.Random, data: bytes, kind: str) -> bytes:
+    """Data with damage of one kind of `WOUNDS` somewhere in it."""
+    return WOUNDS[kind](draw, data, draw.randrange(len(data))) if data else data

@@ -23,11 +23,22 @@ def overlap(files: Files) -> Iterator[Mark]:
 
 @rule("kafka.partition.gap", Severity.WARNING)
 def gap(files: Files) -> Iterator[Mark]:
-    """Offsets are missing between two segments of a log that shows no sign of compaction: a segment is gone.
+    """Offsets are missing between two segments, and compaction does not explain it: a segment, or the end of one, is gone.
 
-    Look for it in a backup or on another replica. Consumers jump over the gap without a word.
+    Compaction explains a gap if `cleaner-offset-checkpoint` or the topic's settings say that the topic is compacted, or if batches show it.
+    Look for the records in a backup or on another replica. Consumers skip the gap without an error.
     """
     yield from survey(files).get("gap", ())
+
+
+@rule("kafka.partition.truncated", Severity.WARNING)
+def truncated(files: Files) -> Iterator[Mark]:
+    """A segment ends inside a batch, or in zeros, although another segment follows it: the end of the segment is lost.
+
+    A broker finishes a segment before it begins the next, and preallocates only the one that it appends to. If it has to recover the log,
+    it deletes every later segment. `rawlog repair` keeps them.
+    """
+    yield from survey(files).get("truncated", ())
 
 
 @rule("kafka.index.mismatch", Severity.ERROR)
@@ -106,6 +117,7 @@ def rules() -> Sequence[Rule[Files]]:
     return (
         overlap,
         gap,
+        truncated,
         index_mismatch,
         timeindex_mismatch,
         txnindex_mismatch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rawlog.errors import DataError, RawlogError
 from rawlog.format import File, Place
@@ -17,6 +18,8 @@ from rawlog.storage import Source, exists, listing
 
 LARGEST_TEXT = 1 << 20
 META = "meta.properties"
+TOPIC = 2
+"""The type of a topic among the resources that have settings."""
 _METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 
 
@@ -45,7 +48,7 @@ def identity(files: Sequence[File]) -> Identity | None:
             pass
         else:
             return Identity(path, own.size, data)
-    source = _parent(place.group or "")
+    source = parent_of(place.group or "")
     if own is None and (place.topic in (None, METADATA_TOPIC) or not _is_kraft(source)):
         return None
     found = None if place.topic is None else _told_elsewhere(source, place.topic)
@@ -58,7 +61,8 @@ def identity(files: Sequence[File]) -> Identity | None:
     return Identity(path, own.size, None, "damaged, and the topic's id is told nowhere else")
 
 
-def _parent(folder: str) -> str:
+def parent_of(folder: str) -> str:
+    """The directory around another one."""
     return split(folder)[0] or ("/" if folder.startswith("/") else ".")
 
 
@@ -86,33 +90,52 @@ def _told_elsewhere(source: str, topic: str) -> bytes | None:
 
 def _in_metadata(folder: str, topic: str) -> bytes | None:
     """The id of a topic after all that the snapshots and the log of a metadata directory hold."""
-    if not exists(folder):
-        return None
-    entries = [one for one in listing(folder) if one.problem is None and one.path.endswith((".log", ".checkpoint"))]
-    # The log says what came after a snapshot; each kind is in the order of its offsets.
-    entries.sort(key=lambda one: (one.path.endswith(".log"), one.path))
-    files = [File(one.path, one.size, format="kafka.log", place=Place(start_offset=0, group=folder)) for one in entries]
     types = {schema.name: key for key, schema in framed_types().items()}
     created, removed = types["TopicRecord"], types["RemoveTopicRecord"]
     found: bytes | None = None
     try:
-        for _, batch in read_records(files, ("value", "is_control"), "skip"):
-            for value, control in zip(
-                *(batch.column(name).to_pylist() for name in ("value", "is_control")), strict=True
-            ):
-                if control or not value:
-                    continue
-                try:
-                    key, _, message = decode_record(value)
-                except DataError:
-                    continue
-                if key == created and message["name"] == topic:
-                    found = bytes(message["topicId"])
-                elif key == removed and message["topicId"] == found:
-                    found = None
+        for key, message in _metadata_records(folder):
+            if key == created and message["name"] == topic:
+                found = bytes(message["topicId"])
+            elif key == removed and message["topicId"] == found:
+                found = None
     except RawlogError:
         return None
     return found
+
+
+def is_compacted_topic(source: str, topic: str) -> bool:
+    """Whether the metadata log in a log directory says that a topic is compacted, or was."""
+    types = {schema.name: key for key, schema in framed_types().items()}
+    changed = types["ConfigRecord"]
+    try:
+        return any(
+            key == changed
+            and (message["resourceType"], message["resourceName"], message["name"]) == (TOPIC, topic, "cleanup.policy")
+            and "compact" in (message["value"] or "").split(",")
+            for key, message in _metadata_records(f"{source}/{_METADATA_DIRECTORY}")
+        )
+    except RawlogError:
+        return False
+
+
+def _metadata_records(folder: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All records that can be read in a metadata directory, those of its snapshots first."""
+    if not exists(folder):
+        return
+    entries = [one for one in listing(folder) if one.problem is None and one.path.endswith((".log", ".checkpoint"))]
+    # The log says what came after a snapshot; each kind is in the order of its offsets.
+    entries.sort(key=lambda one: (one.path.endswith(".log"), one.path))
+    files = [File(one.path, one.size, format="kafka.log", place=Place(start_offset=0, group=folder)) for one in entries]
+    for _, batch in read_records(files, ("value", "is_control"), "skip"):
+        for value, control in zip(*(batch.column(name).to_pylist() for name in ("value", "is_control")), strict=True):
+            if control or not value:
+                continue
+            try:
+                key, _, message = decode_record(value)
+            except DataError:
+                continue
+            yield key, message
 
 
 def _in_partitions(source: str, topic: str) -> Iterator[bytes]:

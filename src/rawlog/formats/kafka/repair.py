@@ -20,25 +20,23 @@ from rawlog.account import Account
 from rawlog.errors import CorruptError, OptionError, TruncatedError
 from rawlog.format import File
 from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker
+from rawlog.formats.kafka.continuity import Continuity, Extent, Piece, bytes_of, continuity, in_order
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.identity import Identity, identity
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
 from rawlog.formats.kafka.lost_markers import COMMITTED, Judge, Ledger, Transaction
-from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, staged
+from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, segment_name, staged
 from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.quarantine import Quarantine
-from rawlog.formats.kafka.rebuild import keep_times, segments_of
-from rawlog.formats.kafka.salvage import HUGE, Chosen, Found, choose, find_sound, patched
-from rawlog.formats.kafka.survey import survey
+from rawlog.formats.kafka.rebuild import segments_of
+from rawlog.formats.kafka.salvage import HUGE, PADDING, UNFINISHED, Chosen, Found, find_sound, patched
 from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
 from rawlog.status import Status
-from rawlog.storage import Source, is_remote, local_path, new_directory
+from rawlog.storage import local_path, new_directory
 from rawlog.tables import RECORDS
 
 POLICIES = ("salvage", "broker", "strict")
-PADDING = "zeros of preallocation"
 MOST = (1 << 31) - 1  # how far an offset may lie behind its segment's base
 
 
@@ -133,11 +131,11 @@ def repair_partition(
     interval, start = limits.index_interval_bytes, segments[0].place.start_offset or 0
     if dry_run:
         pretence = Pretence(log_start=start, interval=interval)
-        _, decided = _mend(segments, files, pretence, report, None)
+        _, decided = _mend(files, segments, pretence, report, None)
         if decided:
             report = Report(str(path), policy)
             pretence = Pretence(log_start=start, interval=interval)
-            _mend(segments, files, pretence, report, None, decided)
+            _mend(files, segments, pretence, report, None, decided)
         _tell_identity(whose, report)
         report.rebuilt = sorted(pretence.names)
         return report
@@ -146,16 +144,17 @@ def repair_partition(
         stage = stack.enter_context(staged(path.parent, overwrite=overwrite))
         folder = stage / path.name
         folder.mkdir()
-        names, decided = _mend(segments, files, _writer(folder, start, interval), report, _quarantine(apart))
+        times, decided = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart))
         if decided:  # only now it is known which markers are to be put back, and where
             report = Report(str(path), policy)
             _empty(folder)
-            names, _ = _mend(segments, files, _writer(folder, start, interval), report, _quarantine(apart), decided)
+            times, _ = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart), decided)
         report.rebuilt = sorted(one.name for one in folder.iterdir() if one.suffix != ".log")
         _tell_identity(whose, report)
         if whose is not None and whose.data is not None:
             (folder / METADATA).write_bytes(whose.data)
-        keep_times(segments, folder, names)
+        for base, modified in times.items():  # retention goes by them where records have no time of their own
+            os.utime(folder / segment_name(base, "log"), (modified, modified))
     return report
 
 
@@ -185,31 +184,24 @@ def _tell_identity(whose: Identity | None, report: Report) -> None:
 
 
 def _mend(
-    segments: list[File],
     files: Sequence[File],
+    segments: list[File],
     writer: PartitionWriter,
     report: Report,
     aside: Quarantine | None,
     decided: Sequence[Transaction] | None = None,
-) -> tuple[dict[str, int], list[Transaction]]:
-    """Repair every segment; the new first offsets of those that got one, by path, and the transactions that lost their markers.
+) -> tuple[dict[int, float], list[Transaction]]:
+    """Repair every segment; the times of those that are written, by the offset in their name, and the transactions that lost their
+    markers.
 
     `decided` are those of an attempt before: their markers are put back.
     """
-    bases = [one.place.start_offset or 0 for one in segments]
-    ended = False
-    mend = _Mend(writer, report, aside, segments, decided or ())
+    mend = _Mend(writer, report, aside, continuity(files), decided or ())
     try:
-        for number, segment in enumerate(segments):
-            if ended:
-                report.ranges.append(Range(segment.path, 0, segment.size, "cut", "behind the first damage"))
-                report.bytes_cut += segment.size
-                if aside is not None:
-                    mend.put_aside(segment)
-                continue
-            is_last = number == len(segments) - 1
-            ended = mend.segment(segment, bases[number], HUGE if is_last else bases[number + 1], is_last)
-        mend.put_back(HUGE, segments[-1])
+        if report.policy == "broker":
+            mend.cut(segments)
+        else:
+            mend.salvage()
         writer.close()
     finally:
         writer.abandon()
@@ -218,13 +210,12 @@ def _mend(
     mend.end()
     if decided is None and mend.damage:
         found = Judge(mend.ledger, mend.damage, files).decide()
-        report.transactions = found
         if report.policy == "salvage" and any(one.marker_offset is not None for one in found):
-            return mend.names, found
+            return mend.times, found
         report.transactions = [one.without_marker() for one in found]
     elif decided is not None:
         report.transactions = list(decided)
-    return mend.names, []
+    return mend.times, []
 
 
 class _Mend:
@@ -235,70 +226,125 @@ class _Mend:
         writer: PartitionWriter,
         report: Report,
         aside: Quarantine | None,
-        files: Sequence[File],
+        whole: Continuity,
         decided: Sequence[Transaction] = (),
     ) -> None:
-        self.writer, self.report, self.aside, self.files = writer, report, aside, files
+        self.writer, self.report, self.aside, self.whole = writer, report, aside, whole
         self.ledger = Ledger()
         #: Transactions whose markers are to be put back, those with the highest offsets first.
         self.markers = sorted(
             (one for one in decided if one.marker_offset is not None), key=lambda one: -(one.marker_offset or 0)
         )
         self.restored: list[int] = []
-        self._gaps: set[str] | None = None
-        #: Segments that begin before their old names say, by path.
-        self.names: dict[str, int] = {}
+        #: When the segments that are written were last changed, by the offset in their new names.
+        self.times: dict[int, float] = {}
         self.epoch = -1
         #: The leader epoch of the batch that was written last.
         self.written_epoch = NONE
         self.damage: list[tuple[int, int | None]] = []
 
-    def segment(self, file: File, first: int, stop: int, is_last: bool) -> bool:
-        """Mend one segment; whether the log ends with it."""
-        data = _bytes_of(file)
-        found = find_sound(data)
-        chosen = choose(found.head, first, stop)
-        policy = self.report.policy
-        harmless = all(one.reason == PADDING for one in found.holes) and not chosen.dropped and not chosen.rebased
-        in_order = chosen.order == list(range(len(found.head)))
-        if policy == "strict" and not (harmless and in_order):
-            raise _refusal(file, found, chosen)
-        if policy == "strict" and self.writer.batches and file.path in self._missing_before():
-            raise CorruptError("a segment before this one is gone; the policy is strict", path=file.path)
-        if policy == "broker":
-            return self._cut(file, data, found, first, stop)
-        self._note(file, data, found, chosen)
-        self.put_back(first, file)
-        if is_last and not chosen.order:
-            self._hold_end(file, first)
-        if chosen.order or is_last:
-            self.writer.begin(self._base(file, found, chosen, first))
-        self._write(file, data, found, chosen)
-        self._losses(found, chosen, first, stop)
-        return False
+    def salvage(self) -> None:
+        """Every sound batch at its own offset."""
+        whole = self.whole
+        if self.report.policy == "strict":
+            self._refuse()
+        self.damage += whole.lost
+        noted: set[int] = set()
+        for piece in whole.pieces:
+            extent = whole.extents[piece.segment]
+            data = bytes_of(extent.file)
+            found, chosen = _found(extent, data)
+            if piece.segment not in noted:
+                self._note(extent.file, data, found, chosen, self._displaced(piece.segment, extent))
+                noted.add(piece.segment)
+            order = chosen.order if piece.numbers is None else list(piece.numbers)
+            self.put_back(piece.start, extent.file)
+            self._begin(extent.file, self._base(extent, piece))
+            self._write(extent.file, data, found, Chosen(order, chosen.rebased, [], []))
+        for number, extent in enumerate(whole.extents):
+            if number not in noted:
+                data = bytes_of(extent.file)
+                self._note(extent.file, data, *_found(extent, data), {})
+        self._end_with(whole.extents[-1], len(whole.extents) - 1 in noted)
+        self.put_back(HUGE, whole.extents[-1].file)
+        places = {extent.file.path: number for number, extent in enumerate(whole.extents)}
+        self.report.ranges.sort(key=lambda one: (places.get(one.path, -1), one.start))
 
-    def _base(self, file: File, found: Found, chosen: Chosen, first: int) -> int:
+    def _displaced(self, number: int, extent: Extent) -> dict[int, str]:
+        """What becomes of batches outside of their segment's range that have a place in the log."""
+        placed = self.whole.placed.get(number, set())
+        kept = set(in_order(extent, placed)) if placed else set()
+        return {one: "kept" if one in kept else "moved" for one in placed}
+
+    def _end_with(self, last: Extent, is_written: bool) -> None:
+        """The segment to append to is there, although nothing is left in it."""
+        if is_written or last.has_batches or (self.writer.batches and self.writer.end_offset > last.first):
+            return
+        self.put_back(last.first, last.file)
+        self._hold_end(last.file, last.first)
+        self._begin(last.file, last.first)
+
+    def _begin(self, file: File, base: int) -> None:
+        self.writer.begin(base)
+        if file.modified is not None:
+            self.times[base] = file.modified
+
+    def _base(self, extent: Extent, piece: Piece) -> int:
         """Where a segment begins: with the offsets that were lost before it, or whoever looks misses a segment."""
+        end, name, file = self.writer.end_offset, extent.first, extent.file
+        is_after_loss = self.writer.batches and any(
+            first < piece.start and (last is None or last >= end) for first, last in self.whole.lost
+        )
+        if end < piece.start and is_after_loss and piece.last - end <= MOST:
+            reason = f"it is named {end} now: the offsets from there on are lost"
+            self._range(file, 0, 0, "renamed", reason, (end, piece.start - 1))
+            return end
+        if piece.start != name:
+            reason = f"offsets {piece.first} to {piece.last} of it are in a segment named {piece.start} now"
+            self._range(file, 0, 0, "renamed", reason, (piece.first, piece.last))
+        return piece.start
+
+    def _refuse(self) -> None:
+        """CorruptError if anything would be cut or changed."""
+        for number, extent in enumerate(self.whole.extents):
+            found, chosen = extent.found, extent.chosen
+            if chosen is None or found is None:
+                continue
+            harmless = not extent.has_damage and not chosen.dropped and not chosen.rebased
+            if not harmless or chosen.order != list(range(len(found.head))) or number in self.whole.placed:
+                raise _refusal(extent.file, found, chosen)
+        for piece in self.whole.pieces:
+            extent = self.whole.extents[piece.segment]
+            if piece.start != extent.first:
+                raise CorruptError("a name that does not fit its offsets; the policy is strict", path=extent.file.path)
+        for gap in self.whole.gaps:
+            raise CorruptError("a segment before this one is gone; the policy is strict", path=gap.file.path)
+
+    def cut(self, segments: Sequence[File]) -> None:
+        """As a broker: the log ends at the first damage."""
+        bases = [one.place.start_offset or 0 for one in segments]
+        ended = False
+        for number, segment in enumerate(segments):
+            if ended:
+                self._range(segment, 0, segment.size, "cut", "after the first damage")
+                if self.aside is not None:
+                    self.put_aside(segment)
+                continue
+            data = bytes_of(segment)
+            found = find_sound(data, sealed=segment.place.sealed)
+            ended = self._cut(
+                segment, data, found, bases[number], HUGE if number + 1 == len(bases) else bases[number + 1]
+            )
+
+    def _cut_base(self, file: File, first: int) -> int:
+        """Where a segment begins that a broker keeps."""
         end = self.writer.end_offset
-        if not self.writer.batches or end >= first:
+        if not self.writer.batches or end >= first or not any(gap.file.path == file.path for gap in self.whole.gaps):
             return first
-        known = max((last + 1 for _, last in self.damage if last is not None), default=end)
-        if known < first:  # no damage tells of what is missing
-            if file.path not in self._missing_before():
-                return first
-            self.damage.append((max(known, end), first - 1))
-        if chosen.order and int(found.head["last_offset"][chosen.order].max()) - end > MOST:
-            return first
+        self.damage.append((end, first - 1))
         reason = f"it is named {end} now: the offsets from there on are lost"
         self._range(file, 0, 0, "renamed", reason, (end, first - 1))
-        self.names[file.path] = end
         return end
-
-    def _missing_before(self) -> set[str]:
-        """The segments of the source before which one is gone."""
-        if self._gaps is None:
-            self._gaps = {str(mark.path) for mark in survey(self.files).get("gap", ())}
-        return self._gaps
 
     def _cut(self, file: File, data: Bytes, found: Found, first: int, stop: int) -> bool:
         """As a broker: everything up to the first hole, and nothing behind it."""
@@ -313,7 +359,7 @@ class _Mend:
             count = int(np.argmax(wrong))
             end, reason = int(found.starts[count]), "offsets that cannot be"
         kept = Chosen(list(range(count)), {}, [], [])
-        self.writer.begin(self._base(file, found, kept, first))
+        self._begin(file, self._cut_base(file, first))
         self._write(file, data, found, kept, mend_epochs=False)
         last = int(found.head["last_offset"][count - 1]) if count else first - 1
         if count:
@@ -324,12 +370,13 @@ class _Mend:
             self.damage.append((last + 1, None))
         return end < data.size
 
-    def _note(self, file: File, data: Bytes, found: Found, chosen: Chosen) -> None:
+    def _note(self, file: File, data: Bytes, found: Found, chosen: Chosen, displaced: Mapping[int, str]) -> None:
         """What becomes of every byte of a segment."""
         head = found.head
         odd = dict.fromkeys(chosen.dropped, "cut")
         odd |= dict.fromkeys(chosen.moved, "moved")
         odd |= dict.fromkeys(chosen.rebased, "changed")
+        odd |= displaced
         reasons = {
             "cut": "offsets that are there already, or cannot be",
             "moved": "out of order",
@@ -342,7 +389,10 @@ class _Mend:
             offsets = (int(head["base_offset"][number]), int(head["last_offset"][number]))
             start, end = int(found.starts[number]), int(found.stops[number])
             rows.append((start, end, action, reasons.get(action, ""), offsets))
+        reached = 0
         for start, end, action, reason, held in sorted(rows, key=lambda one: one[0]):
+            self.report.bytes_added += max(reached - start, 0)  # bytes that two batches share are written twice
+            reached = end
             self._range(file, start, end, action, reason, held)
             if action == "cut":
                 self._aside(file, data, start, end)
@@ -362,7 +412,7 @@ class _Mend:
 
     def put_aside(self, file: File) -> None:
         """Keep a whole segment that is cut."""
-        data = _bytes_of(file)
+        data = bytes_of(file)
         self._aside(file, data, 0, data.size)
 
     def _aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
@@ -463,28 +513,6 @@ class _Mend:
             self.epoch = max(self.epoch, int(epochs[at]))
         return changed
 
-    def _losses(self, found: Found, chosen: Chosen, first: int, stop: int) -> None:
-        """Offsets that are missing where bytes were cut."""
-        cut = [one.start for one in found.holes if one.reason != PADDING]
-        cut += [int(found.starts[number]) for number in chosen.dropped]
-        if not cut:
-            return
-        head = found.head
-        kept = sorted(set(chosen.order) - set(chosen.moved))
-        edges = found.starts[kept]
-        here = {number: chosen.rebased.get(number, int(head["base_offset"][number])) for number in chosen.order}
-        size = head["last_offset"] - head["base_offset"]
-        present = sorted((here[number], here[number] + int(size[number])) for number in chosen.order)
-        for position in cut:
-            at = int(np.searchsorted(edges, position))
-            low = here[kept[at - 1]] + int(size[kept[at - 1]]) + 1 if at else first
-            high = here[kept[at]] - 1 if at < len(kept) else (stop - 1 if stop != HUGE else None)
-            for start, end in present:  # what was found elsewhere is not lost
-                if start == low and (high is None or end <= high):
-                    low = end + 1
-            if high is None or low <= high:
-                self.damage.append((low, high))
-
     def end(self) -> None:
         """The offsets that are lost: all that damage took and that was not put back."""
         lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
@@ -502,18 +530,16 @@ def _without(lost: tuple[int, int | None], offset: int) -> list[tuple[int, int |
     return [one for one in parts if one[1] is None or one[0] <= one[1]]
 
 
-def _bytes_of(file: File) -> Bytes:
-    """A segment's bytes: mapped where the system can, so that memory is not the limit."""
-    if not is_remote(file.path) and file.size:
-        return byte_view(np.memmap(local_path(file.path), np.uint8, "r"))
-    with Source(file.path) as source:
-        return byte_view(source.read(0, source.size))
+def _found(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:
+    """The sound batches of a segment, and which of them are of the log."""
+    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
+    return found, extent.chosen or Chosen(list(range(len(found.head))), {}, [], [])
 
 
 def _refusal(file: File, found: Found, chosen: Chosen) -> CorruptError | TruncatedError:
     for hole in found.holes:
         if hole.reason != PADDING:
-            what = TruncatedError if hole.reason == "an unfinished batch" else CorruptError
+            what = TruncatedError if hole.reason == UNFINISHED else CorruptError
             return what(
                 f"{hole.stop - hole.start:,} bytes are no sound batch ({hole.reason}); the policy is strict",
                 path=file.path,
@@ -521,7 +547,7 @@ def _refusal(file: File, found: Found, chosen: Chosen) -> CorruptError | Truncat
                 format="kafka.log",
                 layout=BATCH.name,
             )
-    number = min([*chosen.dropped, *chosen.rebased, *chosen.moved])
+    number = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
     return CorruptError(
         f"a batch at offset {int(found.head['base_offset'][number])} out of order; the policy is strict",
         path=file.path,

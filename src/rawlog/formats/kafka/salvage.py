@@ -22,6 +22,8 @@ from rawlog.kernels import byte_view
 from rawlog.status import Status
 
 WINDOW = 16 << 20
+PADDING = "zeros of preallocation"
+UNFINISHED = "an unfinished batch"
 HUGE = (1 << 63) - 1
 NEAR = 4096
 """So many offsets behind the end a batch may still belong to the log."""
@@ -46,14 +48,16 @@ class Found:
     holes: list[Hole]
 
 
-def find_sound(data: Bytes) -> Found:
-    """Every sound batch of a segment, also behind damage."""
+def find_sound(data: Bytes, *, sealed: bool = False) -> Found:
+    """Every sound batch of a segment, also after damage. In a `sealed` segment, one that others follow, zeros at the end are an
+    unfinished batch: a broker preallocates only the segment that it appends to.
+    """
     data = byte_view(data)
     starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     stops: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     found: list[NDArray[np.int64]] = []
     holes: list[Hole] = []
-    for frames, head, hole in _runs(data):
+    for frames, head, hole in _runs(data, sealed):
         if len(frames):
             starts.append(frames.positions)
             stops.append(frames.stops + frames.base)
@@ -66,7 +70,7 @@ def find_sound(data: Bytes) -> Found:
     return Found(np.concatenate(starts), np.concatenate(stops), Heads(values), holes)
 
 
-def _runs(data: Bytes) -> Iterator[tuple[Frames, Heads, Hole | None]]:
+def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | None]]:
     """Runs of sound batches, each with the hole behind it."""
     position, window, size = 0, WINDOW, data.size
     while position < size:
@@ -80,9 +84,13 @@ def _runs(data: Bytes) -> Iterator[tuple[Frames, Heads, Hole | None]]:
             start, stop = int(frames.positions[bad]), int(frames.stops[bad]) + position
             reason = {Status.BAD_CRC: "checksum", Status.BAD_MAGIC: "magic"}.get(Status(head["state"][bad]), "length")
             # Its length is trusted if it leads to another batch; else it may have swallowed some.
-            if stop < size and not is_batch(data, stop):
+            near = _near(data, frames, bad)
+            if near is not None:
+                stop = near
+            elif stop < size and not is_batch(data, stop):
                 stop = _next(data, start + 1)
-            yield frames.slice(0, bad), head.slice(0, bad), Hole(start, stop, reason)
+            hole = Hole(start, stop, reason) if stop > start else None
+            yield frames.slice(0, bad), head.slice(0, bad), hole
             position = stop
             continue
         reached = frames.reached_in_file
@@ -94,9 +102,14 @@ def _runs(data: Bytes) -> Iterator[tuple[Frames, Heads, Hole | None]]:
             window = WINDOW if len(frames) else window * 2
             position = reached
             continue
+        near = _near(data, frames, len(frames))
+        if near is not None:
+            yield frames, head, None
+            position = near
+            continue
         stop = _next(data, reached + 1)
-        zeros = stop == size and not data[reached:].any()
-        tail = "zeros of preallocation" if zeros else "an unfinished batch" if stop == size else "length"
+        zeros = stop == size and not sealed and not data[reached:].any()
+        tail = PADDING if zeros else UNFINISHED if stop == size else "length"
         yield frames, head, Hole(reached, stop, tail)
         position = stop
 
@@ -108,6 +121,15 @@ def _is_long(data: Bytes, position: int, size: int) -> bool:
     at = position + OUTLINE.at("length")
     length = int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
     return length < SMALLEST_LENGTH or position + OUTLINE.after("length") + length > size
+
+
+def _near(data: Bytes, frames: Frames, count: int) -> int | None:
+    """Where a sound batch begins inside the last bytes of the one before it: both had zeros there, and some of them are gone."""
+    if not count:
+        return None
+    end = int(frames.stops[count - 1]) + frames.base
+    first = max(int(frames.positions[count - 1]) + 1, end - OUTLINE.after("base_offset") + 1)
+    return next((at for at in range(first, end) if is_batch(data, at)), None)
 
 
 def _next(data: Bytes, position: int) -> int:
@@ -146,7 +168,7 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
     if usable.all() and (base[1:] > last[:-1]).all():
         return Chosen(list(range(base.size)), {}, [], [])
     bases, lasts = base.tolist(), last.tolist()
-    chain = _longest([number for number in range(base.size) if usable[number]], bases, lasts)
+    chain = longest([number for number in range(base.size) if usable[number]], bases, lasts)
     on_chain = set(chain)
     rest = [number for number in range(base.size) if number not in on_chain]
     rebased = _rebase(rest, chain, head, bases, lasts, first)
@@ -170,7 +192,7 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
     return Chosen(order, rebased, moved, dropped)
 
 
-def _longest(numbers: list[int], bases: list[int], lasts: list[int]) -> list[int]:
+def longest(numbers: list[int], bases: list[int], lasts: list[int]) -> list[int]:
     """The most batches, in the order they stand in, of which each begins behind the one before."""
     tails: list[int] = []
     owners: list[int] = []

@@ -1,4 +1,4 @@
-"""What a broker does first with a partition directory: finish or undo a compaction that was interrupted.
+"""What a broker does first with a partition directory: finish or undo a compaction that was interrupted, and find the segment to append to.
 
 Files are not touched; those that a broker would delete get a word for it in their place, and those it would rename into place are
 read as if it had.
@@ -22,8 +22,18 @@ def settle(files: Sequence[File]) -> Sequence[File]:
     settled: dict[str, File] = {}
     for group in groups.values():
         if any(file.place.state == "swap" for file in group):
-            settled |= {file.path: file for file in _swapped(group)}
+            group = _swapped(group)
+            settled |= {file.path: file for file in group}
+        settled |= {file.path: file for file in _sealed(group)}
     return [settled.get(file.path, file) for file in files]
+
+
+def _sealed(group: list[File]) -> list[File]:
+    """The segments of a directory that others follow: a broker appends only to the last one."""
+    logs = [file for file in group if file.format == "kafka.log" and file.place.state is None]
+    last = max((file.place.start_offset or 0 for file in logs), default=0)
+    followed = [file for file in logs if (file.place.start_offset or 0) < last]
+    return [replace(file, place=replace(file.place, sealed=True)) for file in followed]
 
 
 def _swapped(group: list[File]) -> list[File]:

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from rawlog.errors import RawlogError
 from rawlog.findings import Mark
 from rawlog.format import File, Format
+from rawlog.formats.kafka.continuity import Extent, Plain, continuity
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.producers import Aborted, Marker, Producers
 from rawlog.formats.kafka.seek import index_entries, time_entries
 from rawlog.frames import Frames
+from rawlog.status import Status
 from rawlog.walk import walk
 
 SHOWN = 20
@@ -54,7 +56,8 @@ class _Survey:
         self.last_offset = -1
         self.start_offset: int | None = None
         self.last_file: File | None = None
-        self.gaps: list[Mark] = []
+        #: What segments without damage cover, by path.
+        self.extents: dict[str, Extent] = {}
         self.sequence_marks: list[tuple[str, Mark]] = []
         self.compacted = False
         self.epochs = _epochs(files)
@@ -67,7 +70,7 @@ class _Survey:
             marks.append(mark)
 
     def segment(self, file: File) -> None:
-        """One segment: against the ones before it, then against the files of the same name."""
+        """One segment: compared with those before it, then with the files of the same name."""
         base = file.place.start_offset or 0
         if base <= self.last_offset and self.last_file is not None:
             message = f"begins at {base}, although {self.last_file.path} reaches {self.last_offset}"
@@ -80,9 +83,22 @@ class _Survey:
         self.snapshot(base)
         rows: list[NDArray[np.int64]] = []
         first_marker, first_abort = len(self.producers.markers), len(self.producers.aborted)
+        plain: Plain | None = Plain(file)
         for frames in walk(file, _log(), errors="skip"):
+            head = heads(frames)
+            if plain is not None and head.all_sound and not frames.status.is_damage:
+                plain.add(frames, head)
+            else:
+                plain = None
             if len(frames):
-                rows.append(self.window(file, frames, heads(frames)))
+                rows.append(self.window(file, frames, head))
+            if frames.last and frames.status is Status.TRUNCATED and file.place.sealed:
+                left = file.size - frames.reached_in_file
+                message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
+                self.mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
+        made = None if plain is None else plain.extent()
+        if made is not None:
+            self.extents[file.path] = made
         table = np.concatenate(rows, axis=1) if rows else np.empty((5, 0), np.int64)
         self.offset_index(file, table)
         self.time_index(file, table)
@@ -99,12 +115,8 @@ class _Survey:
         base = np.where(wrapped, np.minimum(base, before + 1), base)
         jumps = np.flatnonzero(sound & (base > before + 1) & (before >= 0))
         for index in jumps.tolist():
-            message = f"offsets {int(before[index]) + 1} to {int(base[index]) - 1} are missing"
-            place = {"position": int(frames.positions[index]), "offset": int(before[index]) + 1, "path": file.path}
-            # A segment's name is a lower bound: what is missing behind it was taken out of a segment that is there.
-            if index == 0 and frames.base == 0 and before[index] + 1 < (file.place.start_offset or 0):
-                self.gaps.append(Mark(message, **place))  # type: ignore[arg-type]
-            else:
+            # What is missing between segments is for `continuity` to judge; what is missing inside of one was taken out of it.
+            if index or frames.base or before[index] + 1 >= (file.place.start_offset or 0):
                 self.compacted = True
         thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
         self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
@@ -267,9 +279,10 @@ class _Survey:
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
                 self.snapshot(offset)
+        for gap in continuity(self.files, self.extents).gaps:
+            message = f"offsets {gap.first} to {gap.last} are missing"
+            self.mark("gap", Mark(message, 0, offset=gap.first, path=gap.file.path))
         if not self.compacted:
-            for mark in self.gaps:
-                self.mark("gap", mark)
             for code, mark in self.sequence_marks:
                 self.mark(code, mark)
         for _, _, mark in self.epoch_rows:

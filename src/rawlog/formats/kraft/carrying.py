@@ -19,6 +19,7 @@ from rawlog.errors import CorruptError, DataError
 from rawlog.format import File
 from rawlog.formats.kafka.batch_writer import encode_marker
 from rawlog.formats.kafka.checkpoints import log_start
+from rawlog.formats.kafka.continuity import Extent, Plain, continuity
 from rawlog.formats.kafka.filtering import keep_records
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
@@ -62,6 +63,8 @@ class Carried(Account):
     #: Offsets of consumer groups that were committed anew.
     committed: int = 0
     bytes_lost: int = 0
+    #: First and last of every run of offsets that is missing between segments of the source.
+    lost: list[tuple[int, int]] = field(default_factory=list)
     largest_epoch: int = 0
     largest_producer: int = NONE
     oldest_time: int = NONE
@@ -69,7 +72,7 @@ class Carried(Account):
     @property
     def is_whole(self) -> bool:
         """Whether every sound byte of the source is there, as far as it was asked for."""
-        return not self.bytes_lost
+        return not self.bytes_lost and not self.lost
 
 
 @dataclass(slots=True)
@@ -84,6 +87,8 @@ class Carrier:
     #: sequences go on.
     emptied: list[tuple[int, Frames, Heads]] = field(default_factory=list)
     base: int = NONE
+    #: What the segments that were read so far cover, where they have no damage.
+    extents: dict[str, Extent] = field(default_factory=dict)
 
     def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], object] | None = None) -> Carried:
         """Carry a partition's files into the folder, which is there and empty; `extra` may append more at the end.
@@ -99,10 +104,13 @@ class Carrier:
             log_start=segments[0].place.start_offset or 0,
             interval=self.wish.index_interval,
         )
+        is_cut = self.wish.until is not None
         try:
             for segment in segments:
                 if not self.segment(writer, segment, is_last=segment is segments[-1]):
+                    is_cut = True
                     break
+            self.note_gaps(files, writer.end_offset if is_cut else None)
             if self.wish.abort_open:
                 self.abort_open(writer)
             if extra is not None:
@@ -126,6 +134,7 @@ class Carrier:
 
         base = segment.place.start_offset or 0
         reached, status = 0, Status.OK
+        plain: Plain | None = Plain(segment)
         for frames in walk(segment, LOG, errors=self.wish.errors):
             if frames.base > reached:
                 self.lose(segment, reached, frames.base)
@@ -133,13 +142,20 @@ class Carrier:
             reached, status = frames.reached_in_file, frames.status
             if status is Status.TRUNCATED and frames.last and not is_last and self.wish.errors == "raise":
                 raise describe(LOG, frames, segment.path)
+            plain = plain if not status.is_damage else None
             whole, head, broken = self.sound(segment, frames, max(writer.end_offset, base))
+            if plain is not None and len(whole) == len(frames):
+                plain.add(whole, head)
+            else:
+                plain = None
             if len(whole):
                 self.append(writer, base, whole, head)
             self.advance(size)
             if broken and self.wish.errors == "stop":
                 self.lose(segment, broken, segment.size)
                 return False
+        if plain is not None and (made := plain.extent()) is not None:
+            self.extents[segment.path] = made
         if segment.size > reached and status is Status.TRUNCATED and is_last:
             left = segment.size - reached
             self.account.notes.append(f"{segment.path}: the last {left:,} bytes are an unfinished batch, left out")
@@ -147,6 +163,15 @@ class Carrier:
             self.lose(segment, reached, segment.size)
             return self.wish.errors != "stop"
         return True
+
+    def note_gaps(self, files: Sequence[File], end: int | None) -> None:
+        """Report the offsets that are missing between segments, up to where the copy was cut."""
+        for gap in continuity(files, self.extents).gaps:
+            if end is None or gap.last < end:
+                self.account.lost.append((gap.first, gap.last))
+                self.account.notes.append(
+                    f"{gap.file.path}: offsets {gap.first} to {gap.last} are missing before this segment"
+                )
 
     def lose(self, segment: File, start: int, stop: int) -> None:
         """Note bytes that are not carried."""

@@ -1,0 +1,337 @@
+"""Golden partitions with deleted, swapped, renamed and truncated segments, and damaged bytes: repair keeps all it can, and reports
+the rest. The truth comes from the golden bytes and the slow decoder alone.
+
+`RAWLOG_CASES` says how many cases are tried (500 unless set), `RAWLOG_CASE` names a single one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rawlog
+from rawlog.formats.kafka.rebuild import rebuild_partition
+from rawlog.formats.kafka.repair import repair_partition
+from rawlog.testing.damage import WOUNDS, wounded
+from tests.golden_data import KafkaCase, kafka_cases
+from tests.reference import kafka
+
+CASES = int(os.environ.get("RAWLOG_CASES", "500"))
+ONLY = os.environ.get("RAWLOG_CASE")
+STEP = 50
+LARGEST = 90_000
+VISIBILITY = os.environ.get("RAWLOG_VISIBILITY", "0") == "1"
+"""Whether read_committed is compared too, where markers or the transaction indexes still tell."""
+CHECKPOINT = "cleaner-offset-checkpoint"
+TAIL = 1 << 62
+
+#: Those of one segment are cut into several: the batches are as a broker wrote them.
+GOLDEN = [
+    case
+    for case in kafka_cases()
+    if not case.partition.startswith("__") and 0 < sum(one.stat().st_size for one in case.segments) < LARGEST
+]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of a golden partition, by its bytes and all the offsets that it covers."""
+
+    data: bytes
+    first: int
+    last: int
+    header: kafka.Batch = field(repr=False)
+
+    @property
+    def covered(self) -> bytes:
+        """What its checksum protects, and the checksum."""
+        return self.data[17:] if self.header.magic == 2 else self.data[12:]
+
+
+@dataclass
+class Golden:
+    """A golden partition in several segments."""
+
+    case: KafkaCase
+    folder: Path
+    segments: dict[int, list[Batch]]
+
+    @property
+    def batches(self) -> list[Batch]:
+        return [batch for segment in self.segments.values() for batch in segment]
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether a gap says nothing."""
+        return (
+            self.case.partition.startswith("compacted")
+            or "compacted" in self.case.partition
+            or "4298" in self.case.broker
+        )
+
+
+@cache
+def _batches(case: KafkaCase) -> list[list[Batch]]:
+    found = []
+    for path in case.segments:
+        data = path.read_bytes()
+        segment = []
+        for one in kafka.decode(data, check_crc=False):
+            offsets = [record.offset for record in one.records]
+            first = min([one.last_offset if one.base_offset is None else one.base_offset, *offsets])
+            if one.magic != 2 and one.codec:
+                first = min(offsets)
+            segment.append(Batch(data[one.position : one.position + one.size], first, one.last_offset, one))
+        found.append(segment)
+    return found
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Golden partitions in at least four segments where they have as many batches, with everything derived."""
+    scratch = tmp_path_factory.mktemp("golden")
+    made: dict[int, Golden] = {}
+
+    def get(number: int) -> Golden:
+        number %= len(GOLDEN)
+        if number in made:
+            return made[number]
+        case = GOLDEN[number]
+        segments = [one for one in _batches(case) if one]
+        bases = [int(path.stem) for path, one in zip(case.segments, _batches(case), strict=True) if one]
+        if len(segments) < 4:
+            flat = [batch for one in segments for batch in one]
+            size = max(1, -(-len(flat) // 5))
+            segments = [flat[at : at + size] for at in range(0, len(flat), size)]
+            bases = [bases[0], *(one[0].first for one in segments[1:])]
+        raw = scratch / f"raw-{number}" / case.partition
+        raw.mkdir(parents=True)
+        for base, segment in zip(bases, segments, strict=True):
+            (raw / f"{base:020d}.log").write_bytes(b"".join(batch.data for batch in segment))
+        folder = scratch / f"{number}" / case.partition
+        rebuild_partition(rawlog.open(raw).files, folder)
+        if (case.path.parent / CHECKPOINT).exists():
+            shutil.copy(case.path.parent / CHECKPOINT, folder.parent / CHECKPOINT)
+        made[number] = Golden(case, folder, dict(zip(bases, segments, strict=True)))
+        return made[number]
+
+    return get
+
+
+@dataclass
+class Damaged:
+    """A damaged copy, and what was done to it."""
+
+    golden: Golden
+    path: Path
+    log: dict[str, bytes]
+    done: list[str]
+
+
+def damage(golden: Golden, folder: Path, number: int) -> Damaged:
+    """One to three things happen to whole segments, up to three to bytes."""
+    draw = random.Random(number)
+    files = {base: b"".join(batch.data for batch in segment) for base, segment in golden.segments.items()}
+    done = []
+    for kind in draw.choices(
+        ("deleted", "swapped", "renamed", "truncated", "zero tail", "nothing"), k=draw.choice((1, 1, 2, 3))
+    ):
+        names = sorted(files)
+        if len(names) < 2 or kind == "nothing":
+            continue
+        one = draw.choice(names)
+        if kind == "deleted":
+            del files[one]
+            done.append(f"deleted {one}")
+        elif kind == "swapped":
+            other = draw.choice([name for name in names if name != one])
+            files[one], files[other] = files[other], files[one]
+            done.append(f"swapped {one} and {other}")
+        elif kind == "renamed":
+            new = one + draw.choice((-9, -2, -1, 1, 1, 2, 3, 7, 7, 40, 300))
+            if new >= 0 and new not in files:
+                files[new] = files.pop(one)
+                done.append(f"renamed {one} to {new}")
+        else:
+            at = draw.randrange(len(files[one]) + 1)
+            files[one] = files[one][:at] + (bytes(draw.choice((1, 30, 700))) if kind == "zero tail" else b"")
+            done.append(f"{kind} {one} at {at}")
+    for kind in draw.choices(list(WOUNDS), k=draw.choice((0, 1, 1, 2, 3))):
+        one = draw.choice(sorted(files))
+        files[one] = wounded(draw, files[one], kind)
+        done.append(f"{kind} bytes in {one}")
+    target = folder / f"{number}" / golden.case.partition
+    target.mkdir(parents=True)
+    for path in golden.folder.iterdir():
+        if path.suffix != ".log":
+            shutil.copyfile(path, target / path.name)
+    log = {f"{base:020d}.log": data for base, data in sorted(files.items())}
+    for name, data in log.items():
+        (target / name).write_bytes(data)
+    _with_checkpoint(golden, target)
+    return Damaged(golden, target, log, done)
+
+
+def _with_checkpoint(golden: Golden, target: Path) -> None:
+    if (golden.folder.parent / CHECKPOINT).exists():
+        shutil.copyfile(golden.folder.parent / CHECKPOINT, target.parent / CHECKPOINT)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.log"))}
+
+
+@dataclass
+class Truth:
+    """What is known of a damaged copy without looking at what repair made of it."""
+
+    #: Batches that are still there, byte for byte.
+    whole: list[Batch]
+    #: Offsets that must be reported as lost, if the repaired log does not have them after all.
+    lost: set[int]
+    #: Those that verify must report as a gap between segments.
+    gaps: set[int]
+
+
+def truth_of(damaged: Damaged) -> Truth:
+    golden = damaged.golden
+    data = list(damaged.log.values())
+    whole = [batch for batch in golden.batches if any(batch.data in one for one in data)]
+    present = {offset for batch in whole for offset in range(batch.first, batch.last + 1)}
+    if not whole:
+        return Truth(whole, set(), set())
+    there = {offset for batch in golden.batches for offset in range(batch.first, batch.last + 1)}
+    # Before the first and after the last batch nothing says what was there, unless damaged bytes are: those are looked at one by one below.
+    hull = set(range(whole[0].first, whole[-1].last + 1))
+    missing = (there & hull) - present
+    for name, one in damaged.log.items():
+        # A name that is lower than the first batch of its segment is all that a repaired segment, or a compacted one, shows too.
+        first = min(((one.index(batch.data), batch.first) for batch in whole if batch.data in one), default=None)
+        if first is not None and first[0] == 0:
+            missing -= set(range(int(name[:20]), first[1]))
+    if golden.is_compacted:
+        return Truth(whole, _inside(damaged, whole) & missing, set())
+    gaps = set()
+    held = [(min(int(name[:20]), *span), max(span)) for name, one in damaged.log.items() if (span := _span(one, whole))]
+    for offset in missing:
+        # Between segments: no segment that is left has batches before and after it.
+        if not any(low <= offset < high for low, high in held):
+            gaps.add(offset)
+    return Truth(whole, missing, gaps)
+
+
+def _inside(damaged: Damaged, whole: list[Batch]) -> set[int]:
+    """The offsets of batches that are gone from between two that are still in one file."""
+    gone: set[int] = set()
+    kept = set(map(id, whole))
+    for segment in damaged.golden.segments.values():
+        for data in damaged.log.values():
+            there = [number for number, batch in enumerate(segment) if id(batch) in kept and batch.data in data]
+            for batch in segment[there[0] : there[-1]] if there else ():
+                if id(batch) not in kept:
+                    gone |= set(range(batch.first, batch.last + 1))
+    return gone
+
+
+def _span(data: bytes, whole: list[Batch]) -> list[int]:
+    return [offset for batch in whole if batch.data in data for offset in (batch.first, batch.last)]
+
+
+def covered(lost: list[tuple[int, int | None]], offset: int) -> bool:
+    return any(first <= offset and (last is None or offset <= last) for first, last in lost)
+
+
+def check(damaged: Damaged, target: Path, again: Path) -> None:
+    before = contents(damaged.path)
+    files = rawlog.open(damaged.path).files
+    report = repair_partition(files, target)
+    assert contents(damaged.path) == before, "the source changed"
+    truth = truth_of(damaged)
+    repaired = b"".join(logs(target).values())
+    for batch in truth.whole:
+        assert batch.data in repaired, f"lost a sound batch of offsets {batch.first} to {batch.last}"
+    known = {batch.data for batch in damaged.golden.batches}
+    protected = {batch.covered for batch in damaged.golden.batches}
+    present: set[int] = set()
+    end = -1
+    for name, data in logs(target).items():
+        found, reached, status = kafka.frames(data)
+        assert (reached, status) == (len(data), "ok") or not data, (name, status)
+        for at, size, magic in found:
+            batch = data[at : at + size]
+            if batch not in known and (batch[17:] if magic == 2 else batch[12:]) not in protected:
+                assert magic == 2, "made of nothing"
+                assert batch[57:61] == bytes(4), "made of nothing"
+                continue
+            [own] = [
+                one for one in damaged.golden.batches if one.covered == (batch[17:] if magic == 2 else batch[12:])
+            ][:1]
+            last = int.from_bytes(batch[:8], "big") + (own.last - own.first if magic == 2 else 0)
+            first = last - (own.last - own.first)
+            assert first > end, f"offset {first} after {end}"
+            assert first >= int(name[:20]), f"offset {first} in {name}"
+            end = last
+            present |= set(range(first, last + 1))
+    for offset in truth.lost - present:
+        assert covered(report.lost, offset), f"offset {offset} is lost, and not reported: {report.lost}"
+    for offset in present:
+        assert not covered([one for one in report.lost if one[1] is not None], offset), (
+            f"offset {offset} is reported lost, and there"
+        )
+    verdict = rawlog.verify(damaged.path)
+    stated = [one for one in verdict if one.code == "kafka.partition.gap"]
+    for offset in truth.gaps - present:
+        assert any(_names(one.message, offset) for one in stated), f"verify does not report offset {offset} as missing"
+    for one in stated:
+        low, high = (int(word) for word in one.message.split() if word.isdecimal())
+        assert all(covered(report.lost, offset) for offset in (low, high)), f"repair does not report {one.message}"
+    if report.lost and report.lost[-1][1] is not None:
+        assert verdict.verdict != "clean", "repair reports losses that verify does not see"
+    if verdict.verdict == "clean":
+        assert all(one.action in ("kept", "cut") for one in report.ranges), "repair changes what verify does not see"
+    _with_checkpoint(damaged.golden, target)
+    result = rawlog.verify(target)
+    assert not result.errors, [str(one) for one in result if str(one.severity) == "error"][:3]
+    if result.warnings:
+        assert not report.is_whole
+        assert {one.code for one in result if str(one.severity) == "warning"} <= STAYS, [str(one) for one in result][:3]
+    second = repair_partition(rawlog.open(target).files, again)
+    assert logs(again) == logs(target), "a second repair changes the log"
+    assert second.is_whole, second.lines()
+
+
+#: Findings that may stay after a repair that reports losses.
+STAYS: set[str] = set()
+
+
+def _names(message: str, offset: int) -> bool:
+    low, high = (int(word) for word in message.split() if word.isdecimal())
+    return low <= offset <= high
+
+
+def one(golden: Any, tmp_path: Path, number: int) -> None:
+    damaged = damage(golden(number), tmp_path / "damaged", number)
+    name = damaged.golden.case.partition
+    try:
+        check(damaged, tmp_path / "repaired" / f"{number}" / name, tmp_path / "again" / f"{number}" / name)
+    except AssertionError as error:
+        raise AssertionError(f"case {number}, {damaged.golden.case}: {'; '.join(damaged.done)}: {error}") from None
+    for folder in ("damaged", "repaired", "again"):
+        shutil.rmtree(tmp_path / folder / f"{number}")
+
+
+@pytest.mark.parametrize("start", range(0, CASES, STEP) if ONLY is None else [int(ONLY)])
+def test_random_damage(golden: Any, tmp_path: Path, start: int) -> None:
+    for number in range(start, min(start + STEP, CASES)) if ONLY is None else [start]:
+        one(golden, tmp_path, number)
