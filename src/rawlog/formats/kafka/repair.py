@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rawlog.account import Account
 from rawlog.errors import CorruptError, OptionError, TruncatedError
@@ -25,6 +26,7 @@ from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.identity import Identity, identity
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
+from rawlog.formats.kafka.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.lost_markers import COMMITTED, Judge, Ledger, Transaction
 from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, segment_name, staged
 from rawlog.formats.kafka.paths import split
@@ -52,6 +54,14 @@ class Range:
     action: str
     reason: str = ""
     offsets: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What only the whole log tells: transactions whose markers are put back, and leader epochs that are set right."""
+
+    transactions: tuple[Transaction, ...] = ()
+    epochs: tuple[Correction, ...] = ()
 
 
 @dataclass(slots=True)
@@ -131,11 +141,11 @@ def repair_partition(
     interval, start = limits.index_interval_bytes, segments[0].place.start_offset or 0
     if dry_run:
         pretence = Pretence(log_start=start, interval=interval)
-        _, decided = _mend(files, segments, pretence, report, None)
-        if decided:
+        _, plan = _mend(files, segments, pretence, report, None)
+        if plan is not None:
             report = Report(str(path), policy)
             pretence = Pretence(log_start=start, interval=interval)
-            _mend(files, segments, pretence, report, None, decided)
+            _mend(files, segments, pretence, report, None, plan)
         _tell_identity(whose, report)
         report.rebuilt = sorted(pretence.names)
         return report
@@ -144,11 +154,11 @@ def repair_partition(
         stage = stack.enter_context(staged(path.parent, overwrite=overwrite))
         folder = stage / path.name
         folder.mkdir()
-        times, decided = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart))
-        if decided:  # only now it is known which markers are to be put back, and where
+        times, plan = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart))
+        if plan is not None:
             report = Report(str(path), policy)
             _empty(folder)
-            times, _ = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart), decided)
+            times, _ = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart), plan)
         report.rebuilt = sorted(one.name for one in folder.iterdir() if one.suffix != ".log")
         _tell_identity(whose, report)
         if whose is not None and whose.data is not None:
@@ -189,14 +199,12 @@ def _mend(
     writer: PartitionWriter,
     report: Report,
     aside: Quarantine | None,
-    decided: Sequence[Transaction] | None = None,
-) -> tuple[dict[int, float], list[Transaction]]:
-    """Repair every segment; the times of those that are written, by the offset in their name, and the transactions that lost their
-    markers.
-
-    `decided` are those of an attempt before: their markers are put back.
+    plan: Plan | None = None,
+) -> tuple[dict[int, float], Plan | None]:
+    """Repair every segment; the times of those that are written, by the offset in their name, and what only the whole log tells: if
+    there is such a plan, everything is to be done once more by it.
     """
-    mend = _Mend(writer, report, aside, continuity(files), decided or ())
+    mend = _Mend(writer, report, aside, continuity(files), plan)
     try:
         if report.policy == "broker":
             mend.cut(segments)
@@ -208,14 +216,20 @@ def _mend(
     report.batches, report.end_offset = writer.batches, writer.end_offset
     report.bytes_kept = writer.bytes - report.bytes_added
     mend.end()
-    if decided is None and mend.damage:
-        found = Judge(mend.ledger, mend.damage, files).decide()
-        if report.policy == "salvage" and any(one.marker_offset is not None for one in found):
-            return mend.times, found
-        report.transactions = [one.without_marker() for one in found]
-    elif decided is not None:
-        report.transactions = list(decided)
-    return mend.times, []
+    if plan is not None:
+        report.transactions = list(plan.transactions)
+        return mend.times, None
+    found = Judge(mend.ledger, mend.damage, files).decide() if mend.damage else []
+    wrong = mend.epochs.corrections(files) if report.policy != "broker" else []
+    if report.policy == "strict" and wrong:
+        text = (
+            f"leader epoch {wrong[0].wrong} at offset {wrong[0].first}, {wrong[0].right} expected; the policy is strict"
+        )
+        raise CorruptError(text, path=segments[0].path)
+    if wrong or (report.policy == "salvage" and any(one.marker_offset is not None for one in found)):
+        return mend.times, Plan(tuple(found), tuple(wrong))
+    report.transactions = [one.without_marker() for one in found]
+    return mend.times, None
 
 
 class _Mend:
@@ -227,18 +241,18 @@ class _Mend:
         report: Report,
         aside: Quarantine | None,
         whole: Continuity,
-        decided: Sequence[Transaction] = (),
+        plan: Plan | None = None,
     ) -> None:
         self.writer, self.report, self.aside, self.whole = writer, report, aside, whole
-        self.ledger = Ledger()
+        self.ledger, self.epochs, self.plan = Ledger(), EpochRuns(), plan or Plan()
         #: Transactions whose markers are to be put back, those with the highest offsets first.
         self.markers = sorted(
-            (one for one in decided if one.marker_offset is not None), key=lambda one: -(one.marker_offset or 0)
+            (one for one in self.plan.transactions if one.marker_offset is not None),
+            key=lambda one: -(one.marker_offset or 0),
         )
         self.restored: list[int] = []
         #: When the segments that are written were last changed, by the offset in their new names.
         self.times: dict[int, float] = {}
-        self.epoch = -1
         #: The leader epoch of the batch that was written last.
         self.written_epoch = NONE
         self.damage: list[tuple[int, int | None]] = []
@@ -260,7 +274,7 @@ class _Mend:
             order = chosen.order if piece.numbers is None else list(piece.numbers)
             self.put_back(piece.start, extent.file)
             self._begin(extent.file, self._base(extent, piece))
-            self._write(extent.file, data, found, Chosen(order, chosen.rebased, [], []))
+            self._write(extent.file, data, found, Chosen(order, chosen.rebased, [], []), extent.bases)
         for number, extent in enumerate(whole.extents):
             if number not in noted:
                 data = bytes_of(extent.file)
@@ -360,7 +374,7 @@ class _Mend:
             end, reason = int(found.starts[count]), "offsets that cannot be"
         kept = Chosen(list(range(count)), {}, [], [])
         self._begin(file, self._cut_base(file, first))
-        self._write(file, data, found, kept, mend_epochs=False)
+        self._write(file, data, found, kept)
         last = int(found.head["last_offset"][count - 1]) if count else first - 1
         if count:
             self._range(file, 0, int(found.stops[count - 1]), "kept", offsets=(int(found.head["base_offset"][0]), last))
@@ -422,8 +436,10 @@ class _Mend:
             self.aside.keep(split(file.path)[1], data, start, stop, file.place)
             self.report.records_aside = self.aside.records
 
-    def _write(self, file: File, data: Bytes, found: Found, chosen: Chosen, *, mend_epochs: bool = True) -> None:
-        """Batches in their order, a run that stands together at a time."""
+    def _write(
+        self, file: File, data: Bytes, found: Found, chosen: Chosen, bases: NDArray[np.int64] | None = None
+    ) -> None:
+        """Batches in their order, a run that stands together at a time. `bases` are their first offsets, as their content says."""
         order = np.array(chosen.order, np.int64)
         if not order.size:
             return
@@ -431,12 +447,14 @@ class _Mend:
         head = Heads(np.ascontiguousarray(found.head.values[:, order]))
         for at, number in enumerate(chosen.order):
             if number in chosen.rebased:
-                new = chosen.rebased[number]
-                head["last_offset"][at] += new - head["base_offset"][at]
-                head["base_offset"][at] = new
+                known = head["base_offset"][at] if bases is None else bases[number]
+                head["last_offset"][at] += chosen.rebased[number] - known
+                is_wrapper = (
+                    head["magic"][at] != MAGIC_V2
+                )  # of magic 0 and 1 the last offset is the one that is written
+                head["base_offset"][at] = head["last_offset"][at] if is_wrapper else chosen.rebased[number]
         changed = {at for at, number in enumerate(chosen.order) if number in chosen.rebased}
-        if mend_epochs:
-            changed |= set(self._epochs(file, head, starts, stops))
+        changed |= set(self._set_epochs(file, head, starts, stops))
         if not changed:
             self._append(file, Frames(data, starts, stops, data.size, Status.OK), head)
             return
@@ -445,7 +463,8 @@ class _Mend:
             if at in changed:
                 piece = data[starts[at] : stops[at]].copy()
                 patched(piece, 0, "base_offset", int(head["base_offset"][at]))
-                patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
+                if head["magic"][at] == MAGIC_V2:
+                    patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
                 ends = np.array([0], np.int64), np.array([piece.size], np.int64)
                 frames = Frames(piece, *ends, piece.size, Status.OK)
             self._append(file, frames, head.slice(at, at + 1))
@@ -455,7 +474,7 @@ class _Mend:
         start = self.writer.end_offset
         if not self.writer.batches or start >= end:
             return
-        fields = BatchFields(base_offset=start, last_offset=end - 1, leader_epoch=self.epoch)
+        fields = BatchFields(base_offset=start, last_offset=end - 1, leader_epoch=self.written_epoch)
         made = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
         self.writer.append(made.frames, made.head)
         self.report.bytes_added += int(made.frames.sizes.sum())
@@ -473,6 +492,7 @@ class _Mend:
             self.put_back(offset + 1, file, epoch)
         self.writer.append(frames.slice(done, len(frames)), head.slice(done, len(head)))
         self.ledger.add(frames, head)
+        self.epochs.add(head)
         self.written_epoch = int(head["leader_epoch"][-1])
 
     def put_back(self, limit: int, file: File, leader_epoch: int | None = None) -> None:
@@ -495,22 +515,18 @@ class _Mend:
             reason = f"the lost marker of producer {one.producer_id}, epoch {one.epoch}: {one.outcome}"
             self._range(file, 0, 0, "added", reason, (one.marker_offset, one.marker_offset))
 
-    def _epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
-        """Leader epochs never fall: one that is out of line between two that agree, or below the one before, is set right."""
-        epochs = head["leader_epoch"]
-        own = np.flatnonzero(head["magic"] == MAGIC_V2).tolist()
+    def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
+        """Set right the leader epochs that an attempt before found to be wrong; the batches that it changed."""
+        bases, epochs = head["base_offset"], head["leader_epoch"]
         changed = []
-        for place, at in enumerate(own):
-            following = int(epochs[own[place + 1]]) if place + 1 < len(own) else None
-            epoch = int(epochs[at])
-            peak = self.epoch >= 0 and following == self.epoch and epoch != self.epoch
-            if peak or (0 <= epoch < self.epoch) or epoch < -1:
-                epochs[at] = max(self.epoch, -1)
+        for one in self.plan.epochs:
+            wrong = (bases >= one.first) & (bases <= one.last) & (epochs == one.wrong) & (head["magic"] == MAGIC_V2)
+            for at in np.flatnonzero(wrong).tolist():
+                epochs[at] = one.right
                 changed.append(at)
-                offsets = (int(head["base_offset"][at]), int(head["last_offset"][at]))
-                reason = f"leader epoch {epoch} between {self.epoch} and {following}"
+                offsets = (int(bases[at]), int(head["last_offset"][at]))
+                reason = f"leader epoch {one.wrong} set to {one.right}, as the batches around it and the epoch checkpoint say"
                 self._range(file, int(starts[at]), int(stops[at]), "changed", reason, offsets)
-            self.epoch = max(self.epoch, int(epochs[at]))
         return changed
 
     def end(self) -> None:
