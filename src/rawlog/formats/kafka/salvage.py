@@ -171,7 +171,7 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
     chain = longest([number for number in range(base.size) if usable[number]], bases, lasts)
     on_chain = set(chain)
     rest = [number for number in range(base.size) if number not in on_chain]
-    rebased = _rebase(rest, chain, bases, lasts, first)
+    rebased = _rebase(rest, chain, head["crc"].tolist(), bases, lasts, first)
     order = sorted([*chain, *rebased], key=lambda number: rebased.get(number, bases[number]))
     moved, dropped = [], []
     starts = [rebased.get(number, bases[number]) for number in order]
@@ -215,16 +215,18 @@ def longest(numbers: list[int], bases: list[int], lasts: list[int]) -> list[int]
     return chain[::-1]
 
 
-def _rebase(rest: list[int], chain: list[int], bases: list[int], lasts: list[int], first: int) -> dict[int, int]:
+def _rebase(
+    rest: list[int], chain: list[int], checksums: list[int], bases: list[int], lasts: list[int], first: int
+) -> dict[int, int]:
     """Batches alone between two others whose offsets leave exactly their room. No checksum of any magic covers the offset."""
     alone: dict[int, list[int]] = {}
     for number in rest:
         alone.setdefault(bisect_left(chain, number), []).append(number)
-    taken = set(zip((bases[one] for one in chain), (lasts[one] for one in chain), strict=True))
+    taken = {(bases[one], lasts[one], checksums[one]) for one in chain}
     rebased: dict[int, int] = {}
     for at, numbers in alone.items():
         number = numbers[0]
-        is_copy = (bases[number], lasts[number]) in taken
+        is_copy = (bases[number], lasts[number], checksums[number]) in taken
         if len(numbers) > 1 or at >= len(chain) or is_copy:
             continue
         before = lasts[chain[at - 1]] if at else first - 1
