@@ -289,6 +289,28 @@ def test_an_unfinished_last_batch_is_normal_and_one_in_the_middle_is_not(tmp_pat
     assert {one.code for one in rawlog.verify(tmp_path / "other")} == {"kafka.partition.gap"}
 
 
+def test_a_segment_that_is_gone_is_reported(tmp_path: Path) -> None:
+    """A restore of a partition without one of its segments ended with exit code 0 and said nothing."""
+    source = tmp_path / "source"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), source / "segments-by-size-0")
+    paths = sorted((source / "segments-by-size-0").glob("*.log"))
+    first, last = int(paths[2].stem), int(paths[3].stem) - 1
+    paths[2].unlink()
+    account = restored(source, tmp_path / "target")
+    assert not account.is_whole
+    assert account.partitions["segments-by-size-0"].lost == [(first, last)]
+    assert any(f"offsets {first} to {last} are missing" in line for line in account.lines())
+    run = CliRunner().invoke(cli, ["restore", str(source), str(tmp_path / "again")])
+    assert run.exit_code == 1
+    damaged = bytearray(paths[1].read_bytes())
+    damaged[3000:9000] = bytes(6000)
+    paths[1].write_bytes(damaged)
+    account = restored(source, tmp_path / "third", errors="skip")
+    assert account.partitions["segments-by-size-0"].lost == [(first, last)]
+    (source / "cleaner-offset-checkpoint").write_text(f"0\n1\nsegments-by-size 0 {last + 1}\n")
+    assert not restored(source, tmp_path / "fourth", errors="skip").partitions["segments-by-size-0"].lost
+
+
 def test_logs_of_every_age_are_carried(tmp_path: Path) -> None:
     for broker in sorted(golden_path("kafka", "legacy").glob("broker-*")):
         source = broker / "data" if (broker / "data").is_dir() else broker

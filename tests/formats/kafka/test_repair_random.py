@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -94,9 +96,22 @@ def _batches(case: KafkaCase) -> list[list[Batch]]:
 
 
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A place in memory where there is one: every file is synced, and that takes longer than all else."""
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else tmp_path_factory.mktemp("scratch"))
+    yield Path(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def golden(scratch: Path) -> Any:
     """Golden partitions in at least four segments where they have as many batches, with everything derived."""
-    scratch = tmp_path_factory.mktemp("golden")
+    return goldens(scratch / "golden")
+
+
+def goldens(scratch: Path) -> Callable[[int], Golden]:
+    """Makes them, each when it is asked for."""
     made: dict[int, Golden] = {}
 
     def get(number: int) -> Golden:
@@ -306,9 +321,56 @@ def check(damaged: Damaged, target: Path, again: Path) -> None:
     if result.warnings:
         assert not report.is_whole
         assert {one.code for one in result if str(one.severity) == "warning"} <= STAYS, [str(one) for one in result][:3]
+    if VISIBILITY:
+        check_visibility(damaged, truth, target)
     second = repair_partition(rawlog.open(target).files, again)
     assert logs(again) == logs(target), "a second repair changes the log"
     assert second.is_whole, second.lines()
+
+
+def check_visibility(damaged: Damaged, truth: Truth, target: Path) -> None:
+    """What was aborted stays so, and what was committed can be read, wherever a marker or a transaction index still tells."""
+    fates = _fates(damaged)
+    if not any(fates.values()):
+        return
+    visible = set(rawlog.read(target, isolation="read_committed", columns=["offset"])["offset"].to_pylist())
+    kept = {batch.first for batch in truth.whole}
+    stable = min((first for first, fate in fates.items() if fate is not None and fate.marker == TAIL), default=TAIL)
+    for batch in truth.whole:
+        if batch.header.is_control or batch.first >= stable:
+            continue
+        fate = fates[batch.first]
+        for record in batch.header.records:
+            if fate is None or (fate.commits and fate.marker in kept):
+                assert record.offset in visible, f"offset {record.offset} was committed, and cannot be read"
+            elif not fate.commits:  # the transaction index has it, whether the marker is left or not
+                assert record.offset not in visible, f"offset {record.offset} was aborted, and can be read"
+
+
+@dataclass(frozen=True)
+class Fate:
+    """How the transaction of a batch ended: the offset of its marker, and what it says. An open one has no marker."""
+
+    marker: int
+    commits: bool
+
+
+def _fates(damaged: Damaged) -> dict[int, Fate | None]:
+    """The end of every batch's transaction in the golden log, by the batch's first offset; None for a batch of no transaction."""
+    fates: dict[int, Fate | None] = {}
+    waiting: dict[int, list[int]] = {}
+    for batch in damaged.golden.batches:
+        header = batch.header
+        if header.is_control:
+            for first in waiting.pop(header.producer_id, []):
+                fates[first] = Fate(batch.first, header.records[0].control_type == 1)
+        elif header.is_transactional:
+            waiting.setdefault(header.producer_id, []).append(batch.first)
+        else:
+            fates[batch.first] = None
+    for open_ones in waiting.values():
+        fates |= {first: Fate(TAIL, False) for first in open_ones}
+    return fates
 
 
 #: Findings that may stay after a repair that reports losses.
@@ -320,18 +382,19 @@ def _names(message: str, offset: int) -> bool:
     return low <= offset <= high
 
 
-def one(golden: Any, tmp_path: Path, number: int) -> None:
-    damaged = damage(golden(number), tmp_path / "damaged", number)
+def try_one(golden: Callable[[int], Golden], scratch: Path, number: int) -> None:
+    """Damage, repair and check one partition."""
+    damaged = damage(golden(number), scratch / "damaged", number)
     name = damaged.golden.case.partition
     try:
-        check(damaged, tmp_path / "repaired" / f"{number}" / name, tmp_path / "again" / f"{number}" / name)
+        check(damaged, scratch / "repaired" / f"{number}" / name, scratch / "again" / f"{number}" / name)
     except AssertionError as error:
         raise AssertionError(f"case {number}, {damaged.golden.case}: {'; '.join(damaged.done)}: {error}") from None
     for folder in ("damaged", "repaired", "again"):
-        shutil.rmtree(tmp_path / folder / f"{number}")
+        shutil.rmtree(scratch / folder / f"{number}")
 
 
 @pytest.mark.parametrize("start", range(0, CASES, STEP) if ONLY is None else [int(ONLY)])
-def test_random_damage(golden: Any, tmp_path: Path, start: int) -> None:
+def test_random_damage(golden: Callable[[int], Golden], scratch: Path, start: int) -> None:
     for number in range(start, min(start + STEP, CASES)) if ONLY is None else [start]:
-        one(golden, tmp_path, number)
+        try_one(golden, scratch, number)

@@ -288,13 +288,18 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
 
     A wrong base offset could be any. So beyond the end of the log only what follows it is taken: with the end itself, or in a run.
     """
-    strays = [(span, index, number) for index, one in enumerate(extents) for number, span in one.strays.items()]
+    strays = []
+    for index, one in enumerate(extents):
+        lows, highs = ({number: span[end] for number, span in one.strays.items()} for end in (0, 1))
+        follow = set(longest(list(one.strays), lows, highs))
+        # Those that follow one another in the file come first: a batch with a wrong offset may cover any of them.
+        strays += [(number not in follow, span, index, number) for number, span in one.strays.items()]
     if not strays:
         return {}
     runs = np.concatenate([one.covered for one in extents])
     taken = sorted(map(tuple, runs.tolist()))
     placed: dict[int, set[int]] = {}
-    for (low, high), index, number in sorted(strays):
+    for _, (low, high), index, number in sorted(strays):
         end = max((last for _, last in taken), default=NONE)
         if taken and low > end + 1 and not _in_run(extents[index], number, end):
             continue

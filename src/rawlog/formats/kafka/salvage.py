@@ -7,7 +7,7 @@ exactly its offsets gets its offset back; one that stands nowhere in order is pu
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -192,7 +192,9 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
     return Chosen(order, rebased, moved, dropped)
 
 
-def longest(numbers: list[int], bases: list[int], lasts: list[int]) -> list[int]:
+def longest(
+    numbers: list[int], bases: Sequence[int] | Mapping[int, int], lasts: Sequence[int] | Mapping[int, int]
+) -> list[int]:
     """The most batches, in the order they stand in, of which each begins behind the one before."""
     tails: list[int] = []
     owners: list[int] = []
