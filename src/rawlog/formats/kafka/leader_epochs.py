@@ -71,9 +71,7 @@ class EpochRuns:
             table = None
         runs = self.runs
         stated = [_stated(table, one) for one in runs]
-        if all(one.epoch >= 0 for one in runs) and all(
-            before.epoch < one.epoch for before, one in pairwise(runs)
-        ):
+        if all(one.epoch >= 0 for one in runs) and all(before.epoch < one.epoch for before, one in pairwise(runs)):
             chain = list(range(len(runs)))
         else:
             chain = _heaviest(runs, stated)

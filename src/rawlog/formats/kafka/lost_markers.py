@@ -281,8 +281,8 @@ class Indexes:
     def _is_long(self, base: int, edge: int) -> bool:
         """Whether a segment's last batch, sound or not, ends where the next segment begins."""
         if base not in self._reaches:
-            file = self._file(base, "kafka.log")
-            self._reaches[base] = file is not None and _end_of(file) == edge
+            file = self._file(base, "kafka.log")  # where it is gone, what is left beside it tells up to where it went
+            self._reaches[base] = file is None or _end_of(file) == edge
         return self._reaches[base]
 
 
@@ -416,6 +416,9 @@ class Judge:
         self.indexes = Indexes(files, kept)
         self.snapshots = _snapshots(files)
         self.log_end = max([self.end, *self.snapshots])
+        there = [one.place.start_offset or 0 for one in files if one.format == "kafka.log" and one.place.state is None]
+        #: Whether a snapshot was taken at a later offset than the log has now: its end is lost, whether or not damage is seen there.
+        self.is_cut = self.log_end > max([self.end, *there])
         self._states: dict[int, list[State]] | None = None
         self._taken: set[int] = set()
         self.lost = self._lost_gaps()
@@ -455,7 +458,8 @@ class Judge:
         for number, (start, stop) in enumerate([*gaps, (self.end, ENDLESS)]):
             if self.ledger.missing.get(number) == stop - start:
                 continue  # all of it were records of producers whose sequence numbers go on
-            if any(low < stop and (high is None or high >= start) for low, high in self.damage):
+            is_end = self.is_cut and stop == ENDLESS
+            if is_end or any(low < stop and (high is None or high >= start) for low, high in self.damage):
                 found[number] = (start, stop)
         return found
 

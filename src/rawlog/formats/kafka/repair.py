@@ -219,7 +219,7 @@ def _mend(
     if plan is not None:
         report.transactions = list(plan.transactions)
         return mend.times, None
-    found = Judge(mend.ledger, mend.damage, files).decide() if mend.damage else []
+    found = mend.judge(files)
     wrong = mend.epochs.corrections(files) if report.policy != "broker" else []
     if report.policy == "strict" and wrong:
         text = (
@@ -528,6 +528,11 @@ class _Mend:
                 reason = f"leader epoch {one.wrong} set to {one.right}, as the batches around it and the epoch checkpoint say"
                 self._range(file, int(starts[at]), int(stops[at]), "changed", reason, offsets)
         return changed
+
+    def judge(self, files: Sequence[File]) -> list[Transaction]:
+        """The transactions whose markers are, or may be, lost."""
+        judge = Judge(self.ledger, self.damage, files)
+        return judge.decide() if self.damage or judge.is_cut else []
 
     def end(self) -> None:
         """The offsets that are lost: all that damage took and that was not put back."""
