@@ -4,14 +4,17 @@ report says which transaction is not known to be committed or aborted.
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import rawlog
+from rawlog.cli import cli
 from rawlog.formats.kafka.repair import Report, repair_partition
 from tests.golden_data import golden_path
 
@@ -160,6 +163,26 @@ def test_the_coordinators_own_log_is_asked(broker: str, tmp_path: Path) -> None:
         for one in known:
             assert one.outcome == ("committed" if kind else "aborted"), (offset, report.lines())
     assert decided or broker == "broker-3.9.2"  # there records have times of their own, which tell nothing
+
+
+def test_the_command_reports_the_transaction_and_ends_with_1(tmp_path: Path) -> None:
+    source = copy("broker-4.3.0", "transactions-0", tmp_path / "source")
+    segment, at, offset, _ = next(one for one in markers(source) if one[3] == 0)
+    overwrite(source / segment, at + KIND, b"\x77\x0c\x55\x55")
+    target = tmp_path / "out" / "transactions-0"
+    reports = {}
+    for words in (["--json"], ["--json", "--dry-run"]):
+        result = CliRunner().invoke(cli, ["repair", str(source), str(target), *words])
+        assert result.exit_code == 1, result.output
+        reports[len(words)] = json.loads(result.output)
+    found = [reports[number]["partitions"]["transactions-0"]["transactions"] for number in (1, 2)]
+    [one] = found[0]
+    assert (one["outcome"], one["marker_offset"], one["first_offset"]) == ("aborted", offset, 0)
+    assert found[0] == found[1]
+    assert "remaining" not in reports[1]
+    text = CliRunner().invoke(cli, ["repair", str(source), str(tmp_path / "text")]).output
+    assert f"was aborted, its lost ABORT marker was put back at offset {offset}" in text
+    assert "the transaction index names it as aborted" in text
 
 
 def test_a_record_of_an_open_transaction_is_no_lost_marker(tmp_path: Path) -> None:

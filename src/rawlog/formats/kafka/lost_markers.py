@@ -40,6 +40,8 @@ MARKER_SIZE = 78
 MARKER_LENGTH = (MARKER_SIZE - BATCH.after("length")).to_bytes(4, "big")
 MARKER_KEY = BATCH.size + 5
 """Where its record has its key: version and type. After it, a byte of length, and the value: version and coordinator epoch."""
+MARKER_MAGIC, MARKER_COUNT = bytes([MAGIC_V2]), (1).to_bytes(4, "big")
+MARKER_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL).to_bytes(2, "big")
 LARGEST_STRETCH = 64 << 20
 """So many damaged bytes are searched for what is left of a marker."""
 
@@ -112,11 +114,17 @@ def witnesses(data: Bytes) -> Iterator[Witness]:
     at = text.find(MARKER_LENGTH)
     while at >= 0:
         start = at - BATCH.at("length")
-        if start >= 0 and len(text) - start >= MARKER_SIZE:
+        if start >= 0 and len(text) - start >= MARKER_SIZE and _may_be_marker(text, start):
             one = _witness(np.frombuffer(text[start : start + MARKER_SIZE], np.uint8))
             if one is not None:
                 yield one
         at = text.find(MARKER_LENGTH, at + 1)
+
+
+def _may_be_marker(text: bytes, start: int) -> bool:
+    """Whether at most one of the fields that all markers have in common is wrong: a cheap test before an expensive one."""
+    fields = (("magic", MARKER_MAGIC), ("attributes", MARKER_ATTRIBUTES), ("record_count", MARKER_COUNT))
+    return sum(text[start + BATCH.at(name) : start + BATCH.after(name)] == value for name, value in fields) >= 2
 
 
 def _witness(batch: NDArray[np.uint8]) -> Witness | None:
