@@ -39,11 +39,16 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `first` to `last` that are missing before the segment `file`."""
+    """Offsets `first` to `last` that are missing before the segment `file`, or after it at the end of the log."""
 
     first: int
     last: int
     file: File
+    is_end: bool = False
+
+    def __str__(self) -> str:
+        at_end = ": a snapshot of the producers was taken after them" if self.is_end else ""
+        return f"offsets {self.first} to {self.last} are missing{at_end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,7 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     pieces = _pieces(extents, placed)
     gaps = _gaps(extents, pieces, segments)
     gaps = [one for one in gaps if one.first >= _cleaned_up_to(files, extents)] if gaps else []
+    gaps += _end_gap(files, extents, pieces)
     return Continuity(extents, pieces, gaps, _lost(extents, pieces, gaps, placed), placed)
 
 
@@ -399,6 +405,17 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
     if extents and end is not None and not extents[-1].has_batches and end < extents[-1].first:
         gaps.append(Gap(end, extents[-1].first - 1, segments[-1]))
     return gaps
+
+
+def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
+    """What is missing at the end: a snapshot of the producers is named by an offset that the log had reached. The cleaner keeps it."""
+    taken = max((one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot"), default=0)
+    if not extents:
+        return []
+    end = max((one.last + 1 for one in pieces), default=extents[-1].first)
+    if not extents[-1].has_batches:
+        end = max(end, extents[-1].first)
+    return [Gap(end, taken - 1, extents[-1].file, is_end=True)] if taken > end else []
 
 
 def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:

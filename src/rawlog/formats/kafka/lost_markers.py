@@ -424,9 +424,6 @@ class Judge:
         self.indexes = Indexes(files, kept)
         self.snapshots = _snapshots(files)
         self.log_end = max([self.end, *self.snapshots])
-        there = [one.place.start_offset or 0 for one in files if one.format == "kafka.log" and one.place.state is None]
-        #: Whether a snapshot was taken at a later offset than the log has now: its end is lost, whether or not damage is seen there.
-        self.is_cut = self.log_end > max([self.end, *there])
         self._states: dict[int, list[State]] | None = None
         self._taken: set[int] = set()
         self.lost = self._lost_gaps()
@@ -466,8 +463,7 @@ class Judge:
         for number, (start, stop) in enumerate([*gaps, (self.end, ENDLESS)]):
             if self.ledger.missing.get(number) == stop - start:
                 continue  # all of it were records of producers whose sequence numbers go on
-            is_end = self.is_cut and stop == ENDLESS
-            if is_end or any(low < stop and (high is None or high >= start) for low, high in self.damage):
+            if any(low < stop and (high is None or high >= start) for low, high in self.damage):
                 found[number] = (start, stop)
         return found
 

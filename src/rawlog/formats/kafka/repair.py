@@ -332,7 +332,12 @@ class _Mend:
             if piece.start != extent.first:
                 raise CorruptError("a name that does not fit its offsets; the policy is strict", path=extent.file.path)
         for gap in self.whole.gaps:
-            raise CorruptError("a segment before this one is gone; the policy is strict", path=gap.file.path)
+            what = (
+                f"{gap}; the policy is strict"
+                if gap.is_end
+                else "a segment before this one is gone; the policy is strict"
+            )
+            raise CorruptError(what, path=gap.file.path)
 
     def cut(self, segments: Sequence[File]) -> None:
         """As a broker: the log ends at the first damage."""
@@ -353,7 +358,8 @@ class _Mend:
     def _cut_base(self, file: File, first: int) -> int:
         """Where a segment begins that a broker keeps."""
         end = self.writer.end_offset
-        if not self.writer.batches or end >= first or not any(gap.file.path == file.path for gap in self.whole.gaps):
+        is_gap = any(gap.file.path == file.path and not gap.is_end for gap in self.whole.gaps)
+        if not self.writer.batches or end >= first or not is_gap:
             return first
         self.damage.append((end, first - 1))
         reason = f"it is named {end} now: the offsets from there on are lost"
@@ -531,8 +537,7 @@ class _Mend:
 
     def judge(self, files: Sequence[File]) -> list[Transaction]:
         """The transactions whose markers are, or may be, lost."""
-        judge = Judge(self.ledger, self.damage, files)
-        return judge.decide() if self.damage or judge.is_cut else []
+        return Judge(self.ledger, self.damage, files).decide() if self.damage else []
 
     def end(self) -> None:
         """The offsets that are lost: all that damage took and that was not put back."""

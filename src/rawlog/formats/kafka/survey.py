@@ -86,7 +86,8 @@ class _Survey:
         plain: Plain | None = Plain(file)
         for frames in walk(file, _log(), errors="skip"):
             head = heads(frames)
-            if plain is not None and head.all_sound and not frames.status.is_damage:
+            ends_well = not frames.status.is_damage and not (frames.last and frames.status is Status.TRUNCATED)
+            if plain is not None and head.all_sound and ends_well:
                 plain.add(frames, head)
             else:
                 plain = None
@@ -280,8 +281,8 @@ class _Survey:
             if offset == end:
                 self.snapshot(offset)
         for gap in continuity(self.files, self.extents).gaps:
-            message = f"offsets {gap.first} to {gap.last} are missing"
-            self.mark("gap", Mark(message, 0, offset=gap.first, path=gap.file.path))
+            position = gap.file.size if gap.is_end else 0
+            self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))
         if not self.compacted:
             for code, mark in self.sequence_marks:
                 self.mark(code, mark)

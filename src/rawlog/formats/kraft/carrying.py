@@ -142,7 +142,8 @@ class Carrier:
             reached, status = frames.reached_in_file, frames.status
             if status is Status.TRUNCATED and frames.last and not is_last and self.wish.errors == "raise":
                 raise describe(LOG, frames, segment.path)
-            plain = plain if not status.is_damage else None
+            if status.is_damage or (frames.last and status is Status.TRUNCATED):
+                plain = None
             whole, head, broken = self.sound(segment, frames, max(writer.end_offset, base))
             if plain is not None and len(whole) == len(frames):
                 plain.add(whole, head)
@@ -169,9 +170,7 @@ class Carrier:
         for gap in continuity(files, self.extents).gaps:
             if end is None or gap.last < end:
                 self.account.lost.append((gap.first, gap.last))
-                self.account.notes.append(
-                    f"{gap.file.path}: offsets {gap.first} to {gap.last} are missing before this segment"
-                )
+                self.account.notes.append(f"{gap.file.path}: {gap}")
 
     def lose(self, segment: File, start: int, stop: int) -> None:
         """Note bytes that are not carried."""
