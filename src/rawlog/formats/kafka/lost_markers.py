@@ -9,11 +9,10 @@ epoch only after its transaction has ended. What none of them knows is reported,
 from __future__ import annotations
 
 import glob
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +45,8 @@ LARGEST_STRETCH = 64 << 20
 """So many damaged bytes are searched for what is left of a marker."""
 
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
+DECISIONS = ((COMMITTED, "Commit"), (ABORTED, "Abort"))
+"""Outcomes, and what the coordinator's states have in their names."""
 
 
 @dataclass(slots=True)
@@ -173,6 +174,10 @@ class Ledger:
         #: Records that are missing in a gap by the sequence numbers of producers, by the gap's number.
         self.missing: dict[int, int] = defaultdict(int)
         self._sequences: dict[int, tuple[int, int, int]] = {}
+        #: The producers and offsets of ABORT markers of transactions with records.
+        self.aborts: list[tuple[int, int]] = []
+        #: Whether COMMIT markers raised the epoch of their records, by producer.
+        self.raised: dict[int, set[bool]] = defaultdict(set)
         #: Markers that can be read in damaged bytes.
         self.witnesses: list[Witness] = []
 
@@ -220,13 +225,30 @@ class Ledger:
                 read_marker(frames, index) if head["record_count"][index] else (None, NONE, NONE)
             )
             if kind in (ControlType.ABORT, ControlType.COMMIT):
-                events.append(Event(first, last, epoch, gap, moment, kind, coordinator))
+                self._end(number, Event(first, last, epoch, gap, moment, kind, coordinator))
             return
         before = events[-1] if events else None
         if before is not None and before.kind is None and (before.gap, before.epoch) == (gap, epoch):
             before.last, before.timestamp = last, max(before.timestamp, time)
         else:
             events.append(Event(first, last, epoch, gap, time))
+
+    def _end(self, number: int, marker: Event) -> None:
+        """Take in a marker. What is left without a gap up to it is decided, and need not be remembered."""
+        events = self.events[number]
+        start = len(events)
+        while start and events[start - 1].kind is None:
+            start -= 1
+        if start < len(events):
+            if marker.kind == ControlType.ABORT:
+                self.aborts.append((number, marker.first))
+            else:
+                self.raised[number].add(marker.epoch > events[-1].epoch)
+        if all(one.gap == marker.gap for one in events[start:]):
+            del events[start:]
+            if len(events) == 1 or (events and events[-2].kind is not None):
+                del events[-1]
+        events.append(marker)
 
 
 # What other files know -------------------------------------------------------------------------------------------
@@ -415,13 +437,7 @@ class Judge:
         self.ledger, self.damage = ledger, damage
         self.place = next((one.place for one in files if one.place.group is not None), Place())
         self.end = ledger.end or 0
-        kept = [
-            (number, one.first)
-            for number, events in ledger.events.items()
-            for before, one in pairwise(events)
-            if one.kind == ControlType.ABORT and before.kind is None
-        ]
-        self.indexes = Indexes(files, kept)
+        self.indexes = Indexes(files, ledger.aborts)
         self.snapshots = _snapshots(files)
         self.log_end = max([self.end, *self.snapshots])
         self._states: dict[int, list[State]] | None = None
@@ -445,16 +461,8 @@ class Judge:
 
     def _raises_epochs(self, number: int) -> bool:
         """Whether every transaction of a producer raises its epoch (KIP-890): by its own COMMIT markers, or those of all producers."""
-        for events in ([self.ledger.events[number]], list(self.ledger.events.values())):
-            raised = {
-                one.epoch > before.epoch
-                for own in events
-                for before, one in pairwise(own)
-                if one.kind == ControlType.COMMIT and before.kind is None
-            }
-            if raised:
-                return raised == {True}
-        return False
+        own = self.ledger.raised.get(number)
+        return (own or set().union(*self.ledger.raised.values())) == {True}
 
     def _lost_gaps(self) -> dict[int, tuple[int, int]]:
         """The gaps that damage left and that have room for a marker, by number; the one after the last batch included."""
@@ -472,6 +480,7 @@ class Judge:
         events = self.ledger.events[number]
         found = []
         first = None
+        numbers = list(self.lost)
         for at, event in enumerate(events):
             if event.kind is not None:
                 first = None
@@ -479,7 +488,8 @@ class Judge:
             first = event.first if first is None else first
             following = events[at + 1] if at + 1 < len(events) else None
             last = len(self.ledger.gaps) + 1 if following is None else following.gap
-            stretches = [self.lost[one] for one in range(event.gap, last) if one in self.lost]
+            between = numbers[bisect_left(numbers, event.gap) : bisect_left(numbers, last)]
+            stretches = [self.lost[one] for one in between]
             if stretches:
                 found.append(_Boundary(event, following, first, stretches))
         return found
@@ -554,19 +564,20 @@ class Judge:
         if one.ended is None and not_aborted and marker is not None and marker.kind == ControlType.COMMIT:
             one.ended = False  # committed there or later: visible either way
             return
-        decided = self._decided(number, one)
-        if decided is not None:
-            name = {ControlType.COMMIT: COMMITTED, ControlType.ABORT: ABORTED}
-            if decided == "" or (
-                one.ended is None and marker is not None and name[ControlType(marker.kind or 0)] == decided
-            ):
-                one.ended = False  # it goes on, or the marker that is left says the same
-                return
+        decided, is_exact = self._decided(number, one)
+        left = None if marker is None else COMMITTED if marker.kind == ControlType.COMMIT else ABORTED
+        if one.ended is None and decided is not None and decided in ("", left):
+            one.ended = False  # it goes on, or the marker that is left says the same
+            return
+        if decided:
             one.ended, one.outcome = True, decided
             one.reasons.append(f"{STATE_TOPIC} has it {decided}")
-        elif one.ended and not_aborted and not self._reads_abort(number, one):
-            one.outcome = COMMITTED
+        if one.ended and not_aborted and not self._reads_abort(number, one):
             one.reasons.append("no transaction index names it as aborted")
+            if decided != ABORTED:
+                one.outcome = COMMITTED
+            elif not is_exact:
+                one.outcome = UNKNOWN
         if one.ended and one.outcome != UNKNOWN:
             one.stretches = stretches or one.stretches
 
@@ -578,27 +589,36 @@ class Judge:
     def _marker_after(self, number: int, run: Event) -> Event | None:
         return next((one for one in self.ledger.events[number] if one.kind is not None and one.first > run.last), None)
 
-    def _decided(self, number: int, one: _Boundary) -> str | None:
-        """What the coordinator decided; empty if the transaction goes on, None if nothing tells."""
+    def _decided(self, number: int, one: _Boundary) -> tuple[str | None, bool]:
+        """What the coordinator decided; empty if the transaction goes on, None if nothing tells. And whether the epoch says that it is
+        this transaction; else only the time does.
+        """
         if self._states is None:
             self._states = states_near(self.place.group)
         here = (self.place.topic, self.place.partition)
-        outcomes = set()
         rows = self._states.get(number, [])
-        for row in rows:
-            if row.partitions and here not in row.partitions:
-                continue
-            exact = row.version >= 2 and row.epoch == one.run.epoch + 1
-            timely = row.epoch in (one.run.epoch, one.run.epoch + 1) and row.start <= one.run.timestamp <= row.update
-            if exact or (row.version < 2 and timely):
-                outcomes |= {name for name, text in ((COMMITTED, "Commit"), (ABORTED, "Abort")) if text in row.status}
-        if len(outcomes) == 1:
-            return outcomes.pop()
+        mine = [row for row in rows if not row.partitions or here in row.partitions]
+        exact = [row for row in mine if row.version >= 2 and row.epoch == one.run.epoch + 1]
+        timely = [
+            row
+            for row in mine
+            if row.version < 2
+            and row.epoch in (one.run.epoch, one.run.epoch + 1)
+            and row.start <= one.run.timestamp <= row.update
+        ]
+        for chosen in (exact, timely):
+            outcomes = {name for row in chosen for name, text in DECISIONS if text in row.status}
+            if len(outcomes) == 1:
+                return outcomes.pop(), chosen is exact
         latest = rows[-1] if rows else None
-        is_open = latest is not None and latest.status == "Ongoing" and here in latest.partitions
-        if is_open and latest is not None and latest.epoch == one.run.epoch and latest.start <= one.run.timestamp:
-            return ""
-        return None
+        if (
+            latest is not None
+            and (latest.status, latest.epoch) == ("Ongoing", one.run.epoch)
+            and here in latest.partitions
+            and latest.start <= one.run.timestamp
+        ):
+            return "", False
+        return None, False
 
     def _result(self, number: int, one: _Boundary) -> Transaction | None:
         if one.ended is False:
