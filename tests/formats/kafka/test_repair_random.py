@@ -420,3 +420,11 @@ def try_one(golden: Callable[[int], Golden], scratch: Path, number: int) -> None
 def test_random_damage(golden: Callable[[int], Golden], scratch: Path, start: int) -> None:
     for number in range(start, min(start + STEP, CASES)) if ONLY is None else [start]:
         try_one(golden, scratch, number)
+
+
+@pytest.mark.parametrize("number", [145, 292, 1125, 1574, 1657, 2785, 3083])
+def test_cases_that_failed_once(golden: Callable[[int], Golden], scratch: Path, number: int) -> None:
+    """Transaction markers were put back twice, at an impossible offset, from a copy of another marker; or not, because the transaction
+    index was of a segment that had been renamed, or the last segment was gone.
+    """
+    try_one(golden, scratch, number)

@@ -41,6 +41,10 @@ MARKER_KEY = BATCH.size + 5
 """Where its record has its key: version and type. After it, a byte of length, and the value: version and coordinator epoch."""
 MARKER_MAGIC, MARKER_COUNT = bytes([MAGIC_V2]), (1).to_bytes(4, "big")
 MARKER_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL).to_bytes(2, "big")
+SEGMENT = 1 << 31
+"""So many offsets a segment holds at most."""
+NEAR, FURTHEST = 4096, 1 << 30
+"""So far after the end of what is left a marker may have been; and so far the name of a snapshot is believed."""
 LARGEST_STRETCH = 64 << 20
 """So many damaged bytes are searched for what is left of a marker."""
 
@@ -266,9 +270,9 @@ class Indexes:
         self._whole: dict[int, bool] = {}
         self._reaches: dict[int, bool] = {}
         listed: set[tuple[int, int]] = set()
-        for base, start, stop in self._spans():
+        for base in self.bases:
             file = self._file(base, "kafka.txnindex")
-            entries = [] if file is None else _entries_of(file, start, stop)
+            entries = [] if file is None else _entries_of(file, base)
             beside = self._file(base, "kafka.index") is not None or self._file(base, "kafka.timeindex") is not None
             self._whole[base] = entries is not None and (file is not None or beside)
             for one in entries or ():
@@ -316,15 +320,19 @@ class Indexes:
         return self._reaches[base]
 
 
-def _entries_of(file: File, start: int, stop: int) -> list[Aborted] | None:
-    """The entries of a transaction index; None if one is impossible."""
+def _entries_of(file: File, start: int) -> list[Aborted] | None:
+    """The entries of the transaction index of a segment that begins at an offset; None if one is impossible."""
     try:
         found = [one for _, one in aborted_in(file)]
     except RawlogError:
         return None
     before = start - 1
     for one in found:
-        if not before < one.last_offset < stop or not 0 <= one.first_offset <= one.last_offset or one.producer_id < 0:
+        if (
+            not before < one.last_offset < start + SEGMENT
+            or not 0 <= one.first_offset <= one.last_offset
+            or one.producer_id < 0
+        ):
             return None
         before = one.last_offset
     return found
@@ -439,7 +447,7 @@ class Judge:
         self.end = ledger.end or 0
         self.indexes = Indexes(files, ledger.aborts)
         self.snapshots = _snapshots(files)
-        self.log_end = max([self.end, *self.snapshots])
+        self.log_end = max([self.end, *(one for one in self.snapshots if one < self.end + FURTHEST)])
         self._states: dict[int, list[State]] | None = None
         self._taken: set[int] = set()
         self.lost = self._lost_gaps()
@@ -449,7 +457,9 @@ class Judge:
         found = [(number, one) for number in sorted(self.ledger.events) for one in self._boundaries(number)]
         for number, one in found:
             self._weigh(number, one)
-            if one.marker is not None:
+            if one.marker in self._taken:
+                one.outcome, one.marker = UNKNOWN, None  # two producers cannot have had their markers at one offset
+            elif one.marker is not None:
                 self._taken.add(one.marker)
         for _, one in found:
             if one.ended and one.marker is None:
@@ -498,9 +508,8 @@ class Judge:
         """Ask all that may know: first whether the transaction ended there, then how."""
         aborted = sorted(self.indexes.aborted.get(number, ()), key=lambda entry: entry.last_offset)
         for witness in self.ledger.witnesses:
-            at = self._place_of(witness, one)
-            if witness.certain and witness.producer_id == number and at is not None:
-                one.ended, one.marker, one.witness = True, at, witness
+            if witness.certain and witness.producer_id == number and self._holds(one, witness.offset):
+                one.ended, one.marker, one.witness = True, witness.offset, witness
                 one.outcome = COMMITTED if witness.kind == ControlType.COMMIT else ABORTED
                 one.reasons.append("one byte of the marker is damaged, and its checksum tells which")
                 return
@@ -510,8 +519,7 @@ class Judge:
             return
         for entry in aborted:
             marker = entry.last_offset
-            inside = any(start <= marker < stop for start, stop in one.stretches)
-            if inside and entry.first_offset <= one.run.last < marker:
+            if self._holds(one, marker) and entry.first_offset <= one.run.last < marker:
                 one.ended, one.outcome, one.marker = True, ABORTED, entry.last_offset
                 one.reasons.append("the transaction index names it as aborted")
                 return
@@ -547,11 +555,10 @@ class Judge:
             one.reasons.append(f"the producer went on with epoch {one.following.epoch}")
         self._outcome(number, one, limit)
 
-    def _place_of(self, witness: Witness, one: _Boundary) -> int | None:
-        """The lost offset of a damaged marker: no checksum covers what it says itself."""
-        if any(start <= witness.offset < stop for start, stop in one.stretches):
-            return witness.offset
-        return one.stretches[0][0] if [stop - start for start, stop in one.stretches] == [1] else None
+    def _holds(self, one: _Boundary, offset: int) -> bool:
+        """Whether an offset is among the lost ones; after the end of the log, only what is near."""
+        near = max(self.log_end, self.end + NEAR)
+        return any(start <= offset < (near if stop == ENDLESS else stop) for start, stop in one.stretches)
 
     def _outcome(self, number: int, one: _Boundary, limit: int) -> None:
         """How a transaction ended that is not listed as aborted."""
@@ -584,7 +591,7 @@ class Judge:
     def _reads_abort(self, number: int, one: _Boundary) -> bool:
         """Whether a damaged marker says that the transaction was aborted."""
         found = [witness for witness in self.ledger.witnesses if witness.producer_id == number]
-        return any(each.kind == ControlType.ABORT and self._place_of(each, one) is not None for each in found)
+        return any(each.kind == ControlType.ABORT and self._holds(one, each.offset) for each in found)
 
     def _marker_after(self, number: int, run: Event) -> Event | None:
         return next((one for one in self.ledger.events[number] if one.kind is not None and one.first > run.last), None)
