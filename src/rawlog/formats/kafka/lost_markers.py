@@ -455,8 +455,12 @@ class Judge:
     def decide(self) -> list[Transaction]:
         """Every transaction whose marker may be lost and that matters to what read_committed consumers see."""
         found = [(number, one) for number in sorted(self.ledger.events) for one in self._boundaries(number)]
+        before: tuple[int, _Boundary] | None = None
         for number, one in found:
             self._weigh(number, one)
+            if before is not None and before[0] == number and before[1].ended and before[1].following is not None:
+                one.first = max(one.first, before[1].following.first)
+            before = (number, one)
             if one.marker in self._taken:
                 one.outcome, one.marker = UNKNOWN, None  # two producers cannot have had their markers at one offset
             elif one.marker is not None:
