@@ -164,3 +164,26 @@ def test_zeros_at_the_end_of_a_segment_are_preallocation_only_in_the_last_one(si
     assert not report.lost, "the next segment goes on where this one ends"
     assert rows(tmp_path / "out" / NAME) == rows(DATA / NAME)
     assert rawlog.verify(tmp_path / "out" / NAME).verdict == "clean"
+
+
+@pytest.mark.parametrize("broker", ["broker-2.8.2", "broker-0.10.2.2", "broker-0.10.0.1", "broker-0.9.0.1"])
+def test_compressed_message_sets_show_compaction_inside(broker: str, tmp_path: Path) -> None:
+    """Only the content of a compressed entry of magic 0 or 1 tells which of its offsets were compacted away."""
+    for source in sorted(golden_path("kafka", "legacy", broker, "data").glob("*compacted-0")):
+        folder = tmp_path / source.name
+        shutil.copytree(source, folder)
+        assert "kafka.partition.gap" not in codes(folder), source
+
+
+def test_a_last_segment_that_is_gone_is_reported(tmp_path: Path) -> None:
+    """The snapshot of the producers that a clean stop leaves says where the log ended."""
+    folder = copy(tmp_path)
+    gone = segments(folder)[-1]
+    first, end = int(gone.stem), max(int(path.stem) for path in folder.glob("*.snapshot"))
+    for path in folder.glob(f"{gone.stem}.*"):
+        path.unlink()
+    assert codes(folder) == {"kafka.partition.gap"}
+    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / NAME)
+    assert report.lost == [(first, end - 1)]
+    assert not report.is_whole
+    assert rawlog.verify(tmp_path / "out" / NAME).verdict == "clean"

@@ -241,7 +241,12 @@ def truth_of(damaged: Damaged) -> Truth:
         return Truth(whole, _inside(damaged, whole) & missing, set())
     gaps = set()
     held = [(min(int(name[:20]), *span), max(span)) for name, one in damaged.log.items() if (span := _span(one, whole))]
+    tail = whole[-1].last
+    ends = any(one.endswith(whole[-1].data) for one in data)
+    ends &= not data[-1] or any(data[-1].endswith(batch.data) for batch in whole)
     for offset in missing:
+        if offset > tail and not ends:
+            continue  # damage at the end of the log says that something is missing there
         # Between segments: no segment that is left has batches before and after it.
         if not any(low <= offset < high for low, high in held):
             gaps.add(offset)

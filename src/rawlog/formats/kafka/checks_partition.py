@@ -24,7 +24,7 @@ def overlap(files: Files) -> Iterator[Mark]:
 @rule("kafka.partition.gap", Severity.WARNING)
 def gap(files: Files) -> Iterator[Mark]:
     """Offsets are missing between two segments, and compaction does not explain it: a segment, or the end of one, is gone. Or they are
-    missing at the end of the log, although a snapshot of the producers was taken after them.
+    missing at the end of the log, although a snapshot of the producers was taken after them and no unfinished batch is there.
 
     Compaction explains a gap if `cleaner-offset-checkpoint` or the topic's settings say that the topic is compacted, or if batches show it.
     Look for the records in a backup or on another replica. Consumers skip the gap without an error.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from rawlog.formats.kafka.identity import is_compacted_topic, parent_of
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import unwrap
 from rawlog.formats.kafka.paths import INTERNAL
-from rawlog.formats.kafka.salvage import HUGE, NEAR, PADDING, Chosen, Found, choose, find_sound, longest
+from rawlog.formats.kafka.salvage import HUGE, NEAR, PADDING, UNFINISHED, Chosen, Found, choose, find_sound, longest
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -81,6 +82,8 @@ class Extent:
     strays: dict[int, Span] = field(default_factory=dict)
     has_batches: bool = False
     has_damage: bool = False
+    #: How many of its batches are compressed entries of magic 0 or 1.
+    wrappers: int = 0
 
     def is_before(self, stop: int) -> bool:
         """Whether everything in it is before an offset."""
@@ -98,9 +101,6 @@ class Continuity:
     lost: list[tuple[int, int | None]]
     #: Batches that are put at their offsets from outside of their segment's range, by segment and number.
     placed: dict[int, set[int]]
-
-    def extent_of(self, file: File) -> Extent:
-        return next(one for one in self.extents if one.file.path == file.path)
 
 
 def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
@@ -144,7 +144,7 @@ class Plain:
         self.file, self.first = file, file.place.start_offset or 0
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.end, self.following = NONE, 0, self.first
-        self.is_plain, self.has_batches = True, False
+        self.is_plain, self.has_batches, self.wrappers = True, False, 0
 
     def add(self, frames: Frames, head: Heads) -> None:
         """Take in sound batches that follow those before them."""
@@ -163,6 +163,7 @@ class Plain:
         adjacent[0] &= self.has_batches
         self.mark = max(self.mark, _mark(head, base, before, adjacent))
         self.covered.append(_merged(base, last))
+        self.wrappers += int((head["record_count"] < 0).sum())
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
 
     def extent(self) -> Extent | None:
@@ -170,7 +171,9 @@ class Plain:
             return None
         rows = np.concatenate(self.covered)
         covered = _merged(rows[:, 0], rows[:, 1])
-        return Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
+        made = Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
+        made.wrappers = self.wrappers
+        return made
 
 
 def read_extent(file: File, stop: int) -> Extent:
@@ -205,7 +208,8 @@ def read_extent(file: File, stop: int) -> Extent:
     }
     covered = _merged(base[order], last[order])
     bases = head["base_offset"]
-    return Extent(file, first, stop, covered, mark, found, chosen, bases, strays, bool(len(found.head)), damaged)
+    wrappers = int((found.head["record_count"] < 0).sum())
+    return Extent(file, first, stop, covered, mark, found, chosen, bases, strays, bool(len(head)), damaged, wrappers)
 
 
 def _bases(head: Heads, first: int) -> NDArray[np.int64]:
@@ -231,8 +235,15 @@ def _with_first_offsets(data: Bytes, found: Found) -> Heads:
 
 
 def _first_offset(frames: Frames, head: Heads, number: int) -> int:
-    """The first offset in a compressed entry of magic 0 or 1, if the entry's own offset, which no checksum covers, is right; below 0
-    where it cannot be. The entry's own offset if the content cannot be read.
+    """The first offset in a compressed entry of magic 0 or 1; its last one if the content cannot be read."""
+    inside = _opened(frames, head, number)
+    return int(head["last_offset"][number]) if inside is None else inside[0]
+
+
+def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
+    """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read.
+
+    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that cannot be.
     """
     one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
     plain = Heads(own.values.copy())
@@ -240,14 +251,14 @@ def _first_offset(frames: Frames, head: Heads, number: int) -> int:
     try:
         inside = unwrap(one.data, one.starts, one.stops, plain, limit=LIMIT, total=LIMIT)
     except DataError:
-        return last
+        return None
     at, first, end = int(inside.starts[0]), 0, 0
     for index in range(int(inside.counts[0])):
         raw = bytes(inside.data[at : at + OUTLINE.after("length")])
         end = int.from_bytes(raw[: OUTLINE.after("base_offset")], "big", signed=True)
         first = end if not index else first
         at += OUTLINE.after("length") + int.from_bytes(raw[OUTLINE.at("length") :], "big", signed=True)
-    return last - (end - first) if first <= end else last
+    return (last - (end - first), int(inside.counts[0])) if first <= end else None
 
 
 def _offsets(
@@ -305,8 +316,8 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
     runs = np.concatenate([one.covered for one in extents])
     taken = sorted(map(tuple, runs.tolist()))
     placed: dict[int, set[int]] = {}
+    end = taken[-1][1] if taken else NONE
     for _, (low, high), index, number in sorted(strays):
-        end = max((last for _, last in taken), default=NONE)
         if taken and low > end + 1 and not _in_run(extents[index], number, end):
             continue
         at = bisect_right(taken, (low, HUGE))
@@ -314,6 +325,7 @@ def _place(extents: Sequence[Extent]) -> dict[int, set[int]]:
         following = taken[at][0] if at < len(taken) else HUGE
         if before < low and high < following:
             taken.insert(at, (low, high))
+            end = max(end, high)
             placed.setdefault(index, set()).add(number)
     return placed
 
@@ -350,15 +362,14 @@ def _pieces(extents: Sequence[Extent], placed: Mapping[int, set[int]]) -> list[P
     parts.sort(key=lambda part: part[0])
     pieces: list[Piece] = []
     begun: set[int] = set()
-    for low, high, index, numbers, own in parts:
-        before = pieces[-1] if pieces else None
-        name = extents[index].first
-        if before is not None and before.segment == index and before.numbers is not None and numbers is not None:
-            pieces[-1] = Piece(index, before.numbers + numbers, before.first, high, before.start)
-        else:
-            fits = own and index not in begun and (before is None or before.last < name) and name <= low
-            pieces.append(Piece(index, numbers, low, high, name if fits else low))
+    for index, run in groupby(parts, key=lambda part: part[2]):
+        several = list(run)
+        low, name, end = several[0][0], extents[index].first, pieces[-1].last if pieces else NONE
+        fits = several[0][4] and index not in begun and end < name <= low
         begun.add(index)
+        whole = len(several) == 1 and several[0][3] is None
+        numbers = None if whole else tuple(chain.from_iterable(part[3] or () for part in several))
+        pieces.append(Piece(index, numbers, low, several[-1][1], name if fits else low))
     return pieces
 
 
@@ -409,13 +420,18 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
 
 def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
     """What is missing at the end: a snapshot of the producers is named by an offset that the log had reached. The cleaner keeps it."""
-    taken = max((one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot"), default=0)
     if not extents:
         return []
+    # One of the same name as a segment may have been renamed with it.
+    snapshots = {one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot"}
+    taken = max(snapshots - {one.first for one in extents}, default=0)
     end = max((one.last + 1 for one in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
-    return [Gap(end, taken - 1, extents[-1].file, is_end=True)] if taken > end else []
+    last = extents[pieces[-1].segment] if pieces and extents[-1].has_batches else extents[-1]
+    # An unfinished batch at the end is normal, and says itself that something is missing.
+    is_unfinished = last.found is not None and any(one.reason == UNFINISHED for one in last.found.holes)
+    return [Gap(end, taken - 1, extents[-1].file, is_end=True)] if taken > end and not is_unfinished else []
 
 
 def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:
@@ -431,7 +447,22 @@ def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:
             return HUGE if mark >= dirty else dirty
         if mark == NONE and is_compacted_topic(folder, place.topic):
             return HUGE
-    return HUGE if mark != NONE else 0
+    return HUGE if mark != NONE or any(map(_is_marked_inside, extents)) else 0
+
+
+def _is_marked_inside(extent: Extent) -> bool:
+    """Whether a compressed entry of magic 0 or 1 leaves out offsets between its own entries."""
+    if extent.wrappers == 0:
+        return False
+    data = bytes_of(extent.file)
+    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
+    frames = Frames(data, found.starts, found.stops, data.size, Status.OK)
+    for number in np.flatnonzero(found.head["record_count"] < 0).tolist():
+        inside = _opened(frames, found.head, number)
+        last = int(found.head["last_offset"][number])
+        if inside is not None and inside[1] < last - inside[0] + 1:
+            return True
+    return False
 
 
 def _lost(
