@@ -429,8 +429,9 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
     last = extents[pieces[-1].segment] if pieces and extents[-1].has_batches else extents[-1]
-    # An unfinished batch at the end is normal, and says itself that something is missing.
-    is_unfinished = last.found is not None and any(one.reason == UNFINISHED for one in last.found.holes)
+    # An unfinished batch at the end is normal, and says itself that something is missing; not so in a segment that others follow.
+    holes = last.found.holes if last.found is not None and not last.file.place.sealed else []
+    is_unfinished = any(one.reason == UNFINISHED for one in holes)
     return [Gap(end, taken - 1, extents[-1].file, is_end=True)] if taken > end and not is_unfinished else []
 
 
