@@ -32,6 +32,7 @@ from rawlog.status import Status
 from rawlog.storage import Source, is_remote, local_path
 
 LIMIT = 1 << 28
+FAR = 1 << 62
 CACHED = 8 << 20
 """What was found in a segment without damage is kept in memory up to this size; of a larger one it is looked for again."""
 Span = tuple[int, int]
@@ -240,16 +241,24 @@ def _first_offset(frames: Frames, head: Heads, number: int) -> int:
 
 
 def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
-    """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read."""
+    """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read.
+
+    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that cannot be.
+    """
     one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
+    plain = Heads(own.values.copy())
+    plain["last_offset"][:] = FAR  # inner offsets of magic 1 count from it
     try:
-        inside = unwrap(one.data, one.starts, one.stops, own, limit=LIMIT, total=LIMIT)
+        inside = unwrap(one.data, one.starts, one.stops, plain, limit=LIMIT, total=LIMIT)
     except DataError:
         return None
-    at = int(inside.starts[0])
-    inner = int.from_bytes(bytes(inside.data[at : at + OUTLINE.after("base_offset")]), "big", signed=True)
-    found = inner + int(inside.bases[0])
-    return (found, int(inside.counts[0])) if 0 <= found <= last else None
+    at, first, end = int(inside.starts[0]), 0, 0
+    for index in range(int(inside.counts[0])):
+        raw = bytes(inside.data[at : at + OUTLINE.after("length")])
+        end = int.from_bytes(raw[: OUTLINE.after("base_offset")], "big", signed=True)
+        first = end if not index else first
+        at += OUTLINE.after("length") + int.from_bytes(raw[OUTLINE.at("length") :], "big", signed=True)
+    return (last - (end - first), int(inside.counts[0])) if first <= end else None
 
 
 def _offsets(

@@ -15,16 +15,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rawlog.account import Account
 from rawlog.errors import CorruptError, OptionError, TruncatedError
 from rawlog.format import File
-from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch
+from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker
 from rawlog.formats.kafka.continuity import Continuity, Extent, Piece, bytes_of, continuity, in_order
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.identity import Identity, identity
-from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2
+from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
+from rawlog.formats.kafka.leader_epochs import Correction, EpochRuns
+from rawlog.formats.kafka.lost_markers import COMMITTED, Judge, Ledger, Transaction
 from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, Pretence, segment_name, staged
 from rawlog.formats.kafka.paths import split
 from rawlog.formats.kafka.quarantine import Quarantine
@@ -54,6 +57,14 @@ class Range:
     offsets: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What only the whole log tells: transactions whose markers are put back, and leader epochs that are set right."""
+
+    transactions: tuple[Transaction, ...] = ()
+    epochs: tuple[Correction, ...] = ()
+
+
 @dataclass(slots=True)
 class Report(Account):
     """All that was done."""
@@ -63,6 +74,8 @@ class Report(Account):
     ranges: list[Range] = field(default_factory=list)
     #: First and last of every run of offsets that was there, or must have been, and is not any more; the last is None where nothing tells.
     lost: list[tuple[int, int | None]] = field(default_factory=list)
+    #: Transactions whose marker is, or may be, among the lost offsets: what is known of them, and which markers were put back.
+    transactions: list[Transaction] = field(default_factory=list)
     #: The files that were made anew from the log.
     rebuilt: list[str] = field(default_factory=list)
     #: Records that can still be read in what was cut, put aside.
@@ -76,7 +89,11 @@ class Report(Account):
     @property
     def is_whole(self) -> bool:
         """Whether nothing had to be dropped or changed."""
-        return not self.lost and all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
+        return (
+            not self.lost
+            and not self.transactions
+            and all(one.action == "kept" or one.reason == PADDING for one in self.ranges)
+        )
 
     def lines(self) -> list[str]:
         """The report as text."""
@@ -89,6 +106,7 @@ class Report(Account):
             made.append(
                 f"lost offsets {first} to {last}" if last is not None else f"lost offsets from {first} on, perhaps"
             )
+        made += [one.line() for one in self.transactions]
         if self.rebuilt:
             made.append(f"rebuilt {', '.join(self.rebuilt)}")
         if self.records_aside:
@@ -121,20 +139,27 @@ def repair_partition(
     whose = identity(files)
     if policy == "strict" and whose is not None and whose.change is not None:
         raise CorruptError(f"{whose.change}; the policy is strict", path=whose.path)
+    interval, start = limits.index_interval_bytes, segments[0].place.start_offset or 0
     if dry_run:
-        pretence = Pretence(log_start=segments[0].place.start_offset or 0, interval=limits.index_interval_bytes)
-        _mend(files, segments, pretence, report, None)
+        pretence = Pretence(log_start=start, interval=interval)
+        _, plan = _mend(files, segments, pretence, report, None)
+        if plan is not None:
+            report = Report(str(path), policy)
+            pretence = Pretence(log_start=start, interval=interval)
+            _mend(files, segments, pretence, report, None, plan)
         _tell_identity(whose, report)
         report.rebuilt = sorted(pretence.names)
         return report
     with ExitStack() as stack:
-        aside = None if quarantine is None else Quarantine(stack.enter_context(new_directory(quarantine)))
+        apart = None if quarantine is None else stack.enter_context(new_directory(quarantine))
         stage = stack.enter_context(staged(path.parent, overwrite=overwrite))
         folder = stage / path.name
         folder.mkdir()
-        start = segments[0].place.start_offset or 0
-        writer = PartitionWriter(folder, None, interval=limits.index_interval_bytes, log_start=start)
-        times = _mend(files, segments, writer, report, aside)
+        times, plan = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart))
+        if plan is not None:
+            report = Report(str(path), policy)
+            _empty(folder)
+            times, _ = _mend(files, segments, _writer(folder, start, interval), report, _quarantine(apart), plan)
         report.rebuilt = sorted(one.name for one in folder.iterdir() if one.suffix != ".log")
         _tell_identity(whose, report)
         if whose is not None and whose.data is not None:
@@ -142,6 +167,23 @@ def repair_partition(
         for base, modified in times.items():  # retention goes by them where records have no time of their own
             os.utime(folder / segment_name(base, "log"), (modified, modified))
     return report
+
+
+def _writer(folder: Path, start: int, interval: int) -> PartitionWriter:
+    return PartitionWriter(folder, None, interval=interval, log_start=start)
+
+
+def _quarantine(folder: Path | None) -> Quarantine | None:
+    """A directory for what is cut, emptied of what another attempt left."""
+    if folder is None:
+        return None
+    _empty(folder)
+    return Quarantine(folder)
+
+
+def _empty(folder: Path) -> None:
+    for one in folder.iterdir():
+        one.unlink()
 
 
 def _tell_identity(whose: Identity | None, report: Report) -> None:
@@ -153,10 +195,17 @@ def _tell_identity(whose: Identity | None, report: Report) -> None:
 
 
 def _mend(
-    files: Sequence[File], segments: list[File], writer: PartitionWriter, report: Report, aside: Quarantine | None
-) -> dict[int, float]:
-    """Repair every segment; the times of those that are written, by the offset in their name."""
-    mend = _Mend(writer, report, aside, continuity(files))
+    files: Sequence[File],
+    segments: list[File],
+    writer: PartitionWriter,
+    report: Report,
+    aside: Quarantine | None,
+    plan: Plan | None = None,
+) -> tuple[dict[int, float], Plan | None]:
+    """Repair every segment; the times of those that are written, by the offset in their name, and what only the whole log tells: if
+    there is such a plan, everything is to be done once more by it.
+    """
+    mend = _Mend(writer, report, aside, continuity(files), plan)
     try:
         if report.policy == "broker":
             mend.cut(segments)
@@ -168,17 +217,45 @@ def _mend(
     report.batches, report.end_offset = writer.batches, writer.end_offset
     report.bytes_kept = writer.bytes - report.bytes_added
     mend.end()
-    return mend.times
+    if plan is not None:
+        report.transactions = list(plan.transactions)
+        return mend.times, None
+    found = mend.judge(files)
+    wrong = mend.epochs.corrections(files) if report.policy != "broker" else []
+    if report.policy == "strict" and wrong:
+        text = (
+            f"leader epoch {wrong[0].wrong} at offset {wrong[0].first}, {wrong[0].right} expected; the policy is strict"
+        )
+        raise CorruptError(text, path=segments[0].path)
+    if wrong or (report.policy == "salvage" and any(one.marker_offset is not None for one in found)):
+        return mend.times, Plan(tuple(found), tuple(wrong))
+    report.transactions = [one.without_marker() for one in found]
+    return mend.times, None
 
 
 class _Mend:
     """A partition on its way, segment by segment."""
 
-    def __init__(self, writer: PartitionWriter, report: Report, aside: Quarantine | None, whole: Continuity) -> None:
+    def __init__(
+        self,
+        writer: PartitionWriter,
+        report: Report,
+        aside: Quarantine | None,
+        whole: Continuity,
+        plan: Plan | None = None,
+    ) -> None:
         self.writer, self.report, self.aside, self.whole = writer, report, aside, whole
+        self.ledger, self.epochs, self.plan = Ledger(), EpochRuns(), plan or Plan()
+        #: Transactions whose markers are to be put back, those with the highest offsets first.
+        self.markers = sorted(
+            (one for one in self.plan.transactions if one.marker_offset is not None),
+            key=lambda one: -(one.marker_offset or 0),
+        )
+        self.restored: list[int] = []
         #: When the segments that are written were last changed, by the offset in their new names.
         self.times: dict[int, float] = {}
-        self.epoch = -1
+        #: The leader epoch of the batch that was written last.
+        self.written_epoch = NONE
         self.damage: list[tuple[int, int | None]] = []
 
     def salvage(self) -> None:
@@ -196,13 +273,15 @@ class _Mend:
                 self._note(extent.file, data, found, chosen, self._displaced(piece.segment, extent))
                 noted.add(piece.segment)
             order = chosen.order if piece.numbers is None else list(piece.numbers)
+            self.put_back(piece.start, extent.file)
             self._begin(extent.file, self._base(extent, piece))
-            self._write(extent.file, data, found, Chosen(order, chosen.rebased, [], []))
+            self._write(extent.file, data, found, Chosen(order, chosen.rebased, [], []), extent.bases)
         for number, extent in enumerate(whole.extents):
             if number not in noted:
                 data = bytes_of(extent.file)
                 self._note(extent.file, data, *_found(extent, data), {})
         self._end_with(whole.extents[-1], len(whole.extents) - 1 in noted)
+        self.put_back(HUGE, whole.extents[-1].file)
         places = {extent.file.path: number for number, extent in enumerate(whole.extents)}
         self.report.ranges.sort(key=lambda one: (places.get(one.path, -1), one.start))
 
@@ -216,6 +295,7 @@ class _Mend:
         """The segment to append to is there, although nothing is left in it."""
         if is_written or last.has_batches or (self.writer.batches and self.writer.end_offset > last.first):
             return
+        self.put_back(last.first, last.file)
         self._hold_end(last.file, last.first)
         self._begin(last.file, last.first)
 
@@ -301,7 +381,7 @@ class _Mend:
             end, reason = int(found.starts[count]), "offsets that cannot be"
         kept = Chosen(list(range(count)), {}, [], [])
         self._begin(file, self._cut_base(file, first))
-        self._write(file, data, found, kept, mend_epochs=False)
+        self._write(file, data, found, kept)
         last = int(found.head["last_offset"][count - 1]) if count else first - 1
         if count:
             self._range(file, 0, int(found.stops[count - 1]), "kept", offsets=(int(found.head["base_offset"][0]), last))
@@ -358,12 +438,15 @@ class _Mend:
 
     def _aside(self, file: File, data: Bytes, start: int, stop: int) -> None:
         """Keep what was cut, never mixed in."""
+        self.ledger.cut(data[start:stop])
         if self.aside is not None:
             self.aside.keep(split(file.path)[1], data, start, stop, file.place)
             self.report.records_aside = self.aside.records
 
-    def _write(self, file: File, data: Bytes, found: Found, chosen: Chosen, *, mend_epochs: bool = True) -> None:
-        """Batches in their order, a run that stands together at a time."""
+    def _write(
+        self, file: File, data: Bytes, found: Found, chosen: Chosen, bases: NDArray[np.int64] | None = None
+    ) -> None:
+        """Batches in their order, a run that stands together at a time. `bases` are their first offsets, as their content says."""
         order = np.array(chosen.order, np.int64)
         if not order.size:
             return
@@ -371,59 +454,107 @@ class _Mend:
         head = Heads(np.ascontiguousarray(found.head.values[:, order]))
         for at, number in enumerate(chosen.order):
             if number in chosen.rebased:
-                new = chosen.rebased[number]
-                head["last_offset"][at] += new - head["base_offset"][at]
-                head["base_offset"][at] = new
+                known = head["base_offset"][at] if bases is None else bases[number]
+                head["last_offset"][at] += chosen.rebased[number] - known
+                is_wrapper = (
+                    head["magic"][at] != MAGIC_V2
+                )  # of magic 0 and 1 the last offset is the one that is written
+                head["base_offset"][at] = head["last_offset"][at] if is_wrapper else chosen.rebased[number]
         changed = {at for at, number in enumerate(chosen.order) if number in chosen.rebased}
-        if mend_epochs:
-            changed |= set(self._epochs(file, head, starts, stops))
+        changed |= set(self._set_epochs(file, head, starts, stops))
         if not changed:
-            self._append(Frames(data, starts, stops, data.size, Status.OK), head)
+            self._append(file, Frames(data, starts, stops, data.size, Status.OK), head)
             return
         for at in range(order.size):
             frames = Frames(data, starts[at : at + 1], stops[at : at + 1], data.size, Status.OK)
             if at in changed:
                 piece = data[starts[at] : stops[at]].copy()
                 patched(piece, 0, "base_offset", int(head["base_offset"][at]))
-                patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
+                if head["magic"][at] == MAGIC_V2:
+                    patched(piece, 0, "leader_epoch", int(head["leader_epoch"][at]))
                 ends = np.array([0], np.int64), np.array([piece.size], np.int64)
                 frames = Frames(piece, *ends, piece.size, Status.OK)
-            self._append(frames, head.slice(at, at + 1))
+            self._append(file, frames, head.slice(at, at + 1))
 
     def _hold_end(self, file: File, end: int) -> None:
         """An empty batch up to the log's end, where nothing else is left there: a consumer would wait for ever before a gap at the end."""
         start = self.writer.end_offset
         if not self.writer.batches or start >= end:
             return
-        fields = BatchFields(base_offset=start, last_offset=end - 1, leader_epoch=self.epoch)
+        fields = BatchFields(base_offset=start, last_offset=end - 1, leader_epoch=self.written_epoch)
         made = encode_batch(pa.RecordBatch.from_pylist([], schema=RECORDS.schema), fields)
         self.writer.append(made.frames, made.head)
         self.report.bytes_added += int(made.frames.sizes.sum())
         self._range(file, 0, 0, "added", "an empty batch before the end of the log", (start, end - 1))
 
-    def _append(self, frames: Frames, head: Heads) -> None:
-        self.writer.append(frames, head)
+    def _append(self, file: File, frames: Frames, head: Heads) -> None:
+        """Write batches, with the markers that belong between them."""
+        done = 0
+        while self.markers and int(head["base_offset"][-1]) > (offset := self.markers[-1].marker_offset or 0):
+            at = int(np.searchsorted(head["base_offset"], offset))
+            if at > done:
+                self.writer.append(frames.slice(done, at), head.slice(done, at))
+                done = at
+            epoch = int(head["leader_epoch"][max(at - 1, 0)]) if at else None
+            self.put_back(offset + 1, file, epoch)
+        self.writer.append(frames.slice(done, len(frames)), head.slice(done, len(head)))
+        self.ledger.add(frames, head)
+        self.epochs.add(head)
+        self.written_epoch = int(head["leader_epoch"][-1])
 
-    def _epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
-        """Leader epochs never fall: one that is out of line between two that agree, or below the one before, is set right."""
-        epochs = head["leader_epoch"]
-        own = np.flatnonzero(head["magic"] == MAGIC_V2).tolist()
+    def put_back(self, limit: int, file: File, leader_epoch: int | None = None) -> None:
+        """Write the lost transaction markers whose offsets are below a limit."""
+        while self.markers and (self.markers[-1].marker_offset or 0) < limit:
+            one = self.markers.pop()
+            assert one.marker_offset is not None
+            made = encode_marker(
+                one.marker_offset,
+                one.timestamp,
+                producer_id=one.producer_id,
+                producer_epoch=one.marker_epoch,
+                commit=one.outcome == COMMITTED,
+                coordinator_epoch=one.coordinator_epoch,
+                leader_epoch=self.written_epoch if leader_epoch is None else leader_epoch,
+            )
+            self.writer.append(made.frames, made.head)
+            self.report.bytes_added += int(made.frames.sizes.sum())
+            self.restored.append(one.marker_offset)
+            reason = f"the lost marker of producer {one.producer_id}, epoch {one.epoch}: {one.outcome}"
+            self._range(file, 0, 0, "added", reason, (one.marker_offset, one.marker_offset))
+
+    def _set_epochs(self, file: File, head: Heads, starts: Any, stops: Any) -> list[int]:
+        """Set right the leader epochs that an attempt before found to be wrong; the batches that it changed."""
+        bases, epochs = head["base_offset"], head["leader_epoch"]
         changed = []
-        for place, at in enumerate(own):
-            following = int(epochs[own[place + 1]]) if place + 1 < len(own) else None
-            epoch = int(epochs[at])
-            peak = self.epoch >= 0 and following == self.epoch and epoch != self.epoch
-            if peak or (0 <= epoch < self.epoch) or epoch < -1:
-                epochs[at] = max(self.epoch, -1)
+        for one in self.plan.epochs:
+            wrong = (bases >= one.first) & (bases <= one.last) & (epochs == one.wrong) & (head["magic"] == MAGIC_V2)
+            for at in np.flatnonzero(wrong).tolist():
+                epochs[at] = one.right
                 changed.append(at)
-                offsets = (int(head["base_offset"][at]), int(head["last_offset"][at]))
-                reason = f"leader epoch {epoch} between {self.epoch} and {following}"
+                offsets = (int(bases[at]), int(head["last_offset"][at]))
+                reason = f"leader epoch {one.wrong} set to {one.right}, as the batches around it and the epoch checkpoint say"
                 self._range(file, int(starts[at]), int(stops[at]), "changed", reason, offsets)
-            self.epoch = max(self.epoch, int(epochs[at]))
         return changed
 
+    def judge(self, files: Sequence[File]) -> list[Transaction]:
+        """The transactions whose markers are, or may be, lost."""
+        return Judge(self.ledger, self.damage, files).decide() if self.damage else []
+
     def end(self) -> None:
-        self.report.lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+        """The offsets that are lost: all that damage took and that was not put back."""
+        lost = sorted(set(self.damage), key=lambda one: (one[0], one[1] if one[1] is not None else HUGE))
+        for offset in self.restored:
+            lost = [part for one in lost for part in _without(one, offset)]
+        self.report.lost = lost
+
+
+def _without(lost: tuple[int, int | None], offset: int) -> list[tuple[int, int | None]]:
+    """A run of lost offsets without one of them."""
+    first, last = lost
+    if offset < first or (last is not None and offset > last):
+        return [lost]
+    parts: list[tuple[int, int | None]] = [(first, offset - 1), (offset + 1, last)]
+    return [one for one in parts if one[1] is None or one[0] <= one[1]]
 
 
 def _found(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.search import find_batch
-from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, OUTLINE, SMALLEST_LENGTH
+from rawlog.formats.kafka.layouts import BATCH, OUTLINE, SMALLEST_LENGTH
 from rawlog.formats.kafka.log import scan
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
@@ -171,7 +171,7 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
     chain = longest([number for number in range(base.size) if usable[number]], bases, lasts)
     on_chain = set(chain)
     rest = [number for number in range(base.size) if number not in on_chain]
-    rebased = _rebase(rest, chain, head, bases, lasts, first)
+    rebased = _rebase(rest, chain, head["crc"].tolist(), bases, lasts, first)
     order = sorted([*chain, *rebased], key=lambda number: rebased.get(number, bases[number]))
     moved, dropped = [], []
     starts = [rebased.get(number, bases[number]) for number in order]
@@ -218,18 +218,18 @@ def longest(
 
 
 def _rebase(
-    rest: list[int], chain: list[int], head: Heads, bases: list[int], lasts: list[int], first: int
+    rest: list[int], chain: list[int], checksums: list[int], bases: list[int], lasts: list[int], first: int
 ) -> dict[int, int]:
-    """Batches of magic 2 that stand alone between two others whose offsets leave exactly their room."""
+    """Batches alone between two others whose offsets leave exactly their room. No checksum of any magic covers the offset."""
     alone: dict[int, list[int]] = {}
     for number in rest:
         alone.setdefault(bisect_left(chain, number), []).append(number)
-    taken = set(zip((bases[one] for one in chain), (lasts[one] for one in chain), strict=True))
+    taken = {(bases[one], lasts[one], checksums[one]) for one in chain}
     rebased: dict[int, int] = {}
     for at, numbers in alone.items():
         number = numbers[0]
-        is_copy = (bases[number], lasts[number]) in taken
-        if len(numbers) > 1 or at >= len(chain) or is_copy or head["magic"][number] != MAGIC_V2:
+        is_copy = (bases[number], lasts[number], checksums[number]) in taken
+        if len(numbers) > 1 or at >= len(chain) or is_copy:
             continue
         before = lasts[chain[at - 1]] if at else first - 1
         if bases[chain[at]] - before - 1 == lasts[number] - bases[number] + 1:

@@ -60,7 +60,7 @@ class _Survey:
         self.extents: dict[str, Extent] = {}
         self.sequence_marks: list[tuple[str, Mark]] = []
         self.compacted = False
-        self.epochs = _epochs(files)
+        self.epochs = epochs_in(files)
         self.epoch_rows: list[tuple[int, int, Mark]] = []
         self.snapshots = {one.place.start_offset: one for one in files if _is(one, "kafka.snapshot")}
 
@@ -304,7 +304,7 @@ def _log() -> Format:
     return LOG
 
 
-def _epochs(files: tuple[File, ...]) -> NDArray[np.int64] | None:
+def epochs_in(files: tuple[File, ...]) -> NDArray[np.int64] | None:
     """The rows of the leader epoch checkpoint; None where there is none, or it says nothing."""
     from rawlog.formats.kafka import EPOCH_FILE
     from rawlog.formats.kafka.texts import line
