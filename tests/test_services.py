@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests import services
 from tests.services.kafka import KAFKA_3, KAFKA_4, BrokerError, KafkaBroker, dump_log_segments
 from tests.services.s3 import S3Server
 
 COUNT = 20
+ROOT = Path(__file__).parent.parent
 
 
 def make_topic(bootstrap: str) -> str:
@@ -38,6 +42,21 @@ def consume(bootstrap: str, topic: str) -> list[bytes]:
         return [message.value() for message in consumer.consume(COUNT, timeout=60)]
     finally:
         consumer.close()
+
+
+def test_ports_are_reserved_before_anything_listens_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs asked the system for free ports and got the same ones, as neither had bound them yet."""
+    program = (
+        "from tests import services; services.PORTS = range(19_000, 19_060)\n"
+        "print(*(services.free_ports(1)[0] for _ in range(30)), flush=True); input()"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout
+    theirs = set(map(int, other.stdout.readline().split()))
+    monkeypatch.setattr(services, "PORTS", range(19_000, 19_060))
+    ours = {services.free_ports(1)[0] for _ in range(20)}
+    other.communicate(b"\n")
+    assert (len(theirs), len(ours), theirs & ours) == (30, 20, set())
 
 
 @pytest.mark.broker
