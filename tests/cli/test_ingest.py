@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
 
 import rawlog
 from rawlog.cli.progress import Progress
 from rawlog.jobs.ingest import Ingested
+from tests import duck
 from tests.jobs.recordings import damage, expected, held, ingest, record, stored
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_one_statement_joins_three_systems(run: Run, spark: SparkSession, sample
         plain = plain.replace(f"{{{name}}}", f"read_parquet({files})")
     ran = run("query", re.sub(r"[{}]", "", sql), lake, "--json")
     assert ran.code == 0, ran.err
-    assert [tuple(row.values()) for row in ran.rows] == duckdb.sql(plain).fetchall()
+    assert [tuple(row.values()) for row in ran.rows] == duck.ask(plain)
     assert ran.rows
 
 
