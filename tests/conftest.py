@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -58,6 +59,11 @@ def _group(item: pytest.Item) -> str:
     if version:
         return f"kafka-{version[1]}"
     return named[0].replace("_", "-") if len(named) == 1 else "kafka"
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell ignores Ctrl-C for what it runs in the background, and children inherit it: those that tests interrupt would run on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -94,8 +94,10 @@ def _are_small(paths: Iterable[str]) -> bool:
     return True
 
 
-def show(given: dict[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
-    """Print an answer as the options ask for, until it ends or is `stopped`; the number of rows."""
+def show(given: dict[str, Any], ask: Callable[[], Answer], stopped: Callable[[], bool] = bool) -> int:
+    """Ask, and print the answer as the options say until it ends or is `stopped`; the number of rows."""
+    with engine.waiting("asking"):
+        answer = ask()
     printer = output.printer(given, answer.table)
     schema, count = answer.schema, 0
     if printer.columns is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,7 +55,7 @@ class Session:
             return self._obey(line.rstrip(";").split())
         self.engine.refresh()
         began = time.monotonic()
-        count = self._interruptible(lambda: asking.show(self.given, self.engine.ask(line), self._stop.is_set))
+        count = self._interruptible(lambda: asking.show(self.given, lambda: self.engine.ask(line), self._stop.is_set))
         output.flush()
         if self.is_terminal and sys.stdin.isatty():
             say_quietly(f"({count:,} row{'' if count == 1 else 's'}, {time.monotonic() - began:.1f} s)")
@@ -65,13 +67,10 @@ class Session:
         It may have come before there was anything to cancel: that is done again until the work has ended.
         """
         self._stop.clear()
-        with ThreadPoolExecutor(1) as pool:
+        with _interrupt_sets(self._stop), ThreadPoolExecutor(1) as pool:
             running = pool.submit(work)
             while not running.done():
-                try:
-                    wait([running], 0.2)
-                except KeyboardInterrupt:
-                    self._stop.set()
+                wait([running], 0.2)
                 if self._stop.is_set():
                     self.engine.cancel()
         if self._stop.is_set():
@@ -129,6 +128,16 @@ class Session:
     def _print(self, *lines: str) -> None:
         output.write("".join(f"{line}\n" for line in lines).encode())
         output.flush()
+
+
+@contextmanager
+def _interrupt_sets(event: threading.Event) -> Iterator[None]:
+    """Ctrl-C sets an event, at whatever moment it comes, instead of raising KeyboardInterrupt in the middle of something."""
+    before = signal.signal(signal.SIGINT, lambda *_: event.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def say_quietly(text: str) -> None:
