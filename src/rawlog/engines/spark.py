@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from rawlog.errors import AccessError, RawlogError
 from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.spark.shipping import ship
 from rawlog.tree import Tree
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
 def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, told: Path) -> None:
     import pyarrow as pa
 
+    ship(spark)
     spark.dataSource.register(JobSink)
     # Tasks start in the order of their numbers: the largest first, so that none is left to run alone at the end.
     order = sorted(splits, key=lambda split: (-split.size, split.number))

@@ -44,7 +44,7 @@ usage; 3 cannot be read or written. An existing target is left alone unless --fo
 @click.option("--accept-loss", multiple=True, metavar="A,B", help="Columns that the target may lose or change.")
 @click.option("--force", is_flag=True, help="Replace what is at DST.")
 @click.option("--dry-run", is_flag=True, help="Say what would be lost, and write nothing.")
-@engine.engine
+@engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json: bool, **given: Any) -> None:
@@ -104,6 +104,7 @@ def run(source: tuple[str, ...], made: Outlet, drop: list[bytes], given: dict[st
     paths = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in source]
     with Convert(made, selection=selection, drop=drop, dry_run=given["dry_run"]) as job:
         tree = source_tree(paths, made.table, given["as_format"])
+        engine.choose(given, sum(file.size for file in tree))
         try:
             outcome = engine.run(given, "converting", job, tree)
         except LossError as error:

@@ -21,7 +21,7 @@ from rawlog.text import printable
 )
 @click.option("--keys", "drop_keys", type=click.Path(), metavar="FILE", help="Such keys, one a line of a file.")
 @click.option("--force", is_flag=True, help="Replace Kafka partitions that are at DST already.")
-@engine.engine
+@engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **given: Any) -> None:

@@ -74,7 +74,7 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
     from rawlog.storage import is_remote, local_path
     from rawlog.tree import open_tree
 
-    engine.check(given)
+    engine.choose(given)
     selection = Selection(
         topics=tuple(given["topic"]),
         partitions=tuple(number for part in given["partition"] for number in part),
