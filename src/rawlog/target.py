@@ -15,6 +15,7 @@ from rawlog.errors import EncodeError, OptionError
 from rawlog.format import Format
 from rawlog.storage import is_remote, local_path, writing
 from rawlog.tables import RECORDS
+from rawlog.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,7 @@ class Lost:
     place: str
 
     def __str__(self) -> str:
-        return f"{self.column} ({self.rows:,} rows, first {self.place})"
+        return f"{self.column} ({counted(self.rows, 'row')}, first {self.place})"
 
 
 class LossError(EncodeError):
@@ -47,7 +48,9 @@ class LossError(EncodeError):
 
     def told(self, how: str) -> str:
         """The sentence, ended by `how` to accept the loss."""
-        what = ", ".join(f"{one.column} ({one.rows:,} of {self.rows:,} rows, first {one.place})" for one in self.lost)
+        what = ", ".join(
+            f"{one.column} ({one.rows:,} of {counted(self.rows, 'row')}, first {one.place})" for one in self.lost
+        )
         return f"{self.format} would lose or change: {what}; accept it with {how}{self.names}"
 
     def __str__(self) -> str:

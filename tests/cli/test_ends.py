@@ -73,6 +73,34 @@ def test_random_and_empty_files_are_3(run, tmp_path, verb):
     assert run("ls", noise, nothing).code == 0
 
 
+def test_what_was_not_checked_is_not_clean(run, tmp_path):
+    """`verify` of random bytes said "1 file of no known format: not checked", and then "clean"."""
+    noise = tmp_path / "noise.bin"
+    noise.write_bytes(bytes(range(1, 256)) * 16)
+    ran = run("verify", noise)
+    assert (ran.code, "clean" in ran.text) == (3, False)
+    assert ran.text.splitlines()[-1] == "unknown: 1 file, 0 frames, 0 errors, 0 warnings"
+    assert run("verify", noise, "--json").rows[-1]["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("offset >", "not an expression"),
+        ("offset = 'x'", "= cannot be used with a number and text"),
+        ("key + 1 > 2", "+ cannot be used with bytes and a number"),
+        ("headers = 'a'", "= cannot be used with a list and text"),
+        ("length(offset) = 1", "length() cannot be used with a number"),
+        ("offset = 99999999999999999999", "a number that is larger than any column holds"),
+    ],
+)
+def test_a_wrong_condition_is_explained_in_its_own_words(run, log, where, words):
+    """The messages named classes of the parser, such as <class 'sqlglot.expressions.core.Condition'>, and kernels of Arrow."""
+    ran = run("cat", log, "--where", where)
+    assert (ran.code, words in ran.err) == (2, True), ran.err
+    assert not any(word in ran.err for word in ("class", "kernel", "sqlglot", "Function"))
+
+
 def test_an_unknown_format_name_is_3(run, log):
     assert run("cat", log, "--as", "replay.recordin").code == 3
 

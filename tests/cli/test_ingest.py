@@ -165,6 +165,9 @@ def test_the_same_on_spark(run: Run, spark: SparkSession, tmp_path: Path, logs: 
 def test_progress_tells_rows_bytes_and_the_time_left() -> None:
     bar = Progress("ingesting", 1000)
     bar.at(250, 7654)
+    assert (
+        bar.text(2.0) == "ingesting  25 %  250 B  7,654 rows  125 B/s  2 s"
+    )  # the first seconds say nothing of the rest
     assert bar.text(10.0) == "ingesting  25 %  250 B  7,654 rows  25 B/s  10 s  31 s left"
 
 

@@ -126,7 +126,7 @@ def start(given: dict[str, Any], *, bare: bool = False, brief: bool = False) -> 
             made = session(given["master"], conf, brief=brief)
             return made if bare else register(made)
         except OSError as error:  # its JVM died on the way
-            raise AccessError(f"Spark: {error.strerror or error}") from None
+            raise AccessError(f"Spark did not start: {error.strerror or error}") from None
 
 
 def quick(looking: Future[Any]) -> None:

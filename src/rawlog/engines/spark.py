@@ -55,7 +55,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
             with _watching(spark, splits, progress, told):
                 _write(job, splits, spark, answers, told)
         except Exception as error:
-            raise AccessError(f"Spark: {reason(error)}") from error
+            raise AccessError(f"the job failed on Spark: {reason(error)}") from error
         # Our own driver process wrote them a moment ago.
         given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
     for answer in sorted(given, key=lambda one: one.number):

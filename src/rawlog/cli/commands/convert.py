@@ -12,7 +12,7 @@ from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.cli.mending import told
 from rawlog.errors import AccessError
-from rawlog.text import printable
+from rawlog.text import counted, printable
 
 if TYPE_CHECKING:
     from rawlog.jobs.convert import Converted, Outlet
@@ -145,7 +145,7 @@ def _show(outcome: Converted, made: Outlet, *, dry_run: bool) -> None:
     for one in outcome.lost.values():
         output.line(printable(f"lost or changed: {one}"))
     if dry_run:
-        output.line(f"{outcome.rows:,} rows; nothing was written")
+        output.line(f"{counted(outcome.rows, 'row')}; nothing was written")
         return
     dropped = f", {outcome.dropped:,} left out" if outcome.dropped else ""
-    output.line(f"{outcome.rows:,} rows{dropped}: {printable(made.path)}")
+    output.line(f"{counted(outcome.rows, 'row')}{dropped}: {printable(made.path)}")

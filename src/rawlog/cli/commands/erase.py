@@ -9,7 +9,7 @@ import click
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE
 from rawlog.errors import OptionError
-from rawlog.text import printable
+from rawlog.text import counted, printable
 
 
 @click.command(epilog="Exit codes: 0 done; 2 a blob that is not there; 3 cannot be read or written.")
@@ -62,5 +62,5 @@ def _erase_blobs(source: str, target: str, blobs: tuple[str, ...], *, as_json: b
     else:
         for note in report.notes:
             output.line(printable(note))
-        output.line(f"{report.messages:,} blobs erased in {printable(target)}")
+        output.line(f"{counted(report.messages, 'blob')} erased in {printable(target)}")
     output.flush()

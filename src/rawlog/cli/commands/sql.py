@@ -17,6 +17,7 @@ from rawlog.cli import asking, options, output
 from rawlog.cli.errors import DONE, code_of, say
 from rawlog.cli.prompt import Completer, Prompt, script
 from rawlog.errors import OptionError, RawlogError, unknown
+from rawlog.text import counted
 
 if TYPE_CHECKING:
     from rawlog.sql.engine import Engine
@@ -58,7 +59,7 @@ class Session:
         count = self._interruptible(lambda: asking.show(self.given, lambda: self.engine.ask(line), self._stop.is_set))
         output.flush()
         if self.is_terminal and sys.stdin.isatty():
-            say_quietly(f"({count:,} row{'' if count == 1 else 's'}, {time.monotonic() - began:.1f} s)")
+            say_quietly(f"({counted(count, 'row')}, {time.monotonic() - began:.1f} s)")
         return True
 
     def _interruptible(self, work: Callable[[], int]) -> int:
@@ -165,7 +166,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None
             ctx.exit(_run_script(session, script(iter(sys.stdin.readline, ""))))
         tables = {".".join(name): view.table.names for name, view in engine.views.items()}
         with Prompt(Completer(tables, engine.functions, [*COMMANDS, *SAME, "\\d"])) as prompt:
-            say_quietly(f"{len(tables)} tables; .help tells the rest")
+            say_quietly(f"{counted(len(tables), 'table')}; .help tells the rest")
             for line in prompt.read():
                 try:
                     if not session.run(line):
