@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import shutil
 import stat
@@ -28,10 +29,9 @@ import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numpy.typing import NDArray
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+fcntl: Any = None  # not on Windows
+with contextlib.suppress(ImportError):
+    fcntl = importlib.import_module("fcntl")
 
 F = TypeVar("F")
 
