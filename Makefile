@@ -28,8 +28,8 @@ run: $(STAMP) ## ingest the sample files into a lake, then ask it a question
 	@echo; echo "The lake is $(abspath $(LAKE)): Parquet files and an Iceberg catalog; ask it more with"
 	@echo "  $(BIN)/rawlog query 'SELECT * FROM findings' $(LAKE)"
 
-test: $(STAMP) ## all tests, real brokers and Spark included (ARGS='tests/formats -k crc')
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## all tests, real brokers and Spark included, on two processes (ARGS='tests/formats -k crc'; ARGS='-n 0' for one)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 fmt: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix-only --quiet .

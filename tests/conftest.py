@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,6 +26,44 @@ settings.register_profile(
 )
 settings.register_profile("deep", deadline=None, max_examples=5000, print_blob=True, suppress_health_check=SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+# Two workers share a run (`make test`). Tests of one group run on one worker, one after the other, so that a Spark session or a broker
+# starts once; every other file is a group of its own, so that its fixtures are made once. The long groups begin first.
+GROUPS = ("spark", "kafka-4", "kafka-3", "kafka", "rocketmq")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    found = {}
+    for item in items:
+        found[item] = group = _group(item)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: GROUPS.index(found[item]) if found[item] in GROUPS else len(GROUPS))
+
+
+def _group(item: pytest.Item) -> str:
+    fixtures = getattr(item, "fixturenames", ())
+    name = item.nodeid.partition("::")[2]
+    if "spark" in fixtures or "[spark" in name:
+        return "spark"
+    file = str(item.path.relative_to(item.config.rootpath))
+    if item.get_closest_marker("broker") is None:
+        return file.replace("/", ".")
+    if "rocketmq" in file:
+        return "rocketmq"
+    version = re.search(r"[\[-]([34])(?:\.\d+\.\d+)?[\]-]", name)
+    named = [fixture for fixture in ("kafka_3", "kafka_4") if fixture in fixtures]
+    if version:
+        return f"kafka-{version[1]}"
+    return named[0].replace("_", "-") if len(named) == 1 else "kafka"
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell ignores Ctrl-C for what it runs in the background, and children inherit it: those that tests interrupt would run on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

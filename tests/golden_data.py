@@ -13,7 +13,10 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
+import shutil
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +33,28 @@ def golden_path(*parts: str) -> Path:
     if not path.exists():
         raise FileNotFoundError(f"{path}: not among the golden files")
     return path
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar archive of plain files and directories; anything else, or a way out of the folder, is refused.
+
+    Not `extractall(filter="data")`: Python has it since 3.11.4, and Debian 12 comes with 3.11.2.
+    """
+    root = folder.resolve()
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            target = (root / member.name).resolve()
+            if not (member.isfile() or member.isdir()) or not target.is_relative_to(root):
+                raise ValueError(f"{archive}: {member.name} is not a file or directory below the folder")
+            if member.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content = packed.extractfile(member)
+            assert content is not None
+            with content, target.open("wb") as out:
+                shutil.copyfileobj(content, out, 1 << 20)
+            os.utime(target, (member.mtime, member.mtime))
 
 
 def _lines(path: Path) -> list[Any]:

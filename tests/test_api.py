@@ -88,20 +88,20 @@ def test_write_takes_anything_that_arrow_takes(tmp_path: Path) -> None:
     import polars
 
     frame = polars.from_arrow(RECORDS)
-    relation = duckdb.connect().from_arrow(RECORDS)
-    for number, records in enumerate(
-        [
-            RECORDS,
-            RECORDS.to_batches()[0],
-            RECORDS.to_reader(),
-            frame,
-            relation,
-            rawlog.open(_written(tmp_path)).table("records"),
-        ]
-    ):
-        path = tmp_path / str(number)
-        assert rawlog.write(path, records, format="replay.recording") == 2
-        assert path.read_bytes() == _written(tmp_path).read_bytes()
+    with duckdb.connect() as connection:
+        for number, records in enumerate(
+            [
+                RECORDS,
+                RECORDS.to_batches()[0],
+                RECORDS.to_reader(),
+                frame,
+                connection.from_arrow(RECORDS),
+                rawlog.open(_written(tmp_path)).table("records"),
+            ]
+        ):
+            path = tmp_path / str(number)
+            assert rawlog.write(path, records, format="replay.recording") == 2
+            assert path.read_bytes() == _written(tmp_path).read_bytes()
 
 
 def _written(folder: Path) -> Path:

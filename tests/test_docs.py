@@ -53,6 +53,32 @@ def test_shell_blocks_run(where: str, code: str, workplace: Path, spark: object)
         assert result.output, f"{where}: {line}: nothing was printed"
 
 
+def target_of(words: list[str]) -> str | None:
+    """What a command of the documents writes; None if nothing."""
+    if "--dry-run" in words or words[0] != "rawlog":
+        return None
+    if "--to" in words and words[1] in ("ingest", "extract"):
+        return words[words.index("--to") + 1]
+    if words[1] in ("convert", "restore", "repair", "rebuild", "compact", "erase"):
+        return [word for word in words[2:] if word.startswith("out/")][-1]
+    return None
+
+
+def test_every_command_has_an_output_of_its_own() -> None:
+    """Pasted in another order, commands of two pages met at out/lake or out/restored, and the second one was refused."""
+    seen: dict[str, str] = {"out/lake": "make run"}
+    for where, code in blocks("sh"):
+        for line in code.splitlines():
+            target = target_of(words) if (words := shlex.split(line, comments=True)) else None
+            if target is None:
+                continue
+            for other, by in seen.items():
+                apart = not f"{target}/".startswith(f"{other}/") and not f"{other}/".startswith(f"{target}/")
+                assert apart, f"{where}: {target} is also written by {by}: {other}"
+            seen[target] = where
+    assert len(seen) > 15
+
+
 def test_made_parts_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, "docs/build.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"run `make docs`: {done.stdout}"

@@ -176,15 +176,15 @@ def test_duckdb_takes_rows_as_they_are() -> None:
 
     rows = rawlog.open(BASIC).table("records", columns=["offset", "key", "value", "timestamp", "headers"])
     whole = rows.to_arrow()
-    connection = duckdb.connect()
-    for _ in range(2):  # a stream that is read again
-        found = connection.sql(
-            'select count(*), sum(octet_length(value)), max("offset"), count(key) from rows'
-        ).fetchall()
-        assert found == [
-            (70, sum(len(v) for v in whole["value"].to_pylist()), 69, 70 - whole["key"].null_count),
-        ]
-    assert connection.from_arrow(rows.reader()).filter('"offset" >= 68').fetchall()[0][0] == 68
+    with duckdb.connect() as connection:
+        for _ in range(2):  # a stream that is read again
+            found = connection.sql(
+                'select count(*), sum(octet_length(value)), max("offset"), count(key) from rows'
+            ).fetchall()
+            assert found == [
+                (70, sum(len(v) for v in whole["value"].to_pylist()), 69, 70 - whole["key"].null_count),
+            ]
+        assert connection.from_arrow(rows.reader()).filter('"offset" >= 68').fetchall()[0][0] == 68
 
 
 def test_pyarrow_takes_rows_as_they_are() -> None:

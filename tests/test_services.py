@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import subprocess
+import sys
+import tarfile
 import uuid
 from pathlib import Path
 
@@ -10,10 +14,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests import services
+from tests.golden_data import unpack
 from tests.services.kafka import KAFKA_3, KAFKA_4, BrokerError, KafkaBroker, dump_log_segments
 from tests.services.s3 import S3Server
 
 COUNT = 20
+ROOT = Path(__file__).parent.parent
 
 
 def make_topic(bootstrap: str) -> str:
@@ -38,6 +45,34 @@ def consume(bootstrap: str, topic: str) -> list[bytes]:
         return [message.value() for message in consumer.consume(COUNT, timeout=60)]
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("../x", tarfile.REGTYPE), ("/x", tarfile.REGTYPE), ("x", tarfile.SYMTYPE)])
+def test_an_archive_stays_in_its_folder(name: str, kind: bytes, tmp_path: Path) -> None:
+    """54 tests failed on Debian 12, whose Python does not have `TarFile.extractall(filter=)`."""
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for member, its in (("in/file", tarfile.REGTYPE), (name, kind)):
+            about = tarfile.TarInfo(member)
+            about.type, about.size, about.linkname = its, 3 * (its == tarfile.REGTYPE), "/etc/passwd"
+            archive.addfile(about, io.BytesIO(b"abc"))
+    with pytest.raises(ValueError, match="is not a file or directory below the folder"):
+        unpack(tmp_path / "a.tar", tmp_path / "to")
+    assert [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".tar"] == [b"abc"]
+
+
+def test_ports_are_reserved_before_anything_listens_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs asked the system for free ports and got the same ones, as neither had bound them yet."""
+    program = (
+        "from tests import services; services.PORTS = range(19_000, 19_060)\n"
+        "print(*(services.free_ports(1)[0] for _ in range(30)), flush=True); input()"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout
+    theirs = set(map(int, other.stdout.readline().split()))
+    monkeypatch.setattr(services, "PORTS", range(19_000, 19_060))
+    ours = {services.free_ports(1)[0] for _ in range(20)}
+    other.communicate(b"\n")
+    assert (len(theirs), len(ours), theirs & ours) == (30, 20, set())
 
 
 @pytest.mark.broker

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rawlog.text import counted
+
 
 @dataclass(slots=True)
 class Account:
@@ -31,8 +33,18 @@ class Account:
             if name == "notes" or not value or isinstance(value, str):
                 continue
             number = len(value) if isinstance(value, (list, dict)) else value
-            counts.append(f"{number:,} {name.replace('_', ' ')}")
+            words = name.replace("_", " ")
+            counts.append(counted(number, _singular(words), words))
         return [*self.notes, ", ".join(counts)] if counts else list(self.notes)
+
+
+def _singular(words: str) -> str:
+    """`records kept` as one: `record kept`."""
+    first, space, rest = words.partition(" ")
+    for ending, instead in (("ies", "y"), ("ches", "ch"), ("s", "")):
+        if first.endswith(ending) and not first.endswith("ss"):
+            return first.removesuffix(ending) + instead + space + rest
+    return words
 
 
 @dataclass(slots=True)

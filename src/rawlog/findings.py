@@ -97,6 +97,10 @@ def rule(code: str, severity: Severity) -> Callable[[Callable[[S], Iterable[Mark
     return make
 
 
+#: The rule about files that were not checked, because no format recognises them.
+UNKNOWN = "rawlog.file.unknown"
+
+
 @dataclass(slots=True)
 class Findings:
     """The outcome of a verification: iterable, with a verdict and the counts a summary shows."""
@@ -115,8 +119,11 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """`damaged` with errors, `suspect` with warnings only, else `clean`."""
-        return "damaged" if self.errors else "suspect" if self.warnings else "clean"
+        """`damaged` with errors, `suspect` with warnings only, `unknown` if no file was of a known format, else `clean`."""
+        if self.errors or self.warnings:
+            return "damaged" if self.errors else "suspect"
+        unknown = sum(item.code == UNKNOWN for item in self.items)
+        return "unknown" if unknown and unknown >= self.files else "clean"
 
     def summary(self) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ import numpy as np
 
 from rawlog import registry
 from rawlog.errors import AccessError, DataError, RawlogError, unknown
-from rawlog.findings import Finding, Findings, Mark, Rule, Severity, rule
+from rawlog.findings import UNKNOWN, Finding, Findings, Mark, Rule, Severity, rule
 from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Format, Inspection, Replicas, Spans, Want
 from rawlog.frames import Frames
 from rawlog.status import Status
@@ -117,7 +117,7 @@ def unreadable(file: File) -> Iterator[Mark]:
         yield Mark(file.problem)
 
 
-@rule("rawlog.file.unknown", Severity.INFO)
+@rule(UNKNOWN, Severity.INFO)
 def unknown_format(file: File) -> Iterator[Mark]:
     """No format recognises the file, by name, place or first bytes, so nothing in it was checked.
 
@@ -284,6 +284,11 @@ def file_row(file: File, measured: dict[str, Any] | None = None) -> pa.RecordBat
     """
     import pyarrow as pa
 
+    return pa.RecordBatch.from_pylist([file_values(file, measured)], schema=FILES.schema)
+
+
+def file_values(file: File, measured: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The same row as a dict, times in microseconds: for many files, which then share one batch."""
     row: dict[str, Any] = {
         "path": valid_text(file.path),
         "system": file.system,
@@ -294,8 +299,7 @@ def file_row(file: File, measured: dict[str, Any] | None = None) -> pa.RecordBat
         "partition": file.place.partition,
         "start_offset": file.place.start_offset,
     }
-    row |= _measured(file) if measured is None else measured
-    return pa.RecordBatch.from_pylist([row], schema=FILES.schema)
+    return row | (_measured(file) if measured is None else measured)
 
 
 def _measured(file: File) -> dict[str, Any]:

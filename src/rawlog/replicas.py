@@ -12,6 +12,7 @@ from rawlog.difference import Change, Difference, Tally
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File, Replicas
 from rawlog.select import Selection
+from rawlog.text import counted, offset_range
 from rawlog.tree import Tree
 
 #: Differences of one pair that become findings each; behind them one tells how many more there are.
@@ -54,8 +55,8 @@ def _compared(replicas: Replicas) -> Tally:
 
 def _span(one: Difference) -> str:
     if one.start is None or one.stop is None or one.count == 1:
-        return f"{one.name}: {one.count:,} {one.what}"
-    return f"{one.name}: {one.count:,} {one.what}s, offsets {one.start:,} to {one.stop - 1:,}"
+        return f"{one.name}: {counted(one.count, one.what)}"
+    return f"{one.name}: {counted(one.count, one.what)}, {offset_range(one.start, one.stop)}"
 
 
 @rule("rawlog.replica.absent", Severity.INFO)

@@ -16,6 +16,7 @@ from rawlog.format import Format
 from rawlog.output import writing
 from rawlog.storage import is_remote, local_path
 from rawlog.tables import RECORDS
+from rawlog.text import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +33,7 @@ class Lost:
     place: str
 
     def __str__(self) -> str:
-        return f"{self.column} ({self.rows:,} rows, first {self.place})"
+        return f"{self.column} ({counted(self.rows, 'row')}, first {self.place})"
 
 
 class LossError(EncodeError):
@@ -50,7 +51,9 @@ class LossError(EncodeError):
 
     def told(self, how: str) -> str:
         """The sentence, ended by `how` to accept the loss."""
-        what = ", ".join(f"{one.column} ({one.rows:,} of {self.rows:,} rows, first {one.place})" for one in self.lost)
+        what = ", ".join(
+            f"{one.column} ({one.rows:,} of {counted(self.rows, 'row')}, first {one.place})" for one in self.lost
+        )
         return f"{self.format} would lose or change: {what}; accept it with {how}{self.names}"
 
     def __str__(self) -> str:

@@ -78,6 +78,26 @@ def valid_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+def counted(count: int, what: str, plural: str | None = None) -> str:
+    """A number of things: `1 file`, `2,000 files`, `2 entries` of `entry`."""
+    if count == 1:
+        return f"1 {what}"
+    if plural is None:
+        plural = (
+            f"{what[:-1]}ies" if what[-1] == "y" else f"{what}es" if what.endswith(("ch", "s", "x")) else f"{what}s"
+        )
+    return f"{count:,} {plural}"
+
+
+def offset_range(start: int | None, stop: int) -> str:
+    """Offsets for people: both ends are in it, `offsets 5 to 9` or `offset 5`. Given half-open, as JSON and columns have it."""
+    if start is None:
+        return f"offsets up to {stop - 1:,}"
+    if stop <= start:
+        return f"no offsets from {start:,} on"
+    return f"offset {start:,}" if stop - start == 1 else f"offsets {start:,} to {stop - 1:,}"
+
+
 def size_text(size: int) -> str:
     """A number of bytes as a person reads it: `1.4 GB`."""
     if size < 1000:

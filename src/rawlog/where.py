@@ -6,6 +6,7 @@ that names it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,24 @@ def _parsed(text: str) -> Any:
 
     try:
         return sqlglot.parse_one(text, into=sqlglot.exp.Condition, read="spark")
-    except SqlglotError as error:
-        first = str(error).splitlines()[0]
-        raise OptionError(f"--where {text!r}: {first}") from None
+    except SqlglotError:
+        pass
+    try:
+        sqlglot.parse_one(text, read="spark")
+        found = "not a condition"
+    except SqlglotError as error:  # this says more than a parser that was asked for a condition
+        found = _complaint(error)
+    raise OptionError(f"--where {text!r}: {found}")
+
+
+def _complaint(error: Any) -> str:
+    """What a parser found wrong and where, without its own names for things."""
+    for one in getattr(error, "errors", ()):
+        if one.get("description") and "<class" not in one["description"]:
+            at = f" at column {one['col']}" if one.get("col") else ""
+            near = f", near {one['highlight']!r}" if one.get("highlight") else ""
+            return f"not an expression: {one['description'].rstrip('.')}{at}{near}"
+    return "not an expression; see `rawlog cat --help`"
 
 
 def columns_of(text: str, table: Table) -> list[str]:
@@ -56,7 +72,11 @@ def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
     """For each row whether the expression holds (null where SQL says unknown)."""
     try:
         result = _Evaluator(text, batch, table).value(_parsed(text))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError) as error:
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise OptionError(f"--where {text!r}: {_unmatched(str(error))}") from None
+    except OverflowError:
+        raise OptionError(f"--where {text!r}: a number that is larger than any column holds") from None
+    except pa.ArrowInvalid as error:
         raise OptionError(f"--where {text!r}: {str(error).splitlines()[0]}") from None
     if isinstance(result, pa.Scalar):
         result = pa.repeat(result, batch.num_rows)
@@ -65,6 +85,23 @@ def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
     if not pa.types.is_boolean(result.type):
         raise OptionError(f"--where {text!r}: a condition expected, this is of type {result.type}")
     return result
+
+
+def _unmatched(message: str) -> str:
+    """What Arrow says of operands that do not go together, in SQL's words."""
+    found = re.search(r"Function '(\w+)' has no kernel matching input types \((.*)\)", message)
+    if found is None:
+        return message.splitlines()[0]
+    name = _WORDS.get(found[1], found[1].removesuffix("_checked"))
+    types = " and ".join(_type_words(found[2]))
+    return f"{name} cannot be used with {types}"
+
+
+def _type_words(text: str) -> list[str]:
+    """Arrow's types of operands as a person calls them."""
+    while (flat := re.sub(r"<[^<>]*>|\[[^\[\]]*\]", "", text)) != text:  # what they consist of
+        text = flat
+    return [_TYPES.get(word, f"the type {word}") for word in text.split(", ")]
 
 
 class _Evaluator:
@@ -191,6 +228,40 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, An
 def _plain(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
     return lambda evaluator, one, other: function(one, other)
 
+
+_WORDS = {
+    "equal": "=",
+    "not_equal": "<>",
+    "greater": ">",
+    "greater_equal": ">=",
+    "less": "<",
+    "less_equal": "<=",
+    "add_checked": "+",
+    "subtract_checked": "-",
+    "multiply_checked": "*",
+    "divide_checked": "/",
+    "negate": "-",
+    "and_kleene": "AND",
+    "or_kleene": "OR",
+    "invert": "NOT",
+    "binary_length": "length()",
+    "match_like": "LIKE",
+    "match_substring": "contains()",
+    "match_substring_regex": "RLIKE",
+    "starts_with": "startswith()",
+    "ends_with": "endswith()",
+}
+_TYPES = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "float", "double"), "a number"),
+    **dict.fromkeys(("string", "large_string"), "text"),
+    **dict.fromkeys(("binary", "large_binary"), "bytes"),
+    "bool": "a truth value",
+    "timestamp": "a time",
+    "list": "a list",
+    "map": "a map",
+    "struct": "a structure",
+    "null": "NULL",
+}
 
 _PARTS = {
     "Column": {"this", "table"},

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
 
 import rawlog
 from rawlog.cli.progress import Progress
 from rawlog.jobs.ingest import Ingested
+from tests import duck
 from tests.jobs.recordings import damage, expected, held, ingest, record, stored
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def test_one_statement_joins_three_systems(run: Run, spark: SparkSession, sample
         plain = plain.replace(f"{{{name}}}", f"read_parquet({files})")
     ran = run("query", re.sub(r"[{}]", "", sql), lake, "--json")
     assert ran.code == 0, ran.err
-    assert [tuple(row.values()) for row in ran.rows] == duckdb.sql(plain).fetchall()
+    assert [tuple(row.values()) for row in ran.rows] == duck.ask(plain)
     assert ran.rows
 
 
@@ -168,6 +168,9 @@ def test_the_same_on_spark(run: Run, spark: SparkSession, tmp_path: Path, logs: 
 def test_progress_tells_rows_bytes_and_the_time_left() -> None:
     bar = Progress("ingesting", 1000)
     bar.at(250, 7654)
+    assert (
+        bar.text(2.0) == "ingesting  25 %  250 B  7,654 rows  125 B/s  2 s"
+    )  # the first seconds say nothing of the rest
     assert bar.text(10.0) == "ingesting  25 %  250 B  7,654 rows  25 B/s  10 s  31 s left"
 
 

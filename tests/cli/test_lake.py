@@ -91,7 +91,7 @@ def test_orphans_are_removed_and_said(run: Run, lake: Path) -> None:
     stray = lake / "rawlog" / "records" / "data" / "stray.parquet"
     stray.write_bytes(b"left behind")
     ran = run("lake", lake, "--remove-orphans", "--older-than", "0s", "--dry-run")
-    assert "rawlog.records: 1 files removed" in ran.text
+    assert "rawlog.records: 1 file removed" in ran.text
     assert "nothing was changed" in ran.text
     assert stray.exists()
     run("lake", lake, "--remove-orphans", "--older-than", "0s")

@@ -114,7 +114,7 @@ def test_a_prompt_answers_completes_cancels_and_remembers(terminal: Terminal, lo
     terminal.until(r'\{"seven":7\}')
     terminal.until(PROMPT)
     terminal.type("select count(*) from range(100000000000) a, range(100000) b where hash(a.range, b.range) = 1;\n")
-    time.sleep(1)
+    terminal.until("asking")
     terminal.interrupt("cancelled")
     terminal.until(PROMPT)
     terminal.type("select 'begun")
@@ -177,18 +177,20 @@ def test_completion_knows_tables_columns_aliases_and_functions() -> None:
 
 
 class Late:
-    """An engine with a job that can be cancelled only once it has begun, which takes a while."""
+    """An engine with a job that can be cancelled only once it has begun, and is interrupted before."""
 
     def __init__(self) -> None:
-        self.begun, self.cancelled = threading.Event(), threading.Event()
+        self.asked, self.begun, self.cancelled = threading.Event(), threading.Event(), threading.Event()
 
     def work(self) -> int:
-        time.sleep(0.5)
+        _thread.interrupt_main()
+        assert self.asked.wait(60)
         self.begun.set()
         assert self.cancelled.wait(60)
         return 1
 
     def cancel(self) -> None:
+        self.asked.set()
         if self.begun.is_set():
             self.cancelled.set()
 
@@ -197,6 +199,5 @@ def test_an_interrupt_before_the_job_has_begun_cancels_it_all_the_same() -> None
     """Spark forgot a cancellation that came while it was still planning: the statement ran on until Ctrl-C was typed again."""
     late = Late()
     session = Session(late, {})  # type: ignore[arg-type]
-    threading.Timer(0.1, _thread.interrupt_main).start()
     with pytest.raises(OptionError, match="cancelled"):
         session._interruptible(late.work)

@@ -263,7 +263,7 @@ def test_verify(run, log):
     assert ran.rows[0]["position"] > 0
     assert run("verify", damaged, "--skip", "replay.recording.framing").code == 0
     assert run("verify", damaged, "--rule", "replay", "--json").rows[-1]["errors"] == 1
-    assert "damaged: 1 files" in run("verify", damaged).text
+    assert "damaged: 1 file," in run("verify", damaged).text
 
 
 def test_verify_lists_its_rules(run):

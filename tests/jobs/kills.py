@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import psutil
 import pyarrow as pa
 
 import rawlog
+from tests import duck
 from tests.jobs.recordings import expected, held, ordered, stored
 
 TOPICS = ("orders", "payments", "__consumer_offsets")
@@ -122,10 +122,10 @@ class Harness:
         assert metadata
         files = _files(self.lake)
         if files:
-            found = duckdb.sql(
+            found = duck.ask(
                 f'SELECT count(*), count(DISTINCT (topic, partition, "offset")) FROM read_parquet({files})'
             )
-            assert found.fetchall() == [(len(rows), len(rows))]
+            assert found == [(len(rows), len(rows))]
         return len(rows)
 
     def finish(self) -> None:

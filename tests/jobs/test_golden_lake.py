@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars
 import pyarrow.parquet as pq
 import pytest
 
 import rawlog
 from rawlog.jobs.lake import Lake
+from tests import duck
 from tests.formats.ambry.stores import expected as ambry_expected
 from tests.formats.rocketmq import stores as rocketmq
 from tests.golden_data import GOLDEN, kafka_brokers, kafka_cases
@@ -102,11 +102,7 @@ def test_every_table_is_what_the_files_read_as(lake: Path) -> None:
     assert {name.removeprefix("rawlog.") for name in names} == set(tree.tables) - {"findings"}
     for name in names:
         raw = tree.table(name.removeprefix("rawlog."), errors="skip").to_arrow()
-        found = (
-            duckdb.sql(f"SELECT count(*) FROM read_parquet({files})").fetchall()[0][0]
-            if (files := files_of(lake, name))
-            else 0
-        )
+        found = duck.ask(f"SELECT count(*) FROM read_parquet({files})")[0][0] if (files := files_of(lake, name)) else 0
         assert found == raw.num_rows, name
         if raw.num_rows < 20_000:
             assert sorted(map(repr, rows_of(lake, name))) == sorted(map(repr, raw.to_pylist())), name

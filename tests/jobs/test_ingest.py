@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
-import duckdb
 import polars
 import pyarrow as pa
 import pytest
@@ -26,6 +25,7 @@ from rawlog.jobs.ingest.values import Decoded
 from rawlog.jobs.lake import Lake
 from rawlog.select import Selection
 from rawlog.tree import open_tree
+from tests import duck
 from tests.jobs.recordings import damage, expected, held, ingest, record
 
 
@@ -358,7 +358,7 @@ def test_the_lake_opens_in_pyiceberg_polars_and_duckdb(lake: Path, logs: Path) -
     assert table.current_snapshot().summary["rawlog.run"]
     files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
     assert polars.read_parquet(files).height == 80
-    assert duckdb.sql(f"SELECT count(*), sum(octet_length(value)) FROM read_parquet({files})").fetchall() == [
+    assert duck.ask(f"SELECT count(*), sum(octet_length(value)) FROM read_parquet({files})") == [
         (80, sum(len(row["value"]) for row in rawlog.read(logs).to_pylist()))
     ]
 

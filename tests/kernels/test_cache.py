@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 import rawlog.kernels as kernels
+from rawlog.kernels import crc
 
 SOURCE = Path(kernels.__file__).parents[1]
 PROGRAM = """
@@ -50,6 +55,27 @@ def test_machine_code_is_kept_and_a_change_elsewhere_makes_it_anew(tmp_path: Pat
     second, hits = run(root, home)
     assert second != first
     assert hits == 0
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
+    """Each worker of Spark and of the tests used to compile the same kernels at the same time."""
+    root, home = small_package(tmp_path / "source"), tmp_path / "cache"
+    with ThreadPoolExecutor(3) as pool:
+        hits = [hits for _, hits in pool.map(lambda _: run(root, home), range(3))]
+    assert sorted(hits) == [0, 1, 1]
+
+
+def test_a_lock_that_is_held_forever_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = kernels._KernelCache(crc.sum_crc32.py_func)  # type: ignore[no-untyped-call, attr-defined]
+    monkeypatch.setattr(cache, "_cache_path", str(tmp_path))
+    monkeypatch.setattr(kernels, "COMPILE_SECONDS", 0.1)
+    with (tmp_path / f"{cache._impl.filename_base}.lock").open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        cache._wait_for_others()
+        assert cache._lock is None
+    cache._wait_for_others()
+    assert cache._lock is not None
+    cache._release()
 
 
 def test_runs_from_a_zip_with_a_cache(tmp_path: Path) -> None:

@@ -7,23 +7,57 @@ into a skip, with the reason, elsewhere.
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
+import random
 import signal
 import socket
 import sys
-from contextlib import ExitStack
+import tempfile
+from pathlib import Path
+from typing import IO
 
 
 class Unavailable(RuntimeError):
     """A real part that this machine cannot provide, with the reason."""
 
 
+PORTS = range(20_000, 32_000)  # below those that the system gives to clients, so that no connection takes one by chance
+_reserved: list[IO[bytes]] = []
+
+
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nothing listens on just now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Loopback ports in a row that nothing listens on. They belong to this process until its end: a file lock for each port keeps other
+    test runs of this machine away, even before a server has bound it.
+    """
+    places = list(range(PORTS.start, PORTS.stop - count))
+    random.SystemRandom().shuffle(places)
+    for first in places:
+        ports = list(range(first, first + count))
+        locks = [_reserve(port) for port in ports]
+        if held := [lock for lock in locks if lock is not None]:
+            if len(held) == count:
+                _reserved.extend(held)
+                return ports
+            for lock in held:
+                lock.close()
+    raise Unavailable(f"no {count} free ports in {PORTS}")
+
+
+def _reserve(port: int) -> IO[bytes] | None:
+    """The lock of a free port, or None: it is taken, or something listens on it."""
+    folder = Path(tempfile.gettempdir(), f"rawlog-tests-ports-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = (folder / str(port)).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except OSError:
+        lock.close()
+        return None
+    return lock
 
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -82,11 +82,9 @@ class RocketBroker:
     def start(self) -> None:
         """Start and wait until it serves. BrokerError if it ends by itself."""
         for attempt in range(3):
-            port, fast, ha = sorted(free_ports(3))
-            del fast
-            self.port = port
+            _fast, ha, self.port = free_ports(3)  # the broker takes two below its own as well
             config = self.config | {
-                "listenPort": str(port),
+                "listenPort": str(self.port),
                 "haListenPort": str(ha),
                 "storePathRootDir": str(self.store),
                 "storePathCommitLog": str(self.store / "commitlog"),

@@ -189,6 +189,22 @@ def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[
     assert "nowhere: no such file or directory" in missing.stderr
 
 
+@pytest.mark.slow
+def test_a_job_with_a_master_brings_rawlog_to_the_cluster(tmp_path: Path, bare: dict[str, str]) -> None:
+    """`rawlog ingest --master spark://…` failed with "No module named 'rawlog'": only `submit` and queries sent the code."""
+    conf = ["--conf", "spark.executor.memory=768m", "--conf", "spark.driver.memory=1g"]
+    script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
+    lake = tmp_path / "lake"
+    with standalone(tmp_path, bare) as url:
+        done = subprocess.run(
+            [sys.executable, "-c", script, "ingest", str(SEGMENTS), "--to", str(lake), "--master", url, *conf, "--json"],
+            env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    count = len(rawlog.read(SEGMENTS))
+    assert json.loads(done.stdout)["tables"]["rawlog.records"] == count
+
+
 def test_what_cannot_be_submitted_is_said() -> None:
     from click.testing import CliRunner
 

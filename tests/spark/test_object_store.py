@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,8 @@ class Counter:
         self._opened: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
 
     def _serve(self) -> None:
         while True:
@@ -63,8 +65,9 @@ class Counter:
                 return
             server = socket.create_connection(("127.0.0.1", self.target))
             self._opened += [client, server]
-            threading.Thread(target=self._copy, args=(client, server, False), daemon=True).start()
-            threading.Thread(target=self._copy, args=(server, client, True), daemon=True).start()
+            for arguments in ((client, server, False), (server, client, True)):
+                self._threads.append(threading.Thread(target=self._copy, args=arguments))
+                self._threads[-1].start()
 
     def _copy(self, source: socket.socket, target: socket.socket, back: bool) -> None:
         try:
@@ -76,6 +79,11 @@ class Counter:
             pass
 
     def close(self) -> None:
+        for opened in (self._listener, *self._opened):
+            with suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)  # a thread that waits for it goes on; close alone does not wake it
+        for thread in self._threads:
+            thread.join()
         for opened in (self._listener, *self._opened):
             opened.close()
 

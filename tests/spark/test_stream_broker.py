@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,12 +125,21 @@ def test_a_gap_that_retention_made_is_reported(kafka_4: KafkaBroker, tmp_path: P
     topic.send(8000)
     topic.keep(KEPT)
     wait(lambda: topic.moved([0] * PARTITIONS), "retention deletes what was not read")
-    time.sleep(2)  # it has done so for good
     copy = tmp_path / "copy"
-    for folder in topic.folders:  # as it is now, while the broker goes on
-        shutil.copytree(
-            folder, copy / folder.name, ignore=lambda _, names: [name for name in names if "deleted" in name]
-        )
+
+    def copied() -> bool:
+        """All folders as they were at one moment, while the broker goes on deleting."""
+        before = topic.firsts()
+        shutil.rmtree(copy, ignore_errors=True)
+        with suppress(shutil.Error):  # a file that went away meanwhile
+            for folder in topic.folders:
+                shutil.copytree(
+                    folder, copy / folder.name, ignore=lambda _, names: [name for name in names if "deleted" in name]
+                )
+            return topic.firsts() == before
+        return False
+
+    wait(copied, "a copy of what retention left")
     moved = {"end": checkpoint["end"].replace(str(kafka_4.data_dir), str(copy))}
     with pytest.raises(AccessError, match="deleted before they were read; set failOnDataLoss to false"):
         Query(copy / "lost-*", dict(moved)).batch()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rawlog.cli import engine, options, output
-from rawlog.errors import OptionError
 
 if TYPE_CHECKING:
     from rawlog.sql.engine import Answer, Engine
@@ -31,9 +30,8 @@ def asking(function: F) -> F:
     function = click.option(
         "--engine",
         type=click.Choice(["spark", "duckdb", "local"]),
-        default="spark",
-        show_default=True,
-        help="duckdb (or local): in this process, without a JVM, in DuckDB's SQL; the extra `duckdb`.",
+        help="duckdb (or local): in this process, without a JVM, in DuckDB's SQL; the extra `duckdb`."
+        "  [default: $RAWLOG_ENGINE, else spark]",
     )(function)
     return options.output(engine.spark(function))
 
@@ -50,9 +48,8 @@ def open_engine(given: dict[str, Any], paths: Sequence[str], first: str | None =
     def found() -> list[View]:
         return [view for source in asked for view in views(source, given["errors"])]
 
+    engine.choose(given)
     if given["engine"] != "spark":
-        if given["master"] or given["conf"]:
-            raise OptionError(f"--master and --conf are Spark's: leave --engine {given['engine']} out")
         from rawlog.sql.duck import DuckEngine
 
         return DuckEngine(found())
@@ -94,8 +91,10 @@ def _are_small(paths: Iterable[str]) -> bool:
     return True
 
 
-def show(given: dict[str, Any], answer: Answer, stopped: Callable[[], bool] = bool) -> int:
-    """Print an answer as the options ask for, until it ends or is `stopped`; the number of rows."""
+def show(given: dict[str, Any], ask: Callable[[], Answer], stopped: Callable[[], bool] = bool) -> int:
+    """Ask, and print the answer as the options say until it ends or is `stopped`; the number of rows."""
+    with engine.waiting("asking"):
+        answer = ask()
     printer = output.printer(given, answer.table)
     schema, count = answer.schema, 0
     if printer.columns is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 O = TypeVar("O", bound="Outcome")  # noqa: E741
 
+ENGINES = ("local", "spark")
 #: Seconds in which a path that is not there is noticed.
 PATIENCE = 0.3
 #: From so many bytes on, Spark is worth its start.
@@ -45,22 +46,20 @@ def spark(function: F) -> F:
 
 
 def engine(function: F) -> F:
-    """What runs the job: Spark unless told otherwise."""
+    """What runs the job: Spark by default."""
     return click.option(
         "--engine",
-        type=click.Choice(["spark", "local"]),
-        default="spark",
-        show_default=True,
-        help="local: in this process, without a JVM.",
+        type=click.Choice(ENGINES),
+        help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else spark]",
     )(_threads(spark(function)))
 
 
 def engine_by_size(function: F) -> F:
-    """What runs the job: this process unless it is large or told otherwise."""
+    """What runs the job: this process by default, and Spark if it is large."""
     return click.option(
         "--engine",
-        type=click.Choice(["spark", "local"]),
-        help="local: in this process, without a JVM.  [default: local below 8 GiB, else spark]",
+        type=click.Choice(ENGINES),
+        help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else local below 8 GiB and spark above]",
     )(_threads(spark(function)))
 
 
@@ -79,20 +78,37 @@ def settings(conf: Sequence[str]) -> dict[str, str]:
     return {key.strip(): value for key, _, value in pairs}
 
 
-def choose(given: dict[str, Any], size: int) -> None:
-    """Settle the engine of a job over `size` bytes where the options leave it open; `check` them."""
+def choose(given: dict[str, Any], size: int | None = None) -> None:
+    """Settle the engine of a job over `size` bytes where the options leave it open; `check` them.
+
+    Without a size it is a job that is Spark's by default. Options that only one engine has choose it; a driver that spark-submit started
+    has Spark already; then $RAWLOG_ENGINE is asked.
+    """
     if given["engine"] is None:
-        asked = given["master"] or given["conf"]
-        worth = size >= LARGE or SUBMITTED in os.environ
-        given["engine"] = "spark" if asked or (worth and not given["threads"]) else "local"
+        if given["master"] or given["conf"]:
+            given["engine"] = "spark"
+        elif given.get("threads"):
+            given["engine"] = "local"
+        elif SUBMITTED in os.environ:
+            given["engine"] = "spark"
+        else:
+            given["engine"] = default() or ("spark" if size is None or size >= LARGE else "local")
     check(given)
+
+
+def default() -> str | None:
+    """The engine that $RAWLOG_ENGINE names. OptionError if there is no such engine."""
+    named = os.environ.get("RAWLOG_ENGINE", "").strip()
+    if named and named not in ENGINES:
+        raise OptionError(f"$RAWLOG_ENGINE is {named!r}: {' or '.join(ENGINES)} expected")
+    return named or None
 
 
 def check(given: dict[str, Any]) -> None:
     """OptionError for options of the engine that was not chosen."""
-    if given["engine"] == "local" and (given["master"] or given["conf"]):
-        raise OptionError("--master and --conf are Spark's: leave --engine local out")
-    if given["engine"] == "spark" and given["threads"]:
+    if given["engine"] not in (None, "spark") and (given["master"] or given["conf"]):
+        raise OptionError(f"--master and --conf are Spark's: leave --engine {given['engine']} out")
+    if given["engine"] == "spark" and given.get("threads"):
         raise OptionError("--threads goes with --engine local; Spark's is --master 'local[N]'")
 
 
@@ -110,7 +126,7 @@ def start(given: dict[str, Any], *, bare: bool = False, brief: bool = False) -> 
             made = session(given["master"], conf, brief=brief)
             return made if bare else register(made)
         except OSError as error:  # its JVM died on the way
-            raise AccessError(f"Spark: {error.strerror or error}") from None
+            raise AccessError(f"Spark did not start: {error.strerror or error}") from None
 
 
 def quick(looking: Future[Any]) -> None:

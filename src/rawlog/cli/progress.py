@@ -8,11 +8,13 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rawlog.text import size_text
+from rawlog.text import counted, size_text
 
 INTERVAL = 0.2
 #: Work that is done before this many seconds shows nothing.
 PATIENCE = 0.5
+#: Seconds after which the pace says something about the rest: at first, imports, compilation and caches take the time.
+ESTIMATE_AFTER = 5.0
 
 
 class Progress:
@@ -51,9 +53,9 @@ class Progress:
         told = [self.what]
         if self.total:
             told.append(f"{min(100, 100 * self.done // self.total)} %")
-        told += [size_text(self.done), *([f"{self.rows:,} rows"] if self.rows else [])]
+        told += [size_text(self.done), *([counted(self.rows, "row")] if self.rows else [])]
         told += [f"{size_text(int(self.done / spent))}/s", f"{int(spent)} s"]
-        if 0 < self.done < self.total:
+        if 0 < self.done < self.total and spent >= ESTIMATE_AFTER:
             told.append(f"{int(spent * (self.total - self.done) / self.done) + 1} s left")
         return "  ".join(told)
 

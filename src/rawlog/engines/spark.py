@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from rawlog.errors import AccessError, RawlogError
 from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
 from rawlog.output import scratch
+from rawlog.spark.shipping import ship
 from rawlog.tree import Tree
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
             with _watching(spark, splits, progress, told):
                 _write(job, splits, spark, answers, told)
         except Exception as error:
-            raise AccessError(f"Spark: {reason(error)}") from error
+            raise AccessError(f"the job failed on Spark: {reason(error)}") from error
         # Our own driver process wrote them a moment ago.
         given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
     for answer in sorted(given, key=lambda one: one.number):
@@ -66,6 +67,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
 def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, told: Path) -> None:
     import pyarrow as pa
 
+    ship(spark)
     spark.dataSource.register(JobSink)
     # Tasks start in the order of their numbers: the largest first, so that none is left to run alone at the end.
     order = sorted(splits, key=lambda split: (-split.size, split.number))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import shutil
 import stat
@@ -21,12 +22,16 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numba
 import numpy as np
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numpy.typing import NDArray
+
+fcntl: Any = None  # not on Windows
+with contextlib.suppress(ImportError):
+    fcntl = importlib.import_module("fcntl")
 
 F = TypeVar("F")
 
@@ -40,6 +45,7 @@ OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck":
 """Kernels allocate nothing, so they need no counts of references: those are atomic, and cost a third of a tight loop."""
 KEPT_DIGESTS = 4
 KEPT_SECONDS = 7 * 86400
+COMPILE_SECONDS = 120
 
 
 def kernel(function: F) -> F:
@@ -84,17 +90,63 @@ def byte_view(data: Any) -> NDArray[np.uint8]:
 
 
 class _KernelCache(FunctionCache):
-    """Numba's function cache in our directory; anything wrong with a file of it is a miss."""
+    """Numba's function cache in our directory; anything wrong with a file of it is a miss.
+
+    Several processes often start together: the workers of Spark, those of the tests. The first to miss a kernel compiles it, and the
+    others wait for its result instead of compiling the same.
+    """
+
+    _lock: IO[bytes] | None = None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = self._load(sig, target_context)
+        if found is None:
+            self._wait_for_others()
+            found = self._load(sig, target_context)
+            if found is not None:
+                self._release()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            with contextlib.suppress(OSError):
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        finally:
+            self._release()
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except Exception:
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def _wait_for_others(self) -> None:
+        """Take the lock of this kernel, or go on without it: at the latest after the time that no compilation takes."""
+        if fcntl is None or self._lock is not None:
+            return
         with contextlib.suppress(OSError):
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+            folder = Path(self.cache_path)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = (folder / f"{self._impl.filename_base}.lock").open("ab")
+            end = time.monotonic() + COMPILE_SECONDS
+            while time.monotonic() < end:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(0.05)
+                except OSError:  # a file system without locks
+                    break
+                else:
+                    self._lock = lock
+                    return
+            lock.close()
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # also for a child that inherited it
+            lock.close()
 
 
 class _Locator:

@@ -46,8 +46,8 @@ class translated:  # noqa: N801
         if (named := self._named(condition or "", line)) is not None:
             return OptionError(f"{named}{place}")
         if _ASKED.search(text) or (condition or "").startswith("PARSE"):
-            return OptionError(line + place)
-        return AccessError(f"Spark: {line or type(error).__name__}")
+            return OptionError(f"Spark cannot answer this: {line}{place}")
+        return AccessError(f"Spark failed: {line or type(error).__name__}")
 
     def _named(self, condition: str, line: str) -> OptionError | None:
         """The complaint about a name that is not there, with the nearest of those that are."""

@@ -26,6 +26,7 @@ from rawlog.select import Selection
 from rawlog.status import Status
 from rawlog.storage import Source
 from rawlog.tables import Table
+from rawlog.text import offset_range
 from rawlog.tree import Tree
 from rawlog.walk import HEAD, describe, walk
 
@@ -147,7 +148,7 @@ class Follower:
             return Mark.before(line.files[0])
         earliest = line.files[0].place.start_offset or 0
         if earliest > mark.offset:
-            self.lost(f"{line.key}: {mark.offset:,} to {earliest:,} (exclusive) were deleted before they were read")
+            self.lost(f"{line.key}: {offset_range(mark.offset, earliest)} deleted before they were read")
         elif size is not None and mark.position > size and index == len(line.files) - 1:
             self.lost(f"{line.files[index].path}: was read up to byte {mark.position:,} and is now {size:,} bytes")
         found = self.seek(line, mark.offset)

@@ -26,6 +26,44 @@ _MISSING = (
     ("function", re.compile(r"Function with name (\S+) does not exist")),
 )
 BATCH = 1 << 16
+#: Columns of rawlog's tables that are reserved words of DuckDB.
+RESERVED = frozenset({"offset", "group"})
+#: Words that an expression, and so a column, comes after.
+_BEFORE_COLUMN = frozenset(
+    {
+        *(
+            "select",
+            "distinct",
+            "all",
+            "by",
+            "group by",
+            "order by",
+            "partition by",
+            "where",
+            "on",
+            "having",
+            "qualify",
+        ),
+        *(
+            "and",
+            "or",
+            "not",
+            "when",
+            "then",
+            "else",
+            "case",
+            "between",
+            "in",
+            "like",
+            "ilike",
+            "as",
+            "from",
+            "using",
+            "interval",
+        ),
+        *("exclude", "replace", "rename", "returning", "set", "escape", "any", "some", "glob"),
+    }
+)
 
 
 class _Stream:
@@ -77,7 +115,7 @@ class DuckEngine(Engine):
         for name, view in needed.items():
             self._connection.register(name, self._relation(view, text.needed_columns(view.table, words)))
         try:
-            relation = self._connection.sql(rewritten)
+            relation = self._connection.sql(quote_reserved(rewritten))
             if relation is None:  # a statement without rows
                 return Answer(pa.schema([]), answer_table(pa.schema([])), lambda: iter(()))
             reader = relation.to_arrow_reader(BATCH)
@@ -151,6 +189,40 @@ class DuckEngine(Engine):
         """Close the database, and let go of it: at the end of the interpreter DuckDB complains about what is still held."""
         self._connection.close()
         self._connection = None
+
+
+def quote_reserved(sql: str) -> str:
+    """The statement with quotes around columns such as `offset`, so that they are not taken for DuckDB's keywords.
+
+    Which it is, is seen from the words around: after `SELECT`, a comma or an operator there is a column, after a finished expression,
+    as in `LIMIT 5 OFFSET 3`, a keyword.
+    """
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens = sqlglot.tokenize(sql, read="duckdb")
+    except SqlglotError:
+        return sql  # DuckDB says what is wrong
+    words = [sql[token.start : token.end + 1] for token in tokens]
+    lower = ["", "", *(" ".join(word.lower().split()) for word in words), ""]
+    out, copied = [], 0
+    for number, (token, word) in enumerate(zip(tokens, words, strict=True)):
+        at = number + 2
+        if lower[at] in RESERVED and _is_column(lower[at - 2], lower[at - 1], lower[at], lower[at + 1]):
+            out += [sql[copied : token.start], f'"{word}"']
+            copied = token.end + 1
+    return "".join(out) + sql[copied:]
+
+
+def _is_column(before: str, previous: str, word: str, following: str) -> bool:
+    if word == "group" and (following == "by" or previous == "within"):
+        return False
+    if previous == "*" and before in ("select", "distinct", ",", ".", "("):  # all columns, not a product
+        return False
+    is_mark = not any(letter.isalnum() or letter in "_\"'$?" for letter in previous)
+    expects_column = previous in _BEFORE_COLUMN or (is_mark and previous not in (")", "]", "}"))
+    return expects_column or following in ("", ",", ")", "from", ";")  # else it is a name for the expression before it
 
 
 def _plain(type: pa.DataType) -> pa.DataType:

@@ -156,7 +156,7 @@ def test_a_loss_is_refused_unless_it_is_accepted_by_name(
 ) -> None:
     path, table = tmp_path / "x.log", record(**{column: written})
     others = [name for name in RECORDS.names if name != column]
-    with pytest.raises(EncodeError, match=rf"{column} \(1 of 1 rows, first row 0\)"):
+    with pytest.raises(EncodeError, match=rf"{column} \(1 of 1 row, first row 0\)"):
         rawlog.write(path, table, format="replay", version=version, accept_loss=others)
     assert not list(tmp_path.iterdir())
     rawlog.write(path, table, format="replay", version=version, accept_loss=[column])

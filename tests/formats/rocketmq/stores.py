@@ -6,13 +6,12 @@ import atexit
 import gzip
 import json
 import shutil
-import tarfile
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.golden_data import GOLDEN
+from tests.golden_data import GOLDEN, unpack
 
 ENGINES = ("4.9.8", "5.1.4", "5.3.4S-cqext", "5.3.4S-propcrc")
 BROKERS = ("broker-5.3.3", "broker-4.9.7", "broker-5.3.3-crashed", "broker-4.9.7-crashed")
@@ -26,8 +25,7 @@ def store(name: str) -> Path:
     if not path.exists():
         folder = Path(tempfile.mkdtemp(prefix="rocketmq-golden-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        with tarfile.open(GOLDEN / "rocketmq" / f"{name}.tar.gz") as packed:
-            packed.extractall(folder, filter="data")
+        unpack(GOLDEN / "rocketmq" / f"{name}.tar.gz", folder)
         path = folder / name
     return path / "store"
 

@@ -12,7 +12,7 @@ from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.cli.grid import aligned
 from rawlog.errors import AccessError, OptionError
-from rawlog.text import plain_time, printable
+from rawlog.text import counted, plain_time, printable
 
 if TYPE_CHECKING:
     from rawlog.formats.kraft.replica import At, Replica
@@ -251,7 +251,7 @@ class _Show:
         for row in tables["topics"]:
             notes = [f"{row['offline']} offline"] if row["offline"] else []
             notes += [f"{row['under_replicated']} under-replicated"] if row["under_replicated"] else []
-            partitions = f"{row['partitions']} partition{'' if row['partitions'] == 1 else 's'}"
+            partitions = counted(row["partitions"], "partition")
             cells.append(
                 [row["topic"], partitions, f"x {row['replication_factor']}", ", ".join(notes), row["topic_id"]]
             )

@@ -12,7 +12,7 @@ from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.cli.mending import told
 from rawlog.errors import AccessError
-from rawlog.text import printable
+from rawlog.text import counted, printable
 
 if TYPE_CHECKING:
     from rawlog.jobs.convert import Converted, Outlet
@@ -44,7 +44,7 @@ usage; 3 cannot be read or written. An existing target is left alone unless --fo
 @click.option("--accept-loss", multiple=True, metavar="A,B", help="Columns that the target may lose or change.")
 @click.option("--force", is_flag=True, help="Replace what is at DST.")
 @click.option("--dry-run", is_flag=True, help="Say what would be lost, and write nothing.")
-@engine.engine
+@engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json: bool, **given: Any) -> None:
@@ -107,6 +107,7 @@ def run(source: tuple[str, ...], made: Outlet, drop: list[bytes], given: dict[st
     with Convert(made, selection=selection, drop=drop, dry_run=given["dry_run"], inputs=inputs) as job:
         tree = source_tree(paths, made.table, given["as_format"])
         check_names(tree, made.table, selection, lambda text: say(text, "note"))
+        engine.choose(given, sum(file.size for file in tree))
         try:
             outcome = engine.run(given, "converting", job, tree)
         except LossError as error:
@@ -147,7 +148,7 @@ def _show(outcome: Converted, made: Outlet, *, dry_run: bool) -> None:
     for one in outcome.lost.values():
         output.line(printable(f"lost or changed: {one}"))
     if dry_run:
-        output.line(f"{outcome.rows:,} rows; nothing was written")
+        output.line(f"{counted(outcome.rows, 'row')}; nothing was written")
         return
     dropped = f", {outcome.dropped:,} left out" if outcome.dropped else ""
-    output.line(f"{outcome.rows:,} rows{dropped}: {printable(made.path)}")
+    output.line(f"{counted(outcome.rows, 'row')}{dropped}: {printable(made.path)}")

@@ -8,7 +8,7 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND
-from rawlog.text import printable, to_json
+from rawlog.text import counted, offset_range, printable, to_json
 
 if TYPE_CHECKING:
     from rawlog.difference import Difference, Tally
@@ -106,7 +106,7 @@ def _line(item: Difference) -> str:
     elif item.count == 1:
         place = f"offset {item.start:,}"
     else:
-        place = f"offsets {item.start:,} to {item.stop - 1:,}, {item.count:,} {item.what}s"
+        place = f"{offset_range(item.start, item.stop)}, {counted(item.count, item.what)}"
     facts = []
     for name in item.columns:
         if item.a is None or item.b is None:

@@ -9,7 +9,7 @@ import click
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE
 from rawlog.errors import OptionError
-from rawlog.text import printable
+from rawlog.text import counted, printable
 
 
 @click.command(epilog="Exit codes: 0 done; 2 a blob that is not there; 3 cannot be read or written.")
@@ -25,7 +25,7 @@ from rawlog.text import printable
     is_flag=True,
     help="Replace what is at DST already: Kafka partitions one by one, an Ambry store as a whole.",
 )
-@engine.engine
+@engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **given: Any) -> None:
@@ -68,5 +68,5 @@ def _erase_blobs(source: str, target: str, given: dict[str, Any], *, as_json: bo
     else:
         for note in report.notes:
             output.line(printable(note))
-        output.line(f"{report.messages:,} blobs erased in {printable(target)}")
+        output.line(f"{counted(report.messages, 'blob')} erased in {printable(target)}")
     output.flush()

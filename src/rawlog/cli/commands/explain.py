@@ -8,7 +8,7 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.cli.grid import cut, pad, width_of
-from rawlog.text import printable, to_json
+from rawlog.text import counted, printable, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ def _in_directory(tree: Tree, path: str, offset: int) -> tuple[File, list[Node]]
     files = [file for file in tree if file.format in ordered and file.place.state is None]
     groups = {file.place.group for file in files}
     if len(groups) != 1:
-        what = "no partition" if not groups else f"{len(groups):,} partitions"
+        what = "no partition" if not groups else counted(len(groups), "partition")
         raise OptionError(f"{path}: {what} here: name the directory of one, or a file")
     # Later ones begin behind the offset; the last of the others holds it, unless it ends before.
     before = [file for file in files if (file.place.start_offset or 0) <= offset]

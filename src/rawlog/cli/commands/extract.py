@@ -6,7 +6,7 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.text import printable
+from rawlog.text import counted, printable
 
 
 @click.command(
@@ -55,6 +55,8 @@ def command(
     if as_json:
         output.json_line({"blobs": report.blobs, "incomplete": len(report.incomplete), "target": target})
     else:
-        output.line(f"{report.blobs:,} blobs in {printable(target)}; {len(report.incomplete):,} problems")
+        output.line(
+            f"{counted(report.blobs, 'blob')} in {printable(target)}; {counted(len(report.incomplete), 'problem')}"
+        )
     output.flush()
     ctx.exit(FOUND if report.incomplete else DONE)

@@ -13,7 +13,7 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.text import printable, size_text
+from rawlog.text import counted, printable, size_text
 
 if TYPE_CHECKING:
     from rawlog.jobs.ingest import Ingest, Ingested
@@ -77,7 +77,7 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
     from rawlog.tables import RECORDS
     from rawlog.tree import open_tree
 
-    engine.check(given)
+    engine.choose(given)
     selection = Selection(
         topics=tuple(given["topic"]),
         partitions=tuple(number for part in given["partition"] for number in part),
@@ -143,7 +143,7 @@ def _follow(job: Ingest, look: Callable[[], Tree], given: dict[str, Any], as_jso
     else:
         totals = _totals(every)
         output.line(
-            f"stopped: {_some(len(every), 'run')}, {totals['bytes']:,} bytes, {sum(totals['tables'].values()):,} rows"
+            f"stopped: {counted(len(every), 'run')}, {counted(totals['bytes'], 'byte')}, {counted(sum(totals['tables'].values()), 'row')}"
         )
     return max(map(_code, every), default=DONE)
 
@@ -182,7 +182,7 @@ def _totals(every: list[Ingested]) -> dict[str, Any]:
 
 def _told(outcome: Ingested) -> str:
     rows = sum(outcome.tables.values())
-    return f"{_some(outcome.files, 'file')}, {size_text(outcome.size)}, {rows:,} rows; {outcome.verdict}"
+    return f"{counted(outcome.files, 'file')}, {size_text(outcome.size)}, {counted(rows, 'row')}; {outcome.verdict}"
 
 
 def _summary(outcome: Ingested) -> dict[str, Any]:
@@ -208,14 +208,14 @@ def _show(outcome: Ingested, catalog: str | None) -> None:
         for text in aligned(rows, [False, True]):
             output.line(text)
         output.line()
-        read = f"{_some(outcome.files, 'file')}, {size_text(outcome.size)} decoded"
+        read = f"{counted(outcome.files, 'file')}, {size_text(outcome.size)} decoded"
         output.line(read + (f"; {outcome.unchanged:,} unchanged" if outcome.unchanged else ""))
-        found = f"{_some(outcome.errors, 'error')}, {_some(outcome.warnings, 'warning')}"
+        found = f"{counted(outcome.errors, 'error')}, {counted(outcome.warnings, 'warning')}"
         output.line(
             f"{outcome.verdict}: {found}; see the table findings" if outcome.errors + outcome.warnings else "clean"
         )
     else:
-        output.line(f"nothing new: {_some(outcome.unchanged, 'file')} as before")
+        output.line(f"nothing new: {counted(outcome.unchanged, 'file')} as before")
     output.line(f"lake: {printable(outcome.lake)}")
     if catalog is None or catalog.endswith(".db"):
         question = "SELECT * FROM findings"
@@ -223,7 +223,3 @@ def _show(outcome: Ingested, catalog: str | None) -> None:
     if catalog is None:
         uri = f"sqlite:///{outcome.lake}/catalog.db"
         output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="{printable(uri)}")')
-
-
-def _some(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -9,7 +9,7 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.errors import OptionError
-from rawlog.text import printable, size_text
+from rawlog.text import counted, printable, size_text
 
 if TYPE_CHECKING:
     from rawlog.jobs.lake import Lake
@@ -122,7 +122,7 @@ def _status(lake: Lake, tables: list[TableStatus], as_json: bool) -> None:
     output.line()
     total = size_text(sum(one.size for one in tables))
     output.line(
-        f"{len(tables):,} tables, {total} in {sum(one.files for one in tables):,} data files: {printable(lake.path)}"
+        f"{counted(len(tables), 'table')}, {total} in {counted(sum(one.files for one in tables), 'data file')}: {printable(lake.path)}"
     )
 
 
@@ -150,7 +150,7 @@ def _changes(changes: list[Change], as_json: bool, dry_run: bool) -> None:
         if one.expired:
             words.append(f"{one.expired:,} snapshots expired")
         if one.removed:
-            words.append(f"{len(one.removed):,} files removed ({size_text(one.removed_size)})")
+            words.append(f"{counted(len(one.removed), 'file')} removed ({size_text(one.removed_size)})")
         output.line(f"{printable(one.name)}: {'; '.join(words)}")
     done = sum(not one.is_none for one in changes)
     if not done:

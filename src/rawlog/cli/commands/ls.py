@@ -11,13 +11,17 @@ import click
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, UNREADABLE, say
 from rawlog.cli.grid import aligned
-from rawlog.text import printable, size_text
+from rawlog.text import counted, offset_range, printable, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from rawlog.format import File
 
+#: A batch of lines is shown when it has so many files, or so many bytes were read for it.
+BATCH_FILES, BATCH_BYTES = 1000, 16 << 20
 COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unknown": None, "empty": None}
 
 
@@ -46,7 +50,7 @@ def command(
     rawlog ls /var/rocketmq/store --all --json
     """
     from rawlog.cli.progress import Progress
-    from rawlog.inspection import file_row
+    from rawlog.inspection import file_values
     from rawlog.names import check_names
     from rawlog.render import json_lines
     from rawlog.select import Selection
@@ -67,25 +71,43 @@ def command(
                 if file.problem is not None:
                     say(f"{file.path}: {file.problem}")
                     code = UNREADABLE
-                yield file_row(file)
+                yield file_values(file)
                 progress.step(file.size)
 
         if as_json:
             lines = json_lines(FILES.schema)
-            for row in rows():
-                output.write(lines.render(row))
+            for batch in _batches(rows()):
+                output.write(lines.render(batch))
         else:
-            measured = [
-                (file, {name: values[0] for name, values in _plain(row).items()})
-                for file, row in zip(files, rows(), strict=True)
-            ]
-            _show(measured, every)
+            measured: list[dict[str, Any]] = []
+            for batch in _batches(rows()):
+                columns = _plain(batch)
+                measured += (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+            _show(list(zip(files, measured, strict=True)), every)
     output.flush()
     ctx.exit(code)
 
 
-def _plain(row: Any) -> dict[str, list[Any]]:
-    """The row's values with times as text: a calendar may not know them."""
+def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Rows of the table `files` as batches: of many small files, or of one large one, so that nobody waits for a line that is ready."""
+    import pyarrow as pa
+
+    from rawlog.tables import FILES
+
+    ready: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        ready.append(row)
+        size += row["size"]
+        if len(ready) >= BATCH_FILES or size >= BATCH_BYTES:
+            yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
+            ready, size = [], 0
+    if ready:
+        yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
+
+
+def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:
+    """The values with times as text: a calendar may not know them."""
     import pyarrow as pa
 
     from rawlog.cli.grid import cells
@@ -104,17 +126,21 @@ def _show(measured: list[tuple[File, dict[str, Any]]], every: bool) -> None:
             if group is not None or topic is not None:
                 name = topic if partition is None else f"{topic}-{partition}"
                 output.line(f"  {output.style(printable(str(name or group)), bold=True)}  {_facts(members)}")
-            beside = [item for item in members if not every and _is_beside(*item)]
-            rows = [_cells(file, row) for file, row in members if (file, row) not in beside]
+            beside, rows = [], []
+            for file, row in members:
+                if not every and _is_beside(file, row):
+                    beside.append(file)
+                else:
+                    rows.append(_cells(file, row))
             indent = "    " if group is not None or topic is not None else "  "
             for line in aligned(rows, (False, False, True, True), indent):
                 output.line(line)
             if beside:
-                counts = Counter(str(file.format) for file, _ in beside)
+                counts = Counter(str(file.format) for file in beside)
                 output.line(f"{indent}and " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     total = sum(file.size for file, _ in measured)
     records = sum(row["records"] or 0 for _, row in measured)
-    output.line(f"{len(measured):,} files, {size_text(total)}, {records:,} records")
+    output.line(f"{counted(len(measured), 'file')}, {size_text(total)}, {counted(records, 'record')}")
 
 
 def _is_beside(file: File, row: dict[str, Any]) -> bool:
@@ -144,27 +170,24 @@ def _facts(members: list[tuple[File, dict[str, Any]]]) -> str:
     read = [row for file, row in members if row["frames"] is not None and _has_records(file)]
     starts = [row["start_offset"] for row in read if row["start_offset"] is not None]
     ends = [row["end_offset"] for row in read if row["end_offset"] is not None]
-    facts = [f"{len(rows):,} files", size_text(sum(row["size"] for row in rows))]
+    facts = [counted(len(rows), "file"), size_text(sum(row["size"] for row in rows))]
     if starts and ends:
-        facts.append(f"offsets {min(starts):,} to {max(ends):,}")
+        facts.append(offset_range(min(starts), max(ends)))
     low = min((row["min_timestamp"] for row in read if row["min_timestamp"]), default="")
     high = max((row["max_timestamp"] for row in read if row["max_timestamp"]), default="")
     if low or high:
         facts.append(f"{low} to {high}")
     if read and all(row["records"] is not None for row in read):
-        facts.append(f"{sum(row['records'] for row in read):,} records")
+        facts.append(counted(sum(row["records"] for row in read), "record"))
     bad = sorted({row["state"] for row in rows if row["state"] in ("damaged", "truncated")})
     return ", ".join([*facts, *bad])
 
 
 def _cells(file: File, row: dict[str, Any]) -> list[str]:
-    def number(name: str) -> str:
-        return "" if row[name] is None else f"{row[name]:,}"
-
     name = file.path.rsplit("/", 1)[-1] if file.place.group is not None else file.path
-    offsets = f"{number('start_offset')} to {number('end_offset')}" if row["end_offset"] is not None else ""
+    offsets = "" if row["end_offset"] is None else offset_range(row["start_offset"], row["end_offset"])
     times = f"{row['min_timestamp']} to {row['max_timestamp']}" if row["min_timestamp"] else ""
-    records = f"{number('records')} records" if row["records"] is not None and _has_records(file) else ""
+    records = counted(row["records"], "record") if row["records"] is not None and _has_records(file) else ""
     state = row["state"] or "not read"
     if file.problem is not None:
         state = f"unreadable: {file.problem}"

@@ -33,5 +33,5 @@ def command(sql: str, paths: tuple[str, ...], **given: Any) -> None:
     if not sql.strip():
         raise OptionError("no question: SQL expected")
     with asking.open_engine(given, paths, sql) as engine:
-        asking.show(given, engine.ask(sql))
+        asking.show(given, lambda: engine.ask(sql))
     output.flush()

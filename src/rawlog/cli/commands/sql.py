@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +17,7 @@ from rawlog.cli import asking, options, output
 from rawlog.cli.errors import DONE, code_of, say
 from rawlog.cli.prompt import Completer, Prompt, script
 from rawlog.errors import OptionError, RawlogError, unknown
+from rawlog.text import counted
 
 if TYPE_CHECKING:
     from rawlog.sql.engine import Engine
@@ -53,10 +56,10 @@ class Session:
             return self._obey(line.rstrip(";").split())
         self.engine.refresh()
         began = time.monotonic()
-        count = self._interruptible(lambda: asking.show(self.given, self.engine.ask(line), self._stop.is_set))
+        count = self._interruptible(lambda: asking.show(self.given, lambda: self.engine.ask(line), self._stop.is_set))
         output.flush()
         if self.is_terminal and sys.stdin.isatty():
-            say_quietly(f"({count:,} row{'' if count == 1 else 's'}, {time.monotonic() - began:.1f} s)")
+            say_quietly(f"({counted(count, 'row')}, {time.monotonic() - began:.1f} s)")
         return True
 
     def _interruptible(self, work: Callable[[], int]) -> int:
@@ -65,13 +68,10 @@ class Session:
         It may have come before there was anything to cancel: that is done again until the work has ended.
         """
         self._stop.clear()
-        with ThreadPoolExecutor(1) as pool:
+        with _interrupt_sets(self._stop), ThreadPoolExecutor(1) as pool:
             running = pool.submit(work)
             while not running.done():
-                try:
-                    wait([running], 0.2)
-                except KeyboardInterrupt:
-                    self._stop.set()
+                wait([running], 0.2)
                 if self._stop.is_set():
                     self.engine.cancel()
         if self._stop.is_set():
@@ -131,6 +131,16 @@ class Session:
         output.flush()
 
 
+@contextmanager
+def _interrupt_sets(event: threading.Event) -> Iterator[None]:
+    """Ctrl-C sets an event, at whatever moment it comes, instead of raising KeyboardInterrupt in the middle of something."""
+    before = signal.signal(signal.SIGINT, lambda *_: event.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def say_quietly(text: str) -> None:
     """A word behind an answer, which no pipe sees."""
     click.echo(click.style(text, dim=True), err=True)
@@ -156,7 +166,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None
             ctx.exit(_run_script(session, script(iter(sys.stdin.readline, ""))))
         tables = {".".join(name): view.table.names for name, view in engine.views.items()}
         with Prompt(Completer(tables, engine.functions, [*COMMANDS, *SAME, "\\d"])) as prompt:
-            say_quietly(f"{len(tables)} tables; .help tells the rest")
+            say_quietly(f"{counted(len(tables), 'table')}; .help tells the rest")
             for line in prompt.read():
                 try:
                     if not session.run(line):

@@ -8,7 +8,7 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE
-from rawlog.text import printable
+from rawlog.text import counted, printable
 
 if TYPE_CHECKING:
     from rawlog.findings import Finding, Findings
@@ -18,6 +18,7 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 SHOWN = 20
 #: The rule whose findings are not about damage.
 CANNOT_BE_READ = "rawlog.file.unreadable"
+UNKNOWN = "rawlog.file.unknown"
 
 
 @click.command(
@@ -120,7 +121,7 @@ def _show(findings: Findings) -> None:
     path: str | None = ""
     unknown = 0
     for item in findings:
-        if item.code == "rawlog.file.unknown":
+        if item.code == UNKNOWN:
             unknown += 1
             continue
         key = (item.code, item.path)
@@ -135,12 +136,10 @@ def _show(findings: Findings) -> None:
         if count > SHOWN:
             output.line(f"  … and {count - SHOWN:,} more of {code} in {printable(where or 'the files together')}")
     if unknown:
-        output.line(
-            f"{unknown:,} {'file' if unknown == 1 else 'files'} of no known format: not checked  [rawlog.file.unknown]"
-        )
-    colour = {"damaged": "red", "suspect": "yellow"}.get(findings.verdict, "green")
+        output.line(f"{counted(unknown, 'file')} of no known format: not checked  [{UNKNOWN}]")
+    colour = {"damaged": "red", "suspect": "yellow", "unknown": "yellow"}.get(findings.verdict, "green")
     summary = findings.summary()
-    counts = ", ".join(f"{summary[name]:,} {name}" for name in ("files", "frames", "errors", "warnings"))
+    counts = ", ".join(counted(summary[f"{name}s"], name) for name in ("file", "frame", "error", "warning"))
     output.line(f"{output.style(findings.verdict, fg=colour, bold=True)}: {counts}")
 
 

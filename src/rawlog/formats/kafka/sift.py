@@ -61,7 +61,7 @@ class Sifted(Account):
 
     def lines(self) -> list[str]:
         """Which offsets went, then the counts."""
-        runs = [f"{first}" if first == last else f"{first}-{last}" for first, last in self.offsets[:50]]
+        runs = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in self.offsets[:50]]
         more = f" and {len(self.offsets) - 50:,} more runs" if len(self.offsets) > 50 else ""
         what = (
             f"{self.removed:,} records removed: offsets {', '.join(runs)}{more}" if self.removed else "nothing removed"

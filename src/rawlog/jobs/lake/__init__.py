@@ -117,6 +117,7 @@ class Lake:
         try:
             from pyiceberg.catalog import load_catalog
             from pyiceberg.catalog.sql import SqlCatalog
+            from sqlalchemy import NullPool, create_engine
         except ImportError:
             raise AccessError('PyIceberg is not installed: `pip install "rawlog[lake]"`') from None
         # It says of every column without statistics that it has none; we leave them out on purpose.
@@ -130,6 +131,9 @@ class Lake:
                     raise OptionError(f"catalog {catalog!r}: {_line(error)}") from None
             uri = f"sqlite:///{file}?timeout={LOCKED}"
             loaded = SqlCatalog(CATALOG_NAME, uri=uri, warehouse=self.location, **_object_store())
+            # No connection stays open between two calls: nobody closes a lake that was only looked at, and Python 3.13 complains then.
+            loaded.close()
+            loaded.engine = create_engine(uri, poolclass=NullPool)
             loaded.list_namespaces()
             return loaded
 

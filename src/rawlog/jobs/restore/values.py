@@ -16,6 +16,7 @@ from rawlog.formats.kraft.fold import level_text
 from rawlog.formats.kraft.names import METADATA_VERSION
 from rawlog.jobs.job import Done, Outcome
 from rawlog.jobs.restore.directories import Content
+from rawlog.text import counted
 
 NEVER = ("__cluster_metadata", "__remote_log_metadata")
 """Topics that a new cluster has its own of, or none."""
@@ -113,7 +114,8 @@ class Restored(Account):
             made += [f"{name}: {note}" for note in one.notes]
         made += [f"{name}: not in the source; it will be empty" for name in self.missing]
         made.append(
-            f"{self.topics:,} topics, {len(self.partitions):,} partitions, {self.records:,} records, {self.bytes:,} bytes"
+            f"{counted(self.topics, 'topic')}, {counted(len(self.partitions), 'partition')}, "
+            f"{counted(self.records, 'record')}, {counted(self.bytes, 'byte')}"
         )
         if self.records_cut or self.transactions_aborted:
             made.append(

@@ -1,0 +1,96 @@
+"""Which engine runs a verb: options, the environment, the size of the input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rawlog.cli import engine
+from rawlog.errors import OptionError
+from tests.golden_data import golden_path
+
+OPEN: dict[str, Any] = {"engine": None, "master": None, "conf": (), "threads": None}
+LARGE = 8 << 30
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAWLOG_ENGINE", engine.SUBMITTED):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object, **__: object) -> None:
+        pytest.fail("Spark was started")
+
+    monkeypatch.setattr(engine, "start", start)
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "size", "expected"),
+    [
+        ({}, None, None, "spark"),
+        ({}, None, LARGE - 1, "local"),
+        ({}, None, LARGE, "spark"),
+        ({}, "local", None, "local"),
+        ({}, "local", LARGE, "local"),
+        ({}, "spark", 1, "spark"),
+        ({"engine": "spark"}, "local", 1, "spark"),
+        ({"engine": "local"}, "spark", LARGE, "local"),
+        ({"master": "local[2]"}, "local", 1, "spark"),
+        ({"conf": ("a=b",)}, None, 1, "spark"),
+        ({"threads": 2}, "spark", LARGE, "local"),
+        ({"threads": 2}, None, None, "local"),
+    ],
+)
+def test_choice(
+    given: dict[str, Any], environment: str | None, size: int | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if environment is not None:
+        monkeypatch.setenv("RAWLOG_ENGINE", environment)
+    chosen = OPEN | given
+    engine.choose(chosen, size)
+    assert chosen["engine"] == expected
+
+
+def test_what_is_submitted_to_a_cluster_runs_there_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(engine.SUBMITTED, "12345")
+    monkeypatch.setenv("RAWLOG_ENGINE", "local")
+    chosen = dict(OPEN)
+    engine.choose(chosen, 1)
+    assert chosen["engine"] == "spark"
+
+
+def test_an_unknown_engine_in_the_environment_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, run: Any, log: Path
+) -> None:
+    monkeypatch.setenv("RAWLOG_ENGINE", "flink")
+    with pytest.raises(OptionError):
+        engine.choose(dict(OPEN), 1)
+    for words in (("verify", log), ("query", "SELECT 1", log), ("ingest", log, "--to", log.parent / "lake")):
+        ran = run(*words)
+        assert (ran.code, "$RAWLOG_ENGINE is 'flink': local or spark expected" in ran.err) == (2, True), ran
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_small_conversions_and_erasures_do_not_start_spark(run: Any, tmp_path: Path) -> None:
+    """Two records erased took 85 seconds, nearly all of them for Spark."""
+    source = golden_path("kafka", "broker-4.3.0", "data", "compacted-0")
+    erased = run("erase", source, tmp_path / "erased", "--key", "ck-21")
+    assert erased.code == 0, erased.err
+    converted = run("convert", source, tmp_path / "rows.parquet", "--to", "parquet")
+    assert converted.code == 0, converted.err
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_the_environment_chooses_for_verbs_that_are_sparks_by_default(
+    run: Any, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAWLOG_ENGINE", "local")
+    assert run("ingest", log, "--to", tmp_path / "lake").code == 0
+    assert run("query", "SELECT count(*) AS n FROM records", log, "--json").rows == [{"n": 5}]
