@@ -72,7 +72,7 @@ def read(
     format = registry.formats()[str(part.file.format)]
     if part.floor is not None:
         selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
-    want = Want(selection.needed(table), part.file, selection.max_decompressed, part.context, selection.options)
+    want = Want(selection.needed(table), part.file, selection.max_decompressed, part.facts(), selection.options)
     for frames in _sound_frames(part, format, selection, note, seen):
         for batch in _decode(format, frames, want, selection, note):
             chosen = selection.apply(batch, table)
