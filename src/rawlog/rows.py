@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -342,6 +343,10 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
+    if format.count is not None and selection.errors == "raise":
+        number, reached = format.count(part.file, part.start or 0, part.stop)
+        part = replace(part, start=reached)
+        yield number
     want = Want(table.subset(("offset",)), part.file, selection.max_decompressed, part.context, selection.options)
     for frames in _sound_frames(part, format, selection, note):
         counts = None

@@ -68,14 +68,19 @@ def answers(made: Producers) -> tuple[object, ...]:
 
 
 @given(BATCHES, st.booleans())
-def test_one_stretch_is_what_one_pass_over_the_log_gives(batches: list[tuple[int, int, int, int, str]], only: bool) -> None:
+def test_one_stretch_is_what_one_pass_over_the_log_gives(
+    batches: list[tuple[int, int, int, int, str]], only: bool
+) -> None:
     data = b"".join(encode(batches))
     frames = scan(np.frombuffer(data, np.uint8), 0)
     head = heads(frames)
     state = plain.Producers()
     odd = list(state.add(frames, head, transactional_only=only))
     made = fold(data, transactional_only=only).finish()
-    assert {number: plain.Producer(**{n: getattr(one, n) for n in plain.Producer.__slots__}) for number, one in made.states.items()} == state.states
+    assert {
+        number: plain.Producer(**{n: getattr(one, n) for n in plain.Producer.__slots__})
+        for number, one in made.states.items()
+    } == state.states
     assert [(a.producer_id, a.first_offset, a.last_offset, a.last_stable_offset) for a in made.aborted] == [
         (a.producer_id, a.first_offset, a.last_offset, a.last_stable_offset) for a in state.aborted
     ]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rawlog.format import File
 from rawlog.formats.kafka.heads import Heads, take
-from rawlog.formats.kafka.layouts import BATCH, OUTLINE, SMALLEST_LENGTH
+from rawlog.formats.kafka.layouts import BATCH, OUTLINE, SMALLEST_LENGTH, Attributes
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.storage import Source, is_remote
@@ -36,25 +36,29 @@ class Skimmed:
 
 
 def skim(file: File, start: int = 0, stop: int | None = None) -> Iterator[Skimmed]:
-    """The headers of the batches that begin at `start` to before `stop`; behind damage, those that `walk` finds again."""
+    """The headers of the batches that begin at `start` to before `stop`; after damage, those that `walk` finds again."""
+    for window, after in _hops(file, start, stop):
+        yield window
+        start = after
+    if start < (file.size if stop is None else stop):
+        yield from _walked(file, start, stop)
+
+
+def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[Skimmed, int]]:
+    """Batches by their lengths, each time with where they end, as long as that is possible and saves anything."""
+    if is_remote(file.path):
+        return
     with Source(file.path) as source:
         end = source.size if stop is None else min(stop, source.size)
-        position = start
-        if not is_remote(file.path):
-            while position < end:
-                taken, after, is_small = _hop(source, position, end)
-                if taken is not None:
-                    yield taken
-                if after == position or is_small:
-                    position = after
-                    break
-                position = after
-        if position < end:
-            yield from _walked(file, source, position, stop)
+        while start < end:
+            window, start = _hop(source, start, end)
+            if window is None or window.sizes.mean() < SMALL:
+                return
+            yield window, start
 
 
-def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int, bool]:
-    """The next batches by their lengths; where they end, and whether they are too small for this to be worth it."""
+def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int]:
+    """The next batches by their lengths, and where they end."""
     data = np.zeros(COUNT * HEAD, np.uint8)
     room = memoryview(data.data)
     positions: list[int] = []
@@ -69,21 +73,33 @@ def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int, 
         sizes.append(_AFTER + length)
         position += _AFTER + length
     if not positions:
-        return None, position, False
+        return None, position
     places, lengths = np.array(positions, np.int64), np.array(sizes, np.int64)
     starts = np.arange(places.size, dtype=np.int64) * HEAD
     frames = Frames(data, starts, starts + np.minimum(lengths, HEAD), int(starts[-1]) + HEAD, Status.OK)
     head = take(data, frames.starts, frames.stops, check_crc=False)
-    return Skimmed(frames, head, places, lengths), position, bool(lengths.mean() < SMALL)
+    return Skimmed(frames, head, places, lengths), position
 
 
-def _walked(file: File, source: Source, start: int, stop: int | None) -> Iterator[Skimmed]:
+def _walked(file: File, start: int, stop: int | None) -> Iterator[Skimmed]:
     from rawlog.formats.kafka import LOG
 
-    for frames in walk(file, LOG, start=start, stop=stop, errors="skip", source=source):
+    for frames in walk(file, LOG, start=start, stop=stop, errors="skip"):
         if len(frames):
             head = take(frames.data, frames.starts, frames.stops, check_crc=False)
             yield Skimmed(frames, head, frames.positions, frames.sizes)
+
+
+def count(file: File, start: int, stop: int | None) -> tuple[int, int]:
+    """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number."""
+    total = 0
+    for window, after in _hops(file, start, stop):
+        number = window.head["record_count"]
+        if not window.head.sound.all() or (number < 0).any():
+            break
+        total += int(number[~window.head.has(Attributes.CONTROL)].sum())
+        start = after
+    return total, start
 
 
 def is_sound(file: File, position: int, size: int) -> bool:

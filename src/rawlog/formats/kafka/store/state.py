@@ -127,9 +127,7 @@ class Producers:
             self.table = grown
         return rows[inverse]
 
-    def _keep(
-        self, frames: Frames, head: Heads, path: str, chosen: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> None:
+    def _keep(self, frames: Frames, head: Heads, path: str, chosen: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Remember where the first batch of data of each producer is, for a message about it."""
         for row in np.unique(rows).tolist():
             first = int(self.table[row, kernels.FIRST_PLACE])
@@ -270,9 +268,7 @@ def _markers(
     return kinds, coordinators, times
 
 
-def _oddity(
-    odd: int, expected: int, epoch: int, sequence: int, offset: int, place: tuple[str, int, int]
-) -> Oddity:
+def _oddity(odd: int, expected: int, epoch: int, sequence: int, offset: int, place: tuple[str, int, int]) -> Oddity:
     if odd == kernels.EPOCH_BACK:
         message = f"producer epoch {epoch} after {expected}"
         return Oddity("epoch", message, *place, offset, f"at least {expected}", epoch)
