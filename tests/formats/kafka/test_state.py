@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
@@ -97,7 +98,7 @@ def test_any_cut_gives_the_same_state(batches: list[tuple[int, int, int, int, st
     whole = fold(b"".join(encoded)).finish()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(encoded)), max_size=4)))
     edges = [0, *cuts, len(encoded)]
-    parts = [fold(b"".join(encoded[start:stop])) for start, stop in zip(edges, edges[1:], strict=False)]
+    parts = [fold(b"".join(encoded[start:stop])) for start, stop in pairwise(edges)]
     # The order in which neighbours are merged does not matter either.
     while len(parts) > 1 and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(parts) - 2))
