@@ -192,6 +192,8 @@ class Format:
     decode: Callable[[Frames, Want], Iterator[pa.RecordBatch]] | None = None
     #: (frames, file) -> Spans; raises as decode does for frames whose checksum is wrong.
     spans: Callable[[Frames, File], Spans] | None = None
+    #: (file, start, stop) -> rows of `records` by the headers of frames alone, and up to which byte those tell.
+    count: Callable[[File, int, int | None], tuple[int, int]] | None = None
     #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
     resync: Callable[[Bytes, int, int], int] | None = None
     #: (frames whose status is damage) -> the error that tells what stands there.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from rawlog.status import Status
 
 Bytes = NDArray[np.uint8]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,13 @@ class Frames:
     base: int = 0
     first: int = 0
     last: bool = True
+    _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def share(self, make: Callable[[Frames], T]) -> T:
+        """What `make` gives for these frames, computed once for everybody who sees the window."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return int(self.starts.size)

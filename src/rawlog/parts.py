@@ -38,6 +38,11 @@ class Part:
     def file(self) -> File:
         return self.files[0]
 
+    def facts(self) -> Any:
+        """What decoding needs of the group, of this part alone where the group's facts are looked up by parts."""
+        cut = getattr(self.context, "for_part", None)
+        return self.context if cut is None else cut(self.start, self.stop)
+
     @property
     def size(self) -> int:
         if self.start is None and self.stop is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def read(
     if part.floor is not None:
         selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
     system = part.file.system
-    want = _want(selection.needed(table, system), part.file, selection, part.context)
+    want = _want(selection.needed(table, system), part.file, selection, part.facts())
     for frames in _sound_frames(part, format, selection, note, seen):
         for run, asked in _by_id(frames, part.file, table, selection):
             for batch in _decode(format, run, want, selection, note):
@@ -366,6 +367,10 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
+    if format.count is not None and selection.errors == "raise":
+        number, reached = format.count(part.file, part.start or 0, part.stop)
+        part = replace(part, start=reached)
+        yield number
     want = _want(table.subset(("offset",)), part.file, selection, part.context)
     for frames in _sound_frames(part, format, selection, note):
         counts = None

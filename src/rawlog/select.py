@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rawlog import registry
 from rawlog.errors import OptionError, unknown
 from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Lookup, Spans
+from rawlog.store import Store
 from rawlog.tables import Table
 
 if TYPE_CHECKING:
@@ -152,9 +153,8 @@ class Selection:
             return False
         if self.from_offset is None:
             return True
-        alike = (one.place for one in group if one.format == file.format and one.place.state == file.place.state)
-        following = (place.start_offset for place in alike if place.start_offset is not None)
-        return not any(start < other <= self.from_offset for other in following)
+        following = Store.of(group).following(file)
+        return following is None or following > self.from_offset
 
     def takes_frames(self, spans: Spans) -> NDArray[np.bool_] | None:
         """Which frames may hold wanted rows; None for all of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from rawlog import registry
 from rawlog.errors import AccessError
 from rawlog.format import File, Place
 from rawlog.storage import Entry, Source, is_remote, listing, split_query
+from rawlog.store import Store
 
 HEAD = 4096
 
@@ -43,24 +44,22 @@ class Tree:
         linked = (file.path for file in self.files if not is_remote(file.path) and os.path.islink(file.path))
         return (*self.roots, *linked, *((file.path for file in self.files if is_remote(file.path)) if globs else ()))
 
-    def group_of(self, file: File) -> Sequence[File]:
+    def group_of(self, file: File) -> Store:
         """The files that belong with one: its partition, its store."""
-        if file.place.group is None:
-            return (file,)
-        return self._groups[file.place.group]
+        return Store((file,)) if file.place.group is None else self._groups[file.place.group]
 
     @property
-    def groups(self) -> list[Sequence[File]]:
+    def groups(self) -> list[Store]:
         """The groups of files, in the order of their first files."""
         return list(self._groups.values())
 
     @cached_property
-    def _groups(self) -> dict[str, list[File]]:
+    def _groups(self) -> dict[str, Store]:
         groups: dict[str, list[File]] = {}
         for file in self.files:
             if file.place.group is not None:
                 groups.setdefault(file.place.group, []).append(file)
-        return groups
+        return {name: Store(files) for name, files in groups.items()}
 
     def __len__(self) -> int:
         return len(self.files)

@@ -30,13 +30,18 @@ def run(
     `threads` is one a core unless said otherwise; `progress` is told now and then, from any thread, how far the job is.
     """
     splits = job.plan(tree)
-    count = max(1, min(threads or cores(), len(splits)))
-    meter = _Meter(splits, progress)
+    meter = _Meter(progress)
+    done: list[D] = []
     with scratch() as folder:
         place = job.stage or folder
-        done = _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
+        while splits:
+            count = max(1, min(threads or cores(), len(splits)))
+            meter.expect(splits)
+            done += _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
+            done.sort(key=lambda one: one.number)
+            splits = job.follow(done)
         meter.finish()
-        return job.commit(sorted(done, key=lambda one: one.number))
+        return job.commit(done)
 
 
 def cores() -> int:
@@ -74,13 +79,16 @@ def _threaded(job: Job[D, O], splits: list[Split], place: str, meter: _Meter, co
 class _Meter:
     """Adds up what the threads tell and passes it on at most a few times a second."""
 
-    def __init__(self, splits: list[Split], progress: Callable[[Progress], None] | None) -> None:
-        self.total = sum(split.size for split in splits)
-        self.count = len(splits)
+    def __init__(self, progress: Callable[[Progress], None] | None) -> None:
+        self.total = self.count = 0
         self.progress = progress
         self.size = self.frames = self.rows = self.splits = 0
         self.last = 0.0
         self.lock = threading.Lock()
+
+    def expect(self, splits: list[Split]) -> None:
+        self.total += sum(split.size for split in splits)
+        self.count += len(splits)
 
     def tell(self, size: int, frames: int, rows: int) -> None:
         if self.progress is None:

@@ -46,8 +46,18 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     Raises what the first failing split raised, or AccessError if Spark itself failed.
     """
     splits = job.plan(tree)
-    if not splits:
-        return job.commit([])
+    done: list[D] = []
+    while splits:
+        done += _round(job, splits, spark, progress)
+        done.sort(key=lambda one: one.number)
+        splits = job.follow(done)
+    return job.commit(done)
+
+
+def _round(
+    job: Job[D, O], splits: list[Split], spark: SparkSession, progress: Callable[[Progress], None] | None
+) -> list[D]:
+    """Splits that do not depend on one another, as one write of Spark's."""
     with scratch() as folder:
         answers, told = Path(folder) / "answers", Path(folder) / "told"
         told.mkdir(mode=0o700)
@@ -61,7 +71,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     for answer in sorted(given, key=lambda one: one.number):
         if isinstance(answer.result, BaseException):
             raise answer.result
-    return job.commit([answer.result for answer in sorted(given, key=lambda one: one.number)])
+    return [answer.result for answer in given]
 
 
 def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, told: Path) -> None:

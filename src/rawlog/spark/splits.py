@@ -20,6 +20,7 @@ from rawlog.parts import Part
 from rawlog.select import Selection
 from rawlog.spark.options import Request
 from rawlog.storage import exists, is_remote
+from rawlog.store import Store
 from rawlog.tables import arrow_type
 from rawlog.tree import Tree
 
@@ -48,7 +49,7 @@ class Chosen(Tree):
 
     whole: Tree
 
-    def group_of(self, file: File) -> Sequence[File]:
+    def group_of(self, file: File) -> Store:
         """The files that belong with one, chosen or not."""
         return self.whole.group_of(file)
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import heapq
+import pickle
 import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rawlog
+from rawlog import registry
 from rawlog.format import File
-from rawlog.formats.kafka import transactions
+from rawlog.formats.kafka import log, transactions
+from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.rebuild import rebuild_partition
+from rawlog.parts import plan
+from rawlog.rows import read
+from rawlog.select import Selection
 from rawlog.storage import Source
 from tests.golden_data import KafkaCase, kafka_cases
 from tests.reference import kafka
@@ -147,6 +154,26 @@ def test_index_log_and_consumer_agree_on_random_partitions(partition: Path) -> N
     last = max(int(path.stem) for path in partition.glob("*.log"))
     for start in (1, last - 7, last, last + 3):
         assert committed(partition, from_offset=start) == list(consume(partition, start))
+
+
+def test_a_part_of_the_log_looks_ahead_for_the_markers_it_needs(partition: Path) -> None:
+    """Planning read the whole partition on the driver to know what was aborted; a part now finds its own markers."""
+    tree = rawlog.open(partition)
+    table = registry.table_named("kafka.records")
+    whole, _ = transactions.of_partition(tree.files)
+    expected = {}
+    for path in sorted(partition.glob("*.log")):
+        frames = log.scan(np.fromfile(path, np.uint8), 0)
+        head = heads(frames)
+        expected |= dict(zip(head["base_offset"].tolist(), whole.aborted(head).tolist(), strict=True))
+    assert any(expected.values())
+    for size in (1 << 30, 9_000, 3_000):
+        selection = Selection(columns=("offset", "aborted", "is_control"))
+        found = {}
+        for part in plan(tree, table, selection, split_size=size):
+            for batch in read(pickle.loads(pickle.dumps(part)), table, selection):
+                found |= {row["offset"]: row["aborted"] for row in batch.to_pylist()}
+        assert {offset: found[offset] for offset in expected} == expected
 
 
 def truncate(path: Path) -> None:

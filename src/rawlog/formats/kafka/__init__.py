@@ -52,6 +52,7 @@ LOG = Format(
     **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
     **_from("secrets", decode="decode"),
     **_from("transactions", context="context"),
+    **_from("skim", count="count"),
     **_from("checkpoints", floor="log_start"),
     **_from("seek", seek="seek", cuts="cuts"),
     **_from("explanation", explain="explain_batch"),

@@ -9,6 +9,7 @@ from rawlog.errors import CorruptError, RawlogError
 from rawlog.format import File
 from rawlog.formats.kafka.paths import split
 from rawlog.storage import Source
+from rawlog.store import Store
 
 LARGEST = 64 << 20
 LOG_START = "log-start-offset-checkpoint"
@@ -45,8 +46,7 @@ def log_start(file: File, group: Sequence[File]) -> int | None:
     if not group or file.place.topic is None or file.place.partition is None or file.place.group is None:
         return None
     folder = split(file.place.group)[0]
-    newest = max((one.modified or 0 for one in group), default=0)
-    offset = _log_starts(folder, newest).get((file.place.topic, file.place.partition))
+    offset = _log_starts(folder, Store.of(group).modified).get((file.place.topic, file.place.partition))
     return offset if offset is not None and offset > (file.place.start_offset or 0) else None
 
 

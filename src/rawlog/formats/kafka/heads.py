@@ -82,8 +82,14 @@ class Heads:
 
 
 def heads(frames: Frames, *, check_crc: bool = True) -> Heads:
-    """The headers of all frames, whatever their magic."""
-    return take(frames.data, frames.starts, frames.stops, check_crc=check_crc)
+    """The headers of all frames, whatever their magic. Checksums are computed once for everybody who sees the window."""
+    if check_crc:
+        return frames.share(_checked)
+    return take(frames.data, frames.starts, frames.stops, check_crc=False)
+
+
+def _checked(frames: Frames) -> Heads:
+    return take(frames.data, frames.starts, frames.stops)
 
 
 def take(data: Bytes, starts: NDArray[np.int64], stops: NDArray[np.int64], *, check_crc: bool = True) -> Heads:

@@ -85,10 +85,7 @@ def entries(
     segments: Sequence[File], topic: str, errors: str, wanted: Callable[[int], bool]
 ) -> Iterator[tuple[File, Entry]]:
     """The records of a partition whose key types are wanted, in order."""
-    from rawlog.formats.kafka import LOG
-
-    context = transactions.context(segments[0], segments, {"columns": "aborted"})
-    pending = transactions.undecided(tuple(one for one in segments if one.format == LOG.name))
+    context, pending = transactions.of_partition(segments)
     for file, batch in read_records(segments, COLUMNS, errors, context):
         times = batch.column("timestamp").cast(pa.int64())
         values = [batch.column(name).to_pylist() for name in COLUMNS if name != "timestamp"]

@@ -15,21 +15,14 @@ from rawlog.errors import RawlogError
 from rawlog.format import File
 from rawlog.formats.kafka.layouts import BATCH, INDEX_ENTRY, MAGIC_V2, SMALLEST_BATCH, TIME_INDEX_ENTRY
 from rawlog.storage import Source
+from rawlog.store import Store
 
 LARGEST_INDEX = 64 << 20
 LARGEST_CHECKED_BATCH = 64 << 20
 
 
 def _beside(file: File, group: Sequence[File], format: str) -> File | None:
-    for other in group:
-        if (
-            other.format == format
-            and other.place.start_offset == file.place.start_offset
-            and other.place.state == file.place.state
-            and other.problem is None
-        ):
-            return other
-    return None
+    return Store.of(group).find(format, file.place.start_offset, file.place.state)
 
 
 def index_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:

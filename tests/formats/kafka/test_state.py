@@ -1,0 +1,106 @@
+"""The fold of producers and transactions is the same for any cut of the log, and is what one pass gives."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rawlog.formats.kafka import producers as plain
+from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.log import scan
+from rawlog.formats.kafka.store.state import Producers, merged
+from tests.reference import kafka
+
+#: A batch: producer, epoch, sequence, number of records, kind (data, plain data, abort, commit).
+BATCHES = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.one_of(st.just(-1), st.integers(0, 6), st.just(0x7FFF_FFFF)),
+        st.integers(1, 3),
+        st.sampled_from(("transactional", "idempotent", "abort", "commit")),
+    ),
+    max_size=14,
+)
+
+
+def encode(batches: list[tuple[int, int, int, int, str]]) -> list[bytes]:
+    offset, out = 0, []
+    for producer, epoch, sequence, count, kind in batches:
+        marker = kind in ("abort", "commit")
+        if marker:
+            count = 1
+            key, value = struct.pack(">hh", 0, int(kind == "commit")), struct.pack(">hi", 0, offset + 5)
+            records = kafka.encode_record(1, 0, key, value)
+        else:
+            records = b"".join(kafka.encode_record(0, delta, b"k", b"v") for delta in range(count))
+        out.append(
+            kafka.encode_batch(
+                records,
+                record_count=count,
+                base_offset=offset,
+                base_timestamp=1000 + offset,
+                max_timestamp=1001 + offset,
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=-1 if marker else sequence,
+                is_transactional=marker or kind == "transactional",
+                is_control=marker,
+            )
+        )
+        offset += count
+    return out
+
+
+def fold(data: bytes, *, transactional_only: bool = False) -> Producers:
+    frames = scan(np.frombuffer(data, np.uint8), 0)
+    made = Producers(transactional_only)
+    made.add(frames, heads(frames), "a.log")
+    return made
+
+
+def answers(made: Producers) -> tuple[object, ...]:
+    seen = sorted((one.offset, one.code, one.message, str(one.expected)) for one in made.oddities)
+    return made.states, made.aborted, made.open_transactions(), seen
+
+
+@given(BATCHES, st.booleans())
+def test_one_stretch_is_what_one_pass_over_the_log_gives(
+    batches: list[tuple[int, int, int, int, str]], only: bool
+) -> None:
+    data = b"".join(encode(batches))
+    frames = scan(np.frombuffer(data, np.uint8), 0)
+    head = heads(frames)
+    state = plain.Producers()
+    odd = list(state.add(frames, head, transactional_only=only))
+    made = fold(data, transactional_only=only).finish()
+    assert {
+        number: plain.Producer(**{n: getattr(one, n) for n in plain.Producer.__slots__})
+        for number, one in made.states.items()
+    } == state.states
+    assert [(a.producer_id, a.first_offset, a.last_offset, a.last_stable_offset) for a in made.aborted] == [
+        (a.producer_id, a.first_offset, a.last_offset, a.last_stable_offset) for a in state.aborted
+    ]
+    assert made.open_transactions() == state.open_transactions()
+    assert sorted((one.offset, one.code, one.message, str(one.expected)) for one in made.oddities) == sorted(
+        (int(head["base_offset"][one.index]), one.code, one.message, str(one.expected)) for one in odd
+    )
+
+
+@given(BATCHES, st.data())
+def test_any_cut_gives_the_same_state(batches: list[tuple[int, int, int, int, str]], data: st.DataObject) -> None:
+    """What a stretch cannot know alone (sequences that go on, transactions that began before it) is found when it is merged."""
+    encoded = encode(batches)
+    whole = fold(b"".join(encoded)).finish()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(encoded)), max_size=4)))
+    edges = [0, *cuts, len(encoded)]
+    parts = [fold(b"".join(encoded[start:stop])) for start, stop in pairwise(edges)]
+    # The order in which neighbours are merged does not matter either.
+    while len(parts) > 1 and data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(parts) - 2))
+        parts[at].merge(parts.pop(at + 1))
+    assert answers(merged(parts)) == answers(whole)
