@@ -283,6 +283,8 @@ class Work:
     join: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
     #: The option that names another directory which units write, if they are given it.
     aside: str | None = None
+    #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
+    unrepaired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

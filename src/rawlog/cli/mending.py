@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,9 +13,14 @@ from rawlog.cli.errors import DONE, FOUND
 from rawlog.errors import OptionError
 from rawlog.text import printable
 
+if TYPE_CHECKING:
+    from rawlog.findings import Finding
+
 F = TypeVar("F", bound=Callable[..., Any])
 #: What the bar says meanwhile.
 DOING = {"repair": "mending", "rebuild": "rebuilding", "compact": "compacting"}
+#: So many findings of one rule in one file are shown to people; --json shows all.
+SHOWN = 20
 
 
 def arguments(function: F) -> F:
@@ -75,6 +80,8 @@ def run(
     if given["as_json"]:
         left_out: dict[str, Any] = {"left_out": list(outcome.left_out), "is_whole": False} if outcome.left_out else {}
         left_out |= {"not_loaded": list(outcome.not_loaded)} if outcome.not_loaded else {}
+        if outcome.remaining:
+            left_out |= {"remaining": [one.as_row() for one in outcome.remaining], "is_whole": False}
         output.json_line(account.as_json() | left_out | ({"dry_run": True} if dry_run else {}))
     else:
         for text in account.lines():
@@ -83,8 +90,30 @@ def run(
             output.line(f"{printable(path)}: left out: its name is not one that the system reads")
         for path in outcome.not_loaded:
             output.line(f"{printable(path)}: left out: the system would not load it")
+        _show_remaining(outcome.remaining)
         done = f"{verb}: nothing written to {printable(target)}" if dry_run else f"{verb}: {printable(target)}"
-        lost = "something would be lost" if dry_run else "something was lost"
-        output.line(done + ("" if outcome.is_whole else f"; {lost}, see above"))
+        problems = []
+        if not account.is_whole or outcome.left_out:
+            problems.append("something would be lost" if dry_run else "something was lost")
+        if outcome.remaining:
+            problems.append("findings would remain" if dry_run else "findings remain")
+        output.line(done + (f"; {' and '.join(problems)}, see above" if problems else ""))
     output.flush()
     ctx.exit(DONE if outcome.is_whole else FOUND)
+
+
+def _show_remaining(findings: Sequence[Finding]) -> None:
+    """What is still wrong with the result, each with its place and code."""
+    shown: dict[tuple[str, str | None], int] = {}
+    for one in findings:
+        key = (one.code, one.path)
+        shown[key] = shown.get(key, 0) + 1
+        if shown[key] > SHOWN:
+            continue
+        where = [printable(one.path or "the files together")]
+        where += [] if one.offset is None else [f"offset {one.offset:,}"]
+        where += [] if one.position is None else [f"byte {one.position:,}"]
+        output.line(f"remains {', '.join(where)}: {printable(one.message)}  [{one.code}]")
+    for (code, path), count in shown.items():
+        if count > SHOWN:
+            output.line(f"remains {printable(path or 'the files together')}: {count - SHOWN:,} more of {code}")

@@ -10,21 +10,26 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.account import Account, Several
 from rawlog.errors import AccessError, OptionError, UnknownFormatError, unknown
+from rawlog.findings import Finding, Severity
 from rawlog.format import Unit, Work
+from rawlog.inspection import Chosen, inspect_file, inspect_group, inspect_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.storage import is_remote, local_path, refuse_nested, replace_directory, sync_directory
-from rawlog.tree import Tree
+from rawlog.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     from rawlog.format import Family, File
+
+#: The verb whose result is verified: what is still wrong in it is reported.
+REPAIR = "repair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,10 @@ class Made(Done):
     account: Account
     folder: str
     aside: str | None = None
+    #: What verification finds in the unit's files, each file alone.
+    remaining: tuple[Finding, ...] = ()
+    #: The same for the files of the unit together: to be asked again where the unit's surroundings are in place.
+    in_groups: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +64,13 @@ class Mended(Outcome):
     account: Account
     left_out: tuple[str, ...] = ()
     not_loaded: tuple[str, ...] = ()
+    #: The errors and warnings that `verify` of the result finds. Of a dry run: those of the source that the work leaves as they are.
+    remaining: tuple[Finding, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was lost."""
-        return self.account.is_whole and not self.left_out
+        """Whether nothing was lost, and nothing is wrong with the result."""
+        return self.account.is_whole and not self.left_out and not self.remaining
 
 
 class Mend(Job[Made, Mended]):
@@ -192,8 +203,28 @@ class Mend(Job[Made, Mended]):
             raise AccessError(text if aside is None else text.replace(aside, str(task.aside))) from None
         if isinstance(getattr(account, "target", None), str):
             account.target = f"{self.told}/{task.place}" if task.place else self.told  # type: ignore[attr-defined]
+        alone, together = self._look(task, folder)
         stage.advance(split.size)
-        return Made(split.number, account, str(folder), aside)
+        return Made(split.number, account, str(folder), aside, alone, together)
+
+    def _look(self, task: Task, folder: Path) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """What verification finds in what a unit's work wrote, or, if it only pretends to, leaves in its source: in each file alone, and
+        in groups of files.
+        """
+        written = folder.exists()  # also in a dry run, by a family that can do no other; it is thrown away
+        chosen = Chosen() if self.verb == REPAIR and written else self._unrepaired(task.family)
+        if chosen is None:
+            return (), ()
+        tree = open_tree(str(folder)) if written else Tree((), task.unit.files)
+        alone = [finding for file in tree for finding in inspect_file(file, chosen)]
+        together = [finding for group in tree.groups for finding in inspect_group(group, chosen)]
+        final = str(Path(self.told) / task.place)
+        return _serious(alone, str(folder), final), _serious(together, str(folder), final)
+
+    def _unrepaired(self, family: str) -> Chosen | None:
+        """The rules for what a family's work leaves as it is; None if there are none."""
+        codes = _work_of(family, self.verb).unrepaired
+        return Chosen(only=codes) if codes else None
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
@@ -201,10 +232,11 @@ class Mend(Job[Made, Mended]):
         """Put the units together and give the whole its name."""
         pairs = [(self._tasks[one.number], one) for one in done]
         if self.dry_run:
-            return Mended(self._pretended(pairs), self._left_out, self._not_loaded)
+            return Mended(self._pretended(pairs), self._left_out, self._not_loaded, self._left(pairs))
         try:
             whole, around = self._together(pairs)
             account = self._account(pairs, around)
+            remaining = self._remaining(pairs, whole)
             for task, one in pairs:
                 if task.aside is not None and one.aside is not None:
                     _named(Path(one.aside), Path(task.aside))
@@ -213,7 +245,39 @@ class Mend(Job[Made, Mended]):
             if isinstance(error, AccessError):
                 raise
             raise AccessError(f"{self.told}: {error.strerror or error}") from None
-        return Mended(account, self._left_out, self._not_loaded)
+        return Mended(account, self._left_out, self._not_loaded, remaining)
+
+    def _remaining(self, pairs: Sequence[tuple[Task, Made]], whole: Path) -> tuple[Finding, ...]:
+        """What is wrong with the result: in the files of each unit, which its work looked at; in those around them; and in all together.
+
+        A unit's files are compared with one another again only where that found something: files around the unit may explain it.
+        """
+        if self.verb != REPAIR:
+            return ()
+        tree = open_tree(str(whole))
+        found = [finding for _, one in pairs for finding in one.remaining]
+        units = {whole / task.place for task, _ in pairs}
+        again = {whole / task.place for task, one in pairs if one.in_groups}
+        later: list[Finding] = []
+        for file in tree:
+            if _unit_of(file.path, units) is None:
+                later += inspect_file(file)
+        for group in tree.groups:
+            unit = _unit_of(str(group[0].place.group), units)
+            if unit is None or unit in again:
+                later += inspect_group(group)
+        later += inspect_tree(tree)
+        return (*found, *_serious(later, str(whole), self.told.rstrip("/")))
+
+    def _left(self, pairs: Sequence[tuple[Task, Made]]) -> tuple[Finding, ...]:
+        """What is wrong with the source and would not be changed."""
+        found = [finding for _, one in pairs for finding in (*one.remaining, *one.in_groups)]
+        for name in dict.fromkeys(task.family for task, _ in pairs):
+            chosen = self._unrepaired(name)
+            if chosen is not None:
+                files = tuple(file for task, _ in pairs if task.family == name for file in task.unit.files)
+                found += _serious(inspect_tree(Tree((), files), chosen))
+        return tuple(found)
 
     def _pretended(self, pairs: Sequence[tuple[Task, Made]]) -> Account:
         """What would come of the units; what they would stand in is made, and thrown away."""
@@ -296,6 +360,23 @@ def _has_surroundings(units: Sequence[tuple[Family, Sequence[Unit]]], verb: str,
     return family.works[verb].join is not None and any(
         group is not None and group.startswith(f"{root.rstrip('/')}/") for group in groups for root in roots
     )
+
+
+def _serious(findings: Iterable[Finding], written: str = "", final: str = "") -> tuple[Finding, ...]:
+    """The errors and warnings among findings, with the final name of what was written under another."""
+    found = []
+    for one in findings:
+        if one.severity is not Severity.INFO:
+            if written:
+                path = None if one.path is None else one.path.replace(written, final)
+                one = replace(one, path=path, message=one.message.replace(written, final))
+            found.append(one)
+    return tuple(found)
+
+
+def _unit_of(path: str, units: Collection[Path]) -> Path | None:
+    """The unit that a path is, or lies in."""
+    return next((one for one in (Path(path), *Path(path).parents) if one in units), None)
 
 
 def _not_loaded(files: Sequence[File], units: Sequence[Unit]) -> tuple[str, ...]:

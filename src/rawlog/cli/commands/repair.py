@@ -10,7 +10,8 @@ from rawlog.cli import mending
 
 
 @click.command(
-    epilog="Exit codes: 0 done, nothing lost; 1 something had to be dropped; 2 wrong usage; 3 cannot be read or written."
+    epilog="Exit codes: 0 done, nothing lost; 1 something had to be dropped, or findings remain; 2 wrong usage; "
+    "3 cannot be read or written."
 )
 @mending.arguments
 @click.option(

@@ -141,16 +141,31 @@ def _text(kind: str, title: str, name: str) -> Format:
     )
 
 
-def _work(verb: str, *options: str, cut: str = "cut", aside: str | None = None) -> Work:
+def _work(
+    verb: str, *options: str, cut: str = "cut", aside: str | None = None, unrepaired: tuple[str, ...] = ()
+) -> Work:
     """A verb over partitions."""
     made = {
         name: Deferred("rawlog.formats.kafka.works", what)
         for name, what in (("do", verb), ("cut", cut), ("join", "join"))
     }
-    return Work(options=options, aside=aside, **made)
+    return Work(options=options, aside=aside, unrepaired=unrepaired, **made)
 
 
 _LIMITS = ("segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes")
+#: What is wrong with batches whose checksum is right: they were written so, and stay as they are.
+_UNREPAIRED = (
+    "kafka.log.codec",
+    "kafka.log.records",
+    "kafka.log.offsets",
+    "kafka.log.max-timestamp",
+    "kafka.log.attributes",
+    "kafka.log.producer-epoch",
+    "kafka.log.sequence",
+    "kafka.log.internal-record",
+    "kafka.partition.topic-id",
+    "kafka.directory.duplicate-partition",
+)
 
 FAMILY = Family(
     name="kafka",
@@ -167,7 +182,9 @@ FAMILY = Family(
     settle=Deferred("rawlog.formats.kafka.startup", "settle"),
     works={
         "rebuild": _work("rebuild", *_LIMITS),
-        "repair": _work("repair", *_LIMITS, "policy", "quarantine", "dry_run", aside="quarantine"),
+        "repair": _work(
+            "repair", *_LIMITS, "policy", "quarantine", "dry_run", aside="quarantine", unrepaired=_UNREPAIRED
+        ),
         "compact": _work(
             "compact",
             "delete_retention_ms",
