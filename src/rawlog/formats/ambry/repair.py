@@ -53,6 +53,7 @@ from rawlog.formats.ambry.state import (
     DELETE,
     ORPHANS,
     PUT,
+    UNDELETE,
     Catalog,
     CatalogBuilder,
     fold,
@@ -290,14 +291,10 @@ class _Plan:
             lost = any(name not in own for name in names)
             if then < now or (lost and then <= now):
                 self._rename(names, "its index files say so")
-        by_time = self._by_time()
-        if (
-            by_time != self.names
-            and self._disorder(self.names)[0]
-            and self._disorder(by_time) < self._disorder(self.names)
-        ):
-            self._rename(by_time, "its messages come there by their times")
         self.number = self._numbers(self.names)
+        by_time, now = self._by_time(), self._disorder(self.names)
+        if by_time != self.names and now[0] and self._disorder(by_time) < now:
+            self._rename(by_time, "its messages come there by their times")
 
     def _numbers(self, names: Sequence[Segment]) -> NDArray[np.int64]:
         """For each segment of the evidence the number of the segment that it is written as, -1 for one that is lost."""
@@ -384,13 +381,19 @@ class _Plan:
                 yield number, source
 
     def _correct_ids(self) -> None:
-        """Messages whose records are sound but whose key is not that of their index entry get the entry's."""
+        """Messages whose records are sound but whose key is not that of their index entry get the entry's.
+
+        An index file repeats the key of a blob's first message in it; a later message may have a key of another version.
+        """
         evidence, entries = self.evidence, self.evidence.entries
         wanted = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
         other = keys_differ(self.catalog, self.rows, entries) & self.trusted
         foreign = np.zeros(len(entries), np.bool_)
         if len(self.catalog):
             foreign = self.named[np.maximum(self.rows, 0)] != self.partition
+        if len(self.catalog):
+            version = self.catalog.key_data[self.catalog.key_start[np.maximum(self.rows, 0)] + 1]
+            foreign |= version == entries.data[entries.starts + 1]
         other &= evidence.is_first | foreign
         where = self.number[evidence.segment] if len(entries) else np.empty(0, np.int64)
         for number, source in self._sources():
@@ -459,11 +462,16 @@ class _Plan:
             return
         entries = self.evidence.entries
         seen = {entries.key(entry) for entry in np.flatnonzero(self.trusted).tolist()}
-        seen |= {self.catalog.key(row) for row in np.flatnonzero(self.named == self.partition).tolist()}
+        right = np.flatnonzero(self.named == self.partition)
+        whole = {row: self.catalog.key(row) for row in right.tolist()}
+        seen |= set(whole.values())
+        same = dict(zip(self.catalog.identity.take(right).tuples, whole.values(), strict=True))
         for number, source in self._sources():
             for row in odd[self.catalog.segment[odd] == number].tolist():
                 old = self.catalog.key(row)
                 key = with_partition(old, self.partition)
+                if key not in seen:
+                    key = same.get(keys.identity_of(old), key)
                 if key not in seen and sum(one != two for one, two in zip(old, key, strict=True)) > 1:
                     continue
                 raw = rekeyed(source, int(self.catalog.offset[row]), key)
@@ -559,10 +567,10 @@ class _Plan:
 
     def _cut_segments(self) -> Iterator[int]:
         """The segments that end before their index does."""
-        known = {name: number for number, name in enumerate(self.names)}
+        known = dict(zip(self.evidence.segments, self.number.tolist(), strict=True))
         for index in self.evidence.files:
-            number = known.get(index.segment)
-            if number is not None and index.crc_ok and index.end > self.store.logs[number].size:
+            number = known[index.segment]
+            if number >= 0 and index.crc_ok and index.end > self.store.logs[number].size:
                 yield number
 
     def _report_lost(self, entry: int, condition: str) -> None:
@@ -678,7 +686,17 @@ class _Plan:
             away = moved[self.final.segment[np.maximum(entry_rows[trusted], 0)]]
             entries = replace(entries, original_offset=np.where(there & ~away, entries.original_offset, NONE))
         self.folded = fold(self.final, use=ORPHANS, remembered=[(entry_rows[trusted], entries)])
+        self._report_orphans(entry_rows[trusted])
         self.starts = self._starts(entry_rows)
+
+    def _report_orphans(self, known: NDArray[np.int64]) -> None:
+        """Blobs of which the log has an UNDELETE and nothing before it: without its index entry nobody knows when they expire."""
+        first = self.folded.first[self.final.kind[self.folded.first] == UNDELETE]
+        for row in first[~np.isin(first, known)].tolist():
+            name = self.segments[int(self.final.segment[row])].log_name()
+            self.report.lost.append(
+                f"blob {keys.text_of(self.final.key(row))}: {name}: UNDELETE without a PUT; only the index knew when the blob expires"
+            )
 
     def _starts(self, entry_rows: NDArray[np.int64]) -> frozenset[tuple[int, int]]:
         """Where the store's own index files begin, at the new places of their first messages."""
