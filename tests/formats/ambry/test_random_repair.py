@@ -23,8 +23,8 @@ from rawlog.tree import open_tree
 from tests.formats.ambry.stores import expected, store_path
 from tests.reference import ambry as reference
 
-CASES = int(os.environ.get("RAWLOG_CASES", "60"))
-STORES = ("store-small", "store-ops", "store-small", "store-compacted", "store-small", "store-crashed")
+CASES = int(os.environ.get("RAWLOG_CASES", "500"))
+STORES = ("store-small", "store-ops", "store-small", "store-compacted", "store-small", "store-crashed", "store-small")
 SPACE = 1 << 32
 """Bytes of different segments are told apart by adding so much for each."""
 NEW = -1
@@ -272,30 +272,29 @@ class Case:
         """What became of each message: `whole`, `key` (nothing but its key is damaged), `named` (its key can be read), or `lost`."""
         fate = dict.fromkeys((one.number for one in self.truth.messages), "lost")
         for _, origin in self.logs.values():
-            if not origin.size:
+            kept = np.flatnonzero(origin != NEW)
+            if not kept.size:
                 continue
-            breaks = np.flatnonzero(np.diff(origin) != 1) + 1
-            ends = np.append(breaks, origin.size)
-            place = {int(value): at for at, value in enumerate(origin.tolist()) if value != NEW}
-
-            def is_there(start: int, size: int, at: int | None, ends: Any = ends, place: Any = place) -> bool:
-                found = place.get(start)
-                if found is None or (at is not None and found != at):
-                    return False
-                return bool(ends[np.searchsorted(ends, found, side="right")] - found >= size)
-
-            for one in self.truth.messages:
-                start, key = one.origin + one.header, len(one.key)
-                at = place.get(one.origin)
-                if is_there(one.origin, one.size, None):
+            ends = np.append(np.flatnonzero(np.diff(origin) != 1) + 1, origin.size)
+            wanted = np.array(
+                [
+                    start
+                    for one in self.truth.messages
+                    for start in (one.origin, one.origin + one.header, one.origin + one.header + len(one.key))
+                ]
+            )
+            at = np.minimum(np.searchsorted(origin[kept], wanted), kept.size - 1)
+            at = np.where(origin[kept[at]] == wanted, kept[at], NEW)
+            run = ends[np.minimum(np.searchsorted(ends, at, side="right"), ends.size - 1)] - at
+            for one, (head, key, body), (head_run, key_run, body_run) in zip(
+                self.truth.messages, at.reshape(-1, 3).tolist(), run.reshape(-1, 3).tolist(), strict=True
+            ):
+                before = one.header + len(one.key)
+                if head != NEW and head_run >= one.size:
                     fate[one.number] = "whole"
-                elif (
-                    at is not None
-                    and is_there(one.origin, one.header, at)
-                    and is_there(start + key, one.size - one.header - key, at + one.header + key)
-                ):
+                elif head != NEW and head_run >= one.header and body == head + before and body_run >= one.size - before:
                     fate[one.number] = "key"
-                elif fate[one.number] == "lost" and is_there(start, key, None):
+                elif fate[one.number] == "lost" and key != NEW and key_run >= len(one.key):
                     fate[one.number] = "named"
         return fate
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rawlog.errors import EncodeError, RawlogError
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.bloom import Bloom
-from rawlog.formats.ambry.index import Entries, IndexFile, read_index
+from rawlog.formats.ambry.index import Entries, IndexFile, Integers, read_index
 from rawlog.formats.ambry.kernels.messages import check_header
 from rawlog.formats.ambry.layouts import HEADERS, KEY_V1, KEY_V2, NONE, Kind
 from rawlog.formats.ambry.paths import Segment, segment_of, start_of
@@ -198,7 +198,7 @@ def catalog_of(pieces: Sequence[tuple[bytes, int, int]]) -> Catalog:
 def agrees(catalog: Catalog, row: int, evidence: Evidence, entry: int) -> bool:
     """Whether a message is all that an entry says of it, the blob id aside."""
     entries, version = evidence.entries, evidence.files[int(evidence.file[entry])].header.version
-    facts = [(catalog.kind, entries.kind), (catalog.size, entries.size)]
+    facts: list[tuple[Integers, Integers]] = [(catalog.kind, entries.kind), (catalog.size, entries.size)]
     facts += [(catalog.life_version, entries.life_version)] if version >= 3 else []
     facts += [(catalog.time, entries.operation_time)] if version >= 1 else []
     if int(catalog.kind[row]) == PUT:

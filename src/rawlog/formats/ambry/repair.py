@@ -383,7 +383,7 @@ class _Plan:
     def _correct_ids(self) -> None:
         """Messages whose records are sound but whose key is not that of their index entry get the entry's.
 
-        An index file repeats the key of a blob's first message in it; a later message may have a key of another version.
+        An index file repeats the key of a blob's first message in it; a later message may have another key of the same blob.
         """
         evidence, entries = self.evidence, self.evidence.entries
         wanted = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
@@ -391,9 +391,6 @@ class _Plan:
         foreign = np.zeros(len(entries), np.bool_)
         if len(self.catalog):
             foreign = self.named[np.maximum(self.rows, 0)] != self.partition
-        if len(self.catalog):
-            version = self.catalog.key_data[self.catalog.key_start[np.maximum(self.rows, 0)] + 1]
-            foreign |= version == entries.data[entries.starts + 1]
         other &= evidence.is_first | foreign
         where = self.number[evidence.segment] if len(entries) else np.empty(0, np.int64)
         for number, source in self._sources():
@@ -645,16 +642,16 @@ class _Plan:
         alive = np.concatenate([~self.dead, np.ones(len(extra), np.bool_)])
         rows = np.flatnonzero(alive)
         before = merged.offset.copy()
-        for at, one in enumerate(self.extras):
-            if one.entry >= 0:
-                before[len(self.catalog) + at] = self.evidence.entries.offset[one.entry]
+        for at, made in enumerate(self.extras):
+            if made.entry >= 0:
+                before[len(self.catalog) + at] = self.evidence.entries.offset[made.entry]
         rows = rows[np.lexsort((before[rows], merged.offset[rows], rank[merged.segment[rows]]))]
         found = np.full(len(merged), NONE, np.int64)
         found[rows] = np.arange(rows.size)
         entry_rows = np.where(self.rows >= 0, found[np.maximum(self.rows, 0)] if found.size else NONE, NONE)
-        for at, one in enumerate(self.extras):
-            if one.entry >= 0:
-                entry_rows[one.entry] = found[len(self.catalog) + at]
+        for at, made in enumerate(self.extras):
+            if made.entry >= 0:
+                entry_rows[made.entry] = found[len(self.catalog) + at]
         merged, number = merged.take(rows), number[rows]
         ranked = replace(merged, segment=rank[merged.segment].astype(np.int32))
         trusted = np.flatnonzero(self.evidence.is_sound)
