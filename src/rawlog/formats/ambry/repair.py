@@ -32,6 +32,7 @@ from rawlog.formats.ambry.evidence import (
     rekeyed,
     with_partition,
 )
+from rawlog.formats.ambry.index import IndexFile
 from rawlog.formats.ambry.kernels.messages import find_message
 from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Kind
@@ -161,11 +162,12 @@ def _read(file: File, number: int, builder: CatalogBuilder, damages: list[_Damag
     with Source(file.path) as source:
         has_header = capacity(source.read(0, 64)) is not None
         numbered = _is_numbered(file)
-        first = SEGMENT_HEADER.size if has_header or numbered else 0
-        if numbered and not has_header:
+        first = SEGMENT_HEADER.size if has_header else 0
+        if numbered and not has_header:  # bytes of it may be missing, too
             headers.append(number)
         for frames in walk(file, LOG, origin=Origin(min(first, source.size)), errors="skip", source=source):
-            if reached is not None and frames.base > reached:
+            is_header = numbered and not has_header and frames.base <= SEGMENT_HEADER.size
+            if reached is not None and frames.base > reached and not is_header:
                 damages.append(_Damage(number, reached, frames.base, f"{frames.base - reached:,} damaged bytes"))
             messages = Messages(frames)
             good = messages.sound & (messages["mismatch"] == 0)
@@ -185,7 +187,11 @@ def _read(file: File, number: int, builder: CatalogBuilder, damages: list[_Damag
                     )
                 )
             reached = frames.reached_in_file
-            if frames.last and reached < source.size:
+            if (
+                frames.last
+                and reached < source.size
+                and not (reached == 0 and numbered and source.size <= SEGMENT_HEADER.size)
+            ):
                 left = f"{source.size - reached:,} {tail_words(frames.status)}"
                 damages.append(_Damage(number, reached, source.size, left))
 
@@ -273,33 +279,63 @@ class _Plan:
         """Give log segments the names that their index files, or the times of their messages, say they had."""
         own, evidence = self.store.segments(), self.evidence
         if not all(segment.name for segment in own):
-            self.number = self._numbers(own)
+            self._find_logs()
             return
         good = (self.rows >= 0) & self.trusted
         score = np.zeros((len(own), len(evidence.segments)), np.int64)
         np.add.at(score, (self.catalog.segment[self.rows[good]], evidence.segment[good]), 1)
         names = list(own)
+        damaged = {one.number for one in self.damages} | set(self.look.headers)
+        total = np.bincount(evidence.segment[self.trusted], minlength=len(evidence.segments))
         for number, segment in enumerate(own):
             if not len(evidence.segments):
                 break
+            if score[number].max() * 2 < total[int(np.argmax(score[number]))] and number not in damaged:
+                continue  # most of these index files are not of this segment, which is sound
             best = evidence.segments[int(np.argmax(score[number]))]
             mine = score[number][evidence.segments.index(segment)] if segment in evidence.segments else 0
             if score[number].max() > mine and score[:, evidence.segments.index(best)].argmax() == number:
                 names[number] = best
-        if names != own and len(set(names)) == len(names):
+        names = _distinct(names, own)
+        if names != own:
             now, then = self._disorder(own), self._disorder(names)
             lost = any(name not in own for name in names)
             if then < now or (lost and then <= now):
                 self._rename(names, "its index files say so")
-        self.number = self._numbers(self.names)
+        self._find_logs()
         by_time, now = self._by_time(), self._disorder(self.names)
         if by_time != self.names and now[0] and self._disorder(by_time) < now:
             self._rename(by_time, "its messages come there by their times")
 
-    def _numbers(self, names: Sequence[Segment]) -> NDArray[np.int64]:
-        """For each segment of the evidence the number of the segment that it is written as, -1 for one that is lost."""
-        known = {name: number for number, name in enumerate(names)}
-        return np.array([known.get(segment, NONE) for segment in self.evidence.segments], np.int64)
+    def _find_logs(self) -> None:
+        """The log segment, by number, that the entries of each index file are of; -1 for one that is lost.
+
+        It is the one that has the most of their messages. A file without any goes by its name; if that segment is sound, the file is of a
+        damaged one that has another name.
+        """
+        evidence, sizes = self.evidence, [file.size for file in self.store.logs]
+        named = {name: number for number, name in enumerate(self.names)}
+        good = np.flatnonzero((self.rows >= 0) & (self.trusted | evidence.is_weak))
+        score = np.zeros((len(evidence.files), len(sizes)), np.int64)
+        np.add.at(score, (evidence.file[good], self.catalog.segment[self.rows[good]]), 1)
+        damaged = {one.number for one in self.damages} | set(self.look.headers)
+        found = np.full(len(evidence.files), NONE, np.int64)
+        for number, index in enumerate(evidence.files):
+            mine = score[number]
+            own = named.get(index.segment, NONE)
+            found[number] = own if not mine.any() or (own >= 0 and mine[own] == mine.max()) else int(np.argmax(mine))
+            if not mine.any() and own >= 0 and own not in damaged and index.end <= sizes[own]:
+                found[number] = max(damaged, key=lambda log: self._overlap(log, index), default=own)
+        self.where = found[evidence.file] if len(evidence.files) else np.empty(0, np.int64)
+        self.logs_of_files = found
+
+    def _overlap(self, number: int, index: IndexFile) -> int:
+        """How many damaged bytes of a segment are where an index file says that its messages are."""
+        return sum(
+            max(0, min(one.stop, index.end) - max(one.start, index.start))
+            for one in self.damages
+            if one.number == number
+        )
 
     def _rename(self, names: list[Segment], why: str) -> None:
         for old, new in zip(self.names, names, strict=True):
@@ -335,15 +371,11 @@ class _Plan:
     def _find_known(self) -> None:
         """The entries whose messages are in the segment that they name, in the order of segments and offsets."""
         evidence, rows = self.evidence, np.maximum(self.rows, 0)
-        inside = (
-            (self.rows >= 0) & (self.catalog.segment[rows] == self.number[evidence.segment])
-            if len(self.catalog)
-            else self.rows >= 0
-        )
+        inside = (self.rows >= 0) & (self.catalog.segment[rows] == self.where) if len(self.catalog) else self.rows >= 0
         good = np.flatnonzero(inside)
-        self.known = good[np.lexsort((evidence.entries.offset[good], evidence.segment[good]))]
+        self.known = good[np.lexsort((evidence.entries.offset[good], self.where[good]))]
         self.places = list(
-            zip(evidence.segment[self.known].tolist(), evidence.entries.offset[self.known].tolist(), strict=True)
+            zip(self.where[self.known].tolist(), evidence.entries.offset[self.known].tolist(), strict=True)
         )
 
     # ------------------------------------------------------------ blob ids
@@ -355,7 +387,7 @@ class _Plan:
 
     def _neighbours(self, entry: int) -> list[tuple[int, int]]:
         """The messages of the known entries before and after an entry in its segment: where the message is, and where its entry says."""
-        here = (int(self.evidence.segment[entry]), int(self.evidence.entries.offset[entry]))
+        here = (int(self.where[entry]), int(self.evidence.entries.offset[entry]))
         at = bisect.bisect_left(self.places, here)
         return [
             (int(self.catalog.offset[self.rows[self.known[place]]]), self.places[place][1])
@@ -392,15 +424,14 @@ class _Plan:
         if len(self.catalog):
             foreign = self.named[np.maximum(self.rows, 0)] != self.partition
         other &= evidence.is_first | foreign
-        where = self.number[evidence.segment] if len(entries) else np.empty(0, np.int64)
         for number, source in self._sources():
-            for entry in np.flatnonzero(other & (where == number)).tolist():
+            for entry in np.flatnonzero(other & (self.where == number)).tolist():
                 row = int(self.rows[entry])
                 if int(self.catalog.segment[row]) == number:
                     raw = rekeyed(source, int(self.catalog.offset[row]), entries.key(entry))
                     if raw is not None:
                         self._replace(number, row, int(self.catalog.offset[row]), raw, entry, evidence.name(entry))
-            for entry in wanted[where[wanted] == number].tolist():
+            for entry in wanted[self.where[wanted] == number].tolist():
                 self._correct_id(number, source, entry)
 
     def _correct_id(self, number: int, source: Source, entry: int) -> None:
@@ -516,11 +547,7 @@ class _Plan:
             [
                 entry
                 for entry in np.flatnonzero((self.rows < 0) & (self.trusted | evidence.is_weak)).tolist()
-                if entry not in fixed
-                and (
-                    int(self.number[evidence.segment[entry]]) < 0
-                    or int(self.number[evidence.segment[entry]]) in damaged
-                )
+                if entry not in fixed and (int(self.where[entry]) < 0 or int(self.where[entry]) in damaged)
             ],
             np.int64,
         )
@@ -564,9 +591,7 @@ class _Plan:
 
     def _cut_segments(self) -> Iterator[int]:
         """The segments that end before their index does."""
-        known = dict(zip(self.evidence.segments, self.number.tolist(), strict=True))
-        for index in self.evidence.files:
-            number = known[index.segment]
+        for number, index in zip(self.logs_of_files.tolist(), self.evidence.files, strict=True):
             if number >= 0 and index.crc_ok and index.end > self.store.logs[number].size:
                 yield number
 
@@ -584,7 +609,7 @@ class _Plan:
         evidence, entries = self.evidence, self.evidence.entries
         segment = evidence.segments[int(evidence.segment[entry])]
         offset = int(entries.offset[entry])
-        number = int(self.number[evidence.segment[entry]])
+        number = int(self.where[entry])
         if number < 0:
             if segment not in self.names[len(self.store.logs) :]:
                 self.names.append(segment)
@@ -618,7 +643,10 @@ class _Plan:
                             "names it; what it said is not known"
                         )
         self.report.dropped += [line for _, _, line in sorted(lines)]
-        wanted = {self.evidence.segments[one] for one in np.unique(self.evidence.segment[self.rows < 0]).tolist()}
+        wanted = {
+            self.evidence.segments[one]
+            for one in np.unique(self.evidence.segment[(self.rows < 0) & (self.where < 0)]).tolist()
+        }
         unread = {path for path, _ in self.store.problems}
         for segment, files in self.store.lost_segments().items():
             if segment in self.names[: len(self.store.logs)]:
@@ -717,6 +745,18 @@ class _Plan:
             if cut < rows.size:
                 out.write(self.extras[int(self.extra_number[rows[cut]])].raw)
             at = cut + 1
+
+
+def _distinct(names: list[Segment], own: list[Segment]) -> list[Segment]:
+    """Names of which no two are the same: a segment whose name another one gets takes one that is free now."""
+    taken = {new for new, old in zip(names, own, strict=True) if new != old}
+    free = [old for new, old in zip(names, own, strict=True) if new != old and old not in taken]
+    moved = [new == old and new in taken for new, old in zip(names, own, strict=True)]
+    if len(set(names)) < len(names) and sum(moved) != len(names) - len(set(names)):
+        return own
+    if sum(moved) > len(free):
+        return own
+    return [free.pop(0) if is_moved else new for new, is_moved in zip(names, moved, strict=True)]
 
 
 def _put_identity(raw: bytes) -> list[tuple[int, int, int]]:
