@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Note = Callable[[str], None]
 Seen = Callable[[Frames], None]
+#: So many beginnings of frames inside a damaged one are followed.
+MOST_TRIES = 100
 
 
 class Loss(str):
@@ -182,8 +184,32 @@ def _decode(
                 note(Loss(f"{error}".splitlines()[0] + "; " + ("stopped" if selection.errors == "stop" else "skipped")))
             if selection.errors == "stop":
                 raise _Stop from None
-            bad = int(np.searchsorted(frames.positions, error.position, side="right")) - 1
-            frames = frames.slice(max(bad, 0) + 1, len(frames))
+            bad = max(int(np.searchsorted(frames.positions, error.position, side="right")) - 1, 0)
+            if (hidden := _hidden(format, frames, bad, want.file)) is not None:
+                yield from format.decode(hidden, want)
+            frames = frames.slice(bad + 1, len(frames))
+
+
+def _hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | None:
+    """The sound frames that a damaged one hides because bytes of it are missing.
+
+    They must reach to the very end of the damaged one, and their checksums must be right: its content may be a copy of such a file.
+    """
+    if format.scan is None or format.resync is None or format.spans is None:
+        return None
+    start, stop = int(frames.starts[bad]), int(frames.stops[bad])
+    inside, at = frames.data[start:stop], 0
+    for _ in range(MOST_TRIES):
+        at = format.resync(inside, at + 1, frames.kind)
+        if at < 0:
+            return None
+        found = format.scan(inside[at:], frames.kind)
+        if len(found) and found.reached == inside.size - at:
+            found = replace(found, base=frames.base + start + at, first=frames.first + bad)
+            with contextlib.suppress(DataError):
+                format.spans(found, file)
+                return found
+    return None
 
 
 class _Stop(Exception):

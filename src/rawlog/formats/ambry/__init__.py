@@ -112,10 +112,10 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
     )
 
 
-def _work(verb: str, *options: str) -> Work:
+def _work(verb: str, *options: str, unrepaired: tuple[str, ...] = ()) -> Work:
     """A verb over stores."""
     do, cut = Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store"), Deferred("rawlog.formats.ambry.store", "cut")
-    return Work(do=do, cut=cut, options=options)
+    return Work(do=do, cut=cut, options=options, unrepaired=unrepaired)
 
 
 FAMILY = Family(
@@ -126,7 +126,14 @@ FAMILY = Family(
     ),
     works={
         "rebuild": _work("rebuild", "max_entries", "probability"),
-        "repair": _work("repair", "max_entries", "probability", "capacity", "dry_run"),
+        "repair": _work(
+            "repair",
+            "max_entries",
+            "probability",
+            "capacity",
+            "dry_run",
+            unrepaired=("ambry.log.time", "ambry.log.envelope", "ambry.log.metadata"),
+        ),
         "compact": _work(
             "compact",
             "filter",

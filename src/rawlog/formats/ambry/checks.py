@@ -15,7 +15,7 @@ from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.content import open_envelope, parse_metadata
 from rawlog.formats.ambry.index import read_entries, read_header
 from rawlog.formats.ambry.kernels import records as kernels
-from rawlog.formats.ambry.layouts import CRC_SIZE, Kind
+from rawlog.formats.ambry.layouts import CRC_SIZE, NONE, Kind
 from rawlog.formats.ambry.paths import capacity
 from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages
 from rawlog.formats.ambry.structures import Cursor
@@ -158,6 +158,25 @@ def foreign_partition(seen: Inspection) -> Iterator[Mark]:
             size=int(messages["key_size"][index]),
             expected=expected,
             found=int(messages["partition"][index]),
+        )
+
+
+@rule("ambry.log.time", Severity.WARNING)
+def early_time(seen: Inspection) -> Iterator[Mark]:
+    """A message was created, or changed its blob, before 1970. Only -1 (unknown) is allowed below zero.
+
+    Ambry reads the blob as long as the message is in the index. When it has to recover the message from the log, after a crash or without
+    index files, it refuses to start.
+    """
+    messages = seen.share(parsed)
+    times = messages.times
+    for index in np.flatnonzero((times < NONE) & messages.sound).tolist():
+        yield Mark(
+            "a time before 1970",
+            position=int(seen.frames.positions[index]),
+            size=int(seen.frames.sizes[index]),
+            expected="-1 or more",
+            found=int(times[index]),
         )
 
 
@@ -325,8 +344,8 @@ def index_empty(seen: Inspection) -> Iterator[Mark]:
 def log_rules() -> Sequence[Rule[Any]]:
     """The rules of log segments."""
     return (
-        record_crc, crc_upper, unreadable_record, wrong_offsets, wrong_payload, foreign_partition, zero_tail, bad_envelope,
-        bad_metadata, over_capacity,
+        record_crc, crc_upper, unreadable_record, wrong_offsets, wrong_payload, foreign_partition, early_time, zero_tail,
+        bad_envelope, bad_metadata, over_capacity,
     )  # fmt: skip
 
 

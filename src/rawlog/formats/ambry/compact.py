@@ -19,7 +19,17 @@ from rawlog.formats.ambry.index import Entries
 from rawlog.formats.ambry.index_writer import MAX_ENTRIES, write_index_files
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag
 from rawlog.formats.ambry.paths import Segment, capacity, is_current_compaction, segment_of
-from rawlog.formats.ambry.rebuild import Report, copy_file, copy_messages, number_option, one_store, probability_option
+from rawlog.formats.ambry.rebuild import (
+    Report,
+    copy_file,
+    copy_log,
+    copy_messages,
+    log_name,
+    number_option,
+    one_store,
+    probability_option,
+    tail_lines,
+)
 from rawlog.formats.ambry.state import DELETE, ORPHANS, PUT, TTL_UPDATE, Fold, expired, fold
 from rawlog.formats.ambry.store import Store, read_catalog, sound_indexes
 from rawlog.formats.ambry.writer import segment_header
@@ -53,6 +63,7 @@ def compact_store(files: Sequence[File], target: str, options: Mapping[str, str]
     plan = _plan(store, options)
     report = Report()
     folded = fold(read_catalog(store, errors="raise"), sound_indexes(store), ORPHANS)
+    report.dropped += tail_lines(store)
     kept = survivors(folded, plan)
     report.messages = int(kept.sum())
     report.notes.append(f"{kept.size - report.messages:,} of {kept.size:,} messages dropped")
@@ -155,7 +166,10 @@ def _keeps_without_undelete(folded: Fold, kind: NDArray[np.int64], plan: Plan) -
 def _copy_rest(store: Store, plan: Plan, work: Path) -> None:
     """Everything but the replaced segments and what belongs to them."""
     replaced = {store.segments()[number] for number in plan.numbers}
-    for file in (*store.logs, *store.index_files, *store.bloom_files, *store.others):
+    for number, file in enumerate(store.logs):
+        if number not in plan.numbers:
+            copy_log(store, number, child(work, log_name(file)))
+    for file in (*store.index_files, *store.bloom_files, *store.others):
         segment = segment_of(file.path)
         leave = segment in replaced or file.place.state is not None or is_current_compaction(file.path)
         if not leave and file.problem is None and file.format != "ambry.cleanup":

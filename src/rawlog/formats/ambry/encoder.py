@@ -1,7 +1,8 @@
 """Messages from columns: a blob a row of `records`, with all that its headers say of it.
 
 A record whose key is a blob id keeps it; any other key gives a new id, the same one each time. Without a `kind` among its headers a
-record is a PUT. Kernels make what is said as usual; `encode_row` makes the rest, one by one, and tells what cannot be.
+record is a PUT. A time before 1970 is written as unknown: Ambry refuses to recover a message that has one. Kernels make what is said as
+usual; `encode_row` makes the rest, one by one, and raises for what no message can hold.
 """
 
 from __future__ import annotations
@@ -98,7 +99,10 @@ def encode_part(batch: pa.RecordBatch, first: int, choice: Choice) -> Frames:
     service = byte_view(choice.service.encode("utf-8", "surrogateescape"))
     headers, raw_keys = _headers(batch), columns["key"][2]
     odd: dict[int, bytes] = {}
-    if kernels.read_rows(*headers, raw_keys, service.size, rows):
+    odd_rows = kernels.read_rows(*headers, raw_keys, service.size, rows)
+    for time in (kernels.CREATION, kernels.UPDATE_TIME):
+        np.maximum(rows[:, time], NONE, out=rows[:, time])
+    if odd_rows:
         for row in np.flatnonzero(rows[:, kernels.IS_ODD]).tolist():
             odd[row] = encode_row(_row(batch, row), first + row, choice)
             rows[row, kernels.SIZE] = len(odd[row])
@@ -226,7 +230,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
             return update_message(
                 Kind[kind],
                 key,
-                time=integer("update_time", milliseconds),
+                time=max(integer("update_time", milliseconds), NONE),
                 account_id=account,
                 container_id=container,
                 new_expiry=integer("new_expiry", NONE),
@@ -235,7 +239,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
         content = row["value"] or b""
         properties = Properties(
             blob_size=integer("blob_size", len(content)),
-            creation_time=integer("creation_time", milliseconds),
+            creation_time=max(integer("creation_time", milliseconds), NONE),
             service_id=text("service_id", choice.service),
             owner_id=text("owner_id"),
             content_type=text("content_type", kernels.DEFAULT_TYPE.tobytes().decode()),

@@ -5,7 +5,7 @@ Authority: IndexSegment and PersistentIndex, versions 0 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -194,6 +194,21 @@ class Entries:
         """Some of the entries."""
         columns = (getattr(self, field.name)[rows] for field in fields(self) if field.name != "data")
         return Entries(self.data, *columns)
+
+    @classmethod
+    def join(cls, parts: Sequence[Entries]) -> Entries:
+        """The entries of several files one after the other."""
+        if not parts:
+            none = np.empty(0, np.int64)
+            return cls(np.empty(0, np.uint8), *(none for _ in range(len(fields(cls)) - 1)))
+        before = np.cumsum([0, *(part.data.size for part in parts[:-1])])
+        columns = (
+            np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(cls)
+            if field.name not in ("data", "starts")
+        )
+        starts = np.concatenate([part.starts + size for part, size in zip(parts, before.tolist(), strict=True)])
+        return cls(byte_view(np.concatenate([part.data for part in parts])), starts, *columns)
 
     def __len__(self) -> int:
         return int(self.starts.size)

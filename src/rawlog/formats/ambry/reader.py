@@ -60,8 +60,8 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 
 def resync(data: Bytes, position: int, kind: int) -> int:
-    """The next position at which a sound header and a key stand, or -1."""
-    return int(find_message(byte_view(data), position))
+    """The next position with a sound header and a key, or -1."""
+    return int(find_message(byte_view(data), position, data.size))
 
 
 def fault(frames: Frames) -> DataError:
@@ -96,7 +96,7 @@ def fault(frames: Frames) -> DataError:
         why = (
             "more than nothing expected"
             if size <= 0
-            else "against what its records say, and no message follows it there"
+            else "its records disagree or are damaged, and no message follows it there"
         )
         return CorruptError(f"payload size {size:,}: {why}", field="payload_size", found=size, **place)
     return CorruptError("offsets, life version or key that cannot be", **place)

@@ -18,11 +18,12 @@ from rawlog.formats.ambry.bloom import Bloom, read_bloom
 from rawlog.formats.ambry.index import Entries, IndexFile
 from rawlog.formats.ambry.index_writer import MAX_ENTRIES, PROBABILITY, write_index_files
 from rawlog.formats.ambry.layouts import BLOOM_TABLE
-from rawlog.formats.ambry.paths import is_current_compaction, segment_of, start_of
-from rawlog.formats.ambry.state import ORPHANS, Catalog, fold
+from rawlog.formats.ambry.paths import Segment, is_current_compaction, segment_of, start_of
+from rawlog.formats.ambry.state import ORPHANS, Catalog, Fold, fold
 from rawlog.formats.ambry.store import Store, read_catalog, sound_indexes, stores
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.output import child, new_directory
+from rawlog.status import Status
 from rawlog.storage import Source
 
 OLD_ENTRY = 115
@@ -31,29 +32,63 @@ OLD_ENTRY = 115
 
 @dataclass(slots=True)
 class Report(Account):
-    """What was written, and what was left out: one line each."""
+    """What was written, and what was left out: one line each.
+
+    `dropped` are bytes, `lost` blobs and what is not known of them any more, `reconstructed` messages that were corrected or written
+    again from what the index says.
+    """
 
     files: list[str] = field(default_factory=list)
     messages: int = 0
     dropped: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    reconstructed: list[str] = field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte was kept."""
-        return not self.dropped
+        """Whether every byte was kept as it was."""
+        return not (self.dropped or self.lost or self.reconstructed)
 
     def lines(self) -> list[str]:
         """What was left out, then the rest."""
-        return [*self.dropped, *Account.lines(self)]
+        return [*self.dropped, *self.reconstructed, *self.lost, *Account.lines(self)]
 
 
-def copy_file(path: str, target: Path) -> None:
-    """The bytes of a file, local or not, under another name."""
+def copy_file(path: str, target: Path, size: int | None = None) -> None:
+    """The bytes of a file, local or not, under another name; with `size` only so many of them."""
     with Source(path) as source, target.open("wb") as out:
-        position = 0
-        while piece := source.read(position, 8 << 20):
+        position, end = 0, source.size if size is None else size
+        while position < end and (piece := source.read(position, min(8 << 20, end - position))):
             out.write(piece)
             position += len(piece)
+
+
+def copy_log(store: Store, number: int, target: Path) -> None:
+    """A log segment up to the end of its last whole message: Ambry does not start on what a crash leaves after it."""
+    end, _ = store.tails.get(number, (None, None))
+    copy_file(store.logs[number].path, target, end)
+
+
+def tail_lines(store: Store) -> list[str]:
+    """What follows the last whole message of segments, one line each; `read_catalog` must have read the store."""
+    lines = []
+    for number, (position, status) in sorted(store.tails.items()):
+        file = store.logs[number]
+        lines.append(f"{log_name(file)}: byte {position:,}: {file.size - position:,} {tail_words(status)}")
+    return lines
+
+
+def tail_words(status: Status) -> str:
+    """What the bytes after the last whole message are."""
+    return {
+        Status.TRUNCATED: "bytes of an unfinished message",
+        Status.PADDING: "bytes of zeros",
+    }.get(status, "bytes damaged")
+
+
+def log_name(file: File) -> str:
+    """The name that a log segment has once it is part of the store."""
+    return file.path.rpartition("/")[2].removesuffix("_temp")
 
 
 def copy_messages(store: Store, catalog: Catalog, rows: NDArray[np.int64], out: BinaryIO) -> None:
@@ -107,19 +142,22 @@ def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str]
     """Copy a store to `target` with index and bloom files built from its log.
 
     Options: `max_entries` an index file, `probability` of the blooms. Without them new files are cut as the old ones were. What the log
-    does not tell any more (the expiry of a blob whose PUT was compacted away) is taken from the old index, if that is sound.
+    does not tell any more (the expiry of a blob whose PUT was compacted away) is taken from the old index, if that is sound. The
+    unfinished message that a crash leaves at the end of the log is dropped and reported: Ambry would not start on it.
     DataError if the log is damaged: repair it first.
     """
     options = options or {}
     store = one_store(files)
     report = Report()
+    catalog = read_catalog(store, errors="raise")
+    report.dropped += tail_lines(store)
     with new_directory(target) as work:
-        for file in store.logs:
-            copy_file(file.path, child(work, file.path.rpartition("/")[2].removesuffix("_temp")))
+        for number, file in enumerate(store.logs):
+            copy_log(store, number, child(work, log_name(file)))
         for file in store.others:
             if file.place.state is None and file.problem is None and not is_current_compaction(file.path):
                 copy_file(file.path, child(work, file.path.rpartition("/")[2]))
-        write_indexes(store, read_catalog(store, errors="raise"), work, options, report)
+        write_indexes(store, catalog, work, options, report)
         report.files = sorted(path.name for path in work.iterdir())
     return report
 
@@ -129,14 +167,28 @@ def write_indexes(
 ) -> list[str]:
     """Index and bloom files of a store's messages into a directory; their names, which are all without `work`."""
     known = sound_indexes(store)
+    report.messages += len(catalog)
+    starts = frozenset((number, index.start) for number, index in known)
+    folded = fold(catalog, known, ORPHANS)
+    return write_like(store, known, folded, store.segments(), starts, work, options)
+
+
+def write_like(
+    store: Store,
+    known: Sequence[tuple[int, IndexFile]],
+    folded: Fold,
+    segments: Sequence[Segment],
+    starts: frozenset[tuple[int, int]],
+    work: Path | None,
+    options: Mapping[str, str],
+) -> list[str]:
+    """Index and bloom files of messages, made as the store's own (`known`, with the numbers of their segments) were; their names."""
     sound = {(number, index.start): index for number, index in known}
     max_entries = number_option(options, "max_entries", None)
     probability = probability_option(options)
-    most = max_entries or max((len(index.entries) for index in sound.values()), default=MAX_ENTRIES)
-    style = _bloom_style(store, sound)
+    most = max_entries or max((len(index.entries) for _, index in known), default=MAX_ENTRIES)
+    style = _bloom_style(store, {(index.segment, index.start): index for _, index in known})
     sizes = [index.header.entry_size for _, index in known if index.header.version >= 2]
-    folded = fold(catalog, known, ORPHANS)
-    report.messages += len(catalog)
 
     def last_modified(segment: int, run: Entries) -> int | None:
         old = sound.get((segment, int(run.offset[0])))
@@ -144,15 +196,15 @@ def write_indexes(
 
     return write_index_files(
         folded.entries,
-        catalog.segment,
-        store.segments(),
+        folded.catalog.segment,
+        segments,
         work,
         max_entries=most,
         probability=probability,
         like=None if max_entries or "probability" in options else style.like,
         by_uuid=style.by_uuid,
         least=OLD_ENTRY if sizes and min(sizes) >= OLD_ENTRY else 0,
-        starts=frozenset() if max_entries else frozenset(sound),
+        starts=frozenset() if max_entries else starts,
         last_modified=last_modified,
     )
 
@@ -177,22 +229,26 @@ class _Style:
     by_uuid: bool = False
 
 
-def _bloom_style(store: Store, sound: Mapping[tuple[int, int], IndexFile]) -> _Style:
+def _bloom_style(store: Store, sound: Mapping[tuple[Segment, int], IndexFile]) -> _Style:
     """What any sound bloom of a store shows: they all have the same dimensions, and hold whole keys or uuids."""
-    segments = store.segments()
     for file in sorted(store.bloom_files, key=lambda one: start_of(one.path)):
-        try:
-            with Source(file.path) as source:
-                bloom = read_bloom(Cursor(source.read(0, source.size)))
-        except RawlogError:
+        bloom, segment = sound_bloom(file), segment_of(file.path)
+        if bloom is None or segment is None or segment not in store.segments():
             continue
-        segment = segment_of(file.path)
-        if not bloom.crc_ok or segment not in segments:
-            continue
-        index = sound.get((segments.index(segment), start_of(file.path)))
+        index = sound.get((segment, start_of(file.path)))
         if index is None:
             return _Style(bloom)
         keys = index.entries
         by_uuid = not bloom.have(keys.data, keys.starts, keys.sizes).all()
         return _Style(bloom, by_uuid and bool(bloom.have(keys.data, *keys.uuid_spans).all()))
     return _Style()
+
+
+def sound_bloom(file: File) -> Bloom | None:
+    """The bloom in a file, if it can be read and its checksum is right."""
+    try:
+        with Source(file.path) as source:
+            bloom = read_bloom(Cursor(source.read(0, source.size)))
+    except RawlogError:
+        return None
+    return bloom if bloom.crc_ok else None

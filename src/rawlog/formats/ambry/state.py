@@ -64,6 +64,20 @@ class Catalog:
         made = {name: getattr(self, name)[rows] for name in ("key_start", "key_size", *TYPES)}
         return Catalog(self.key_data, identity=self.identity.take(rows), **made)
 
+    def join(self, other: Catalog) -> Catalog:
+        """The messages of two catalogs, one after the other."""
+        made = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("key_size", *TYPES)}
+        starts = np.concatenate([self.key_start, other.key_start + self.key_data.size])
+        identity = Identities(
+            *(
+                np.concatenate([getattr(self.identity, name), getattr(other.identity, name)])
+                for name in ("group", "high", "low")
+            )
+        )
+        return Catalog(
+            byte_view(np.concatenate([self.key_data, other.key_data])), key_start=starts, identity=identity, **made
+        )
+
     def rows_in(self, segment: int) -> slice:
         """The rows of the messages of one segment."""
         return slice(*np.searchsorted(self.segment, [segment, segment + 1]).tolist())
@@ -193,12 +207,18 @@ def is_refused(catalog: Catalog, wrong: NDArray[np.int8]) -> NDArray[np.bool_]:
 
 
 def fold(
-    catalog: Catalog, indexes: Iterable[tuple[int, IndexFile]] = (), use: int = NEVER, *, drop: bool = False
+    catalog: Catalog,
+    indexes: Iterable[tuple[int, IndexFile]] = (),
+    use: int = NEVER,
+    *,
+    drop: bool = False,
+    remembered: Iterable[tuple[NDArray[np.int64], Entries]] = (),
 ) -> Fold:
     """The entries and states of a catalog's messages.
 
-    `indexes` are sound index files with the numbers of their segments; `use` says which of their entries count instead of what the
-    messages tell. With `drop` a message that cannot follow what came before it counts for nothing.
+    `indexes` are sound index files with the numbers of their segments, `remembered` entries with the rows of their messages (-1: none);
+    `use` says which of these entries count instead of what the messages say. With `drop` a message that cannot follow what came before
+    it counts for nothing.
     """
     count = len(catalog)
     made = Fold(
@@ -220,13 +240,13 @@ def fold(
     made.found_flags, made.found_expires = np.zeros(blobs, np.uint8), np.full(blobs, NONE, np.int32)
     known = np.zeros(count, np.bool_)
     if use != NEVER:
-        usable = np.ones(count, np.bool_)
-        if use == ORPHANS:
-            usable[:] = False
-            usable[order[new]] = True
-            usable &= catalog.kind != PUT
+        usable = np.ones(count, np.bool_) if use == ALWAYS else _before_put(catalog.kind, order, new)
         for segment, index in indexes:
-            _remember(made, segment, index, usable, known)
+            entries = index.entries
+            covered = entries.offset + entries.size <= index.end
+            _remember(made, np.where(covered, catalog.rows_at(segment, entries.offset), NONE), entries, usable, known)
+        for rows, entries in remembered:
+            _remember(made, rows, entries, usable, known)
     kernels.fold_entries(
         order, new, catalog.kind, catalog.segment, catalog.offset, catalog.life_version, known, use, drop,
         made.flags, made.expires, made.original, made.account_id, made.container_id, made.wrong, made.blob,
@@ -235,11 +255,34 @@ def fold(
     return made
 
 
-def _remember(made: Fold, segment: int, index: IndexFile, usable: NDArray[np.bool_], known: NDArray[np.bool_]) -> None:
-    """Take over what an index file says of messages that are of the same kind and blob."""
-    entries, catalog = index.entries, made.catalog
-    rows = catalog.rows_at(segment, entries.offset)
-    good = (rows >= 0) & (entries.offset + entries.size <= index.end)
+def updates_before_put(catalog: Catalog) -> NDArray[np.bool_]:
+    """Which messages are updates of a blob whose PUT comes after them in the log."""
+    order = catalog.identity.sorted()
+    new = catalog.identity.begins(order)
+    blob = np.empty(order.size, np.int64)
+    blob[order] = np.cumsum(new) - 1
+    has_put = np.zeros(int(new.sum()), np.bool_)
+    has_put[blob[catalog.kind == PUT]] = True
+    return _before_put(catalog.kind, order, new) & has_put[blob]
+
+
+def _before_put(kind: NDArray[np.int8], order: NDArray[np.int64], new: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which messages are updates of a blob whose PUT does not come before them: only the index knows what they inherited."""
+    result = np.zeros(order.size, np.bool_)
+    if order.size:
+        puts = np.cumsum(kind[order] == PUT)
+        begins = np.flatnonzero(new)
+        before = puts[begins] - (kind[order[begins]] == PUT)
+        result[order] = puts == np.repeat(before, np.diff(np.append(begins, order.size)))
+    return result
+
+
+def _remember(
+    made: Fold, rows: NDArray[np.int64], entries: Entries, usable: NDArray[np.bool_], known: NDArray[np.bool_]
+) -> None:
+    """Take over what index entries say of the messages at `rows` that are of the same kind and blob."""
+    catalog = made.catalog
+    good = rows >= 0
     good[good] = usable[rows[good]] & (entries.kind[good] == catalog.kind[rows[good]])
     good[good] = entries.identities.take(good).equal(catalog.identity.take(rows[good]))
     rows = rows[good]
@@ -262,4 +305,5 @@ __all__ = [
     "fold",
     "is_refused",
     "seconds",
+    "updates_before_put",
 ]

@@ -16,9 +16,10 @@ from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.index import IndexFile, read_index
 from rawlog.formats.ambry.keys import Identities
 from rawlog.formats.ambry.paths import COPYING, Segment, is_current_compaction, is_log, segment_of, split, start_of
-from rawlog.formats.ambry.reader import Messages
+from rawlog.formats.ambry.reader import Messages, trouble
 from rawlog.formats.ambry.state import ALWAYS, Catalog, CatalogBuilder, Fold, fold
 from rawlog.formats.ambry.structures import Compaction, Cursor, read_compaction
+from rawlog.status import Status
 from rawlog.storage import Entry as Listed
 from rawlog.storage import Source, is_remote, listing, local_path
 from rawlog.walk import walk
@@ -144,6 +145,8 @@ class Store:
     others: list[File] = field(default_factory=list)
     #: What could not be read on the way: path, error.
     problems: list[tuple[str, RawlogError]] = field(default_factory=list)
+    #: By the number of a segment: where its messages end, if other bytes follow them, and what these are. `read_catalog` fills it.
+    tails: dict[int, tuple[int, Status]] = field(default_factory=dict)
 
     @property
     def partition(self) -> int | None:
@@ -151,6 +154,22 @@ class Store:
 
     def segments(self) -> list[Segment]:
         return [_segment(file) for file in self.logs]
+
+    def lost_segments(self) -> dict[Segment, list[File]]:
+        """Log segments that are not there although their index files are, with these: nothing says that a compaction removed them."""
+        logs = [_segment(file) for file in (*self.logs, *self.others) if file.format == LOG_FORMAT]
+        newest: dict[int, int] = {}
+        for segment in logs:
+            newest[segment.position] = max(segment.generation, newest.get(segment.position, -1))
+        compacted = {name for file in self.others if file.format == COMPACTION_FORMAT for name in _compacted(file.path)}
+        found: dict[Segment, list[File]] = {}
+        for file in self.others:
+            segment = _segment(file)
+            if file.format != INDEX_FORMAT or file.place.state != "orphan" or segment in logs:
+                continue
+            if newest.get(segment.position, -1) <= segment.generation and segment.name not in compacted:
+                found.setdefault(segment, []).append(file)
+        return {one: sorted(found[one], key=lambda file: start_of(file.path)) for one in sorted(found, key=_order)}
 
     def indexes(self) -> list[IndexFile]:
         """The index files that can be read, in log order. What cannot is noted among the problems."""
@@ -167,6 +186,20 @@ class Store:
 def _segment(file: File) -> Segment:
     """The segment that a file's name tells; a log of any other name is one without segments."""
     return segment_of(file.path) or Segment()
+
+
+def _order(segment: Segment) -> tuple[int, int]:
+    return segment.order
+
+
+def _compacted(path: str) -> list[str]:
+    """The segments that a compaction replaces or has replaced, by its log; none if that cannot be read."""
+    try:
+        with Source(path) as source:
+            found = read_compaction(Cursor(source.read(0, source.size)))
+    except RawlogError:
+        return []
+    return [name for cycle in found.cycles for name in cycle.segments] if found.crc_ok else []
 
 
 def stores(files: Sequence[File]) -> list[Store]:
@@ -233,8 +266,13 @@ def read_catalog(store: Store, *, errors: str = "skip") -> Catalog:
     builder = CatalogBuilder()
     for number, file in enumerate(store.logs):
         try:
-            for messages in read_messages(file, errors=errors):
+            for frames in walk(file, LOG, errors=errors):
+                messages = Messages(frames, check=False)
+                if errors == "raise" and messages["fault"].any():
+                    raise trouble(messages, int(np.argmax(messages["fault"] != 0))).at(path=file.path, format=LOG.name)
                 builder.add(messages, number)
+                if frames.last and frames.reached_in_file < file.size:
+                    store.tails[number] = (frames.reached_in_file, frames.status)
         except DataError as error:
             if errors == "raise":
                 raise

@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.errors import RawlogError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import File
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.index import IndexFile
+from rawlog.formats.ambry.evidence import match
+from rawlog.formats.ambry.index import Entries, IndexFile, read_index
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
+from rawlog.formats.ambry.paths import segment_of
 from rawlog.formats.ambry.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
+from rawlog.formats.ambry.store import stores
 from rawlog.formats.ambry.survey import surveys
 
 Files = Sequence[File]
@@ -76,6 +80,41 @@ def unsettled(files: Files) -> Iterator[Mark]:
                 "copying": "a replica that is being copied here",
             }
             yield Mark(words.get(file.place.state, file.place.state), path=file.path, size=file.size)
+
+
+@rule("ambry.store.lost-segment", Severity.ERROR)
+def lost_segment(files: Files) -> Iterator[Mark]:
+    """A log segment is not there, and its index files are. No compaction log, and no newer segment in its place, says that it was removed.
+
+    Ambry ignores the index files and starts: blobs of the segment are gone, and blobs that were deleted in it are live again. Restore the
+    segment from another copy. `rawlog repair` names the lost blobs and keeps deleted ones deleted. Where the segment only has another name
+    now, repair gives it back its own.
+    """
+    catalogs = {survey.store.folder: survey.catalog for survey in surveys(files)}
+    for store in stores(files):
+        for segment, parts in store.lost_segments().items():
+            entries = Entries.join([index.entries for index in map(_read, parts) if index is not None])
+            rows = np.full(len(entries), NONE, np.int64)
+            catalog = catalogs.get(store.folder)
+            if catalog is not None:
+                rows = match(catalog, entries)
+            lost, names = int((rows < 0).sum()), ", ".join(part.path.rpartition("/")[2] for part in parts)
+            what = f"log segment {segment.log_name()} is not there; its index files are: {names}"
+            if lost or not len(entries):
+                yield Mark(f"{what}; {lost:,} of {len(entries):,} messages are lost", path=parts[0].path, found=lost)
+                continue
+            assert catalog is not None
+            others = {segment_of(index.path) for index in store.index_files}
+            for number in np.unique(catalog.segment[rows]).tolist():
+                if store.segments()[number] not in others:
+                    yield Mark(f"{what}; its messages are in {store.logs[number].path}", path=parts[0].path)
+
+
+def _read(file: File) -> IndexFile | None:
+    try:
+        return read_index(file.path)
+    except RawlogError:
+        return None
 
 
 @rule("ambry.index.end", Severity.ERROR)
@@ -330,6 +369,6 @@ def orphan_update(files: Files) -> Iterator[Mark]:
 def group_rules() -> Sequence[Rule[Any]]:
     """The rules over the files of one store."""
     return (
-        segments, unsettled, index_end, index_gap, unindexed, entry_without_message, message_without_entry, entry_mismatch, reset_key,
-        bloom_key, history, orphan_update,
+        segments, unsettled, lost_segment, index_end, index_gap, unindexed, entry_without_message, message_without_entry,
+        entry_mismatch, reset_key, bloom_key, history, orphan_update,
     )  # fmt: skip

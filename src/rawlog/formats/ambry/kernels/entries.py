@@ -27,7 +27,7 @@ IS_DELETE, IS_TTL, IS_UNDELETE = int(Flag.DELETE), int(Flag.TTL_UPDATE), int(Fla
 SOUND, PUT_AGAIN, LOWER_LIFE, DELETED_TWICE, TTL_OF_DELETED, SECOND_TTL = 0, 1, 2, 3, 4, 5
 """What may be wrong with a message, seen from those before it."""
 NEVER, ORPHANS, ALWAYS = 0, 1, 2
-"""Which entries of the old index count: none; those of updates whose blob has nothing before them in the log; all."""
+"""Which entries of the old index count: none; those of updates whose blob has no PUT before them in the log; all."""
 
 
 @inline
@@ -136,7 +136,7 @@ def fold_entries(
             wrong[row] = judge(this, np.int64(life[row]), state_kind, np.int64(life[state]), state_flags)
             if drop and wrong[row] != SOUND and not (wrong[row] == LOWER_LIFE and this == UNDELETE):
                 continue
-        if known[row] and (use == ALWAYS or (use == ORPHANS and latest < 0 and this != PUT)):
+        if known[row] and (use == ALWAYS or (use == ORPHANS and put[blobs] < 0 and this != PUT)):
             pass
         elif this == PUT:
             flags[row], original[row] = 0, offset[row]

@@ -150,18 +150,49 @@ def last_record_end(data: Any, position: Any, size: Any, first: Any) -> Any:
     return first + U3 + CRC_SIZE + (NEW_EXPIRY_SIZE if read_i16(data, position + first + U_TYPE) == TTL_UPDATE else 0)
 
 
+@inline
+def last_record_is_right(data: Any, position: Any, size: Any, first: Any) -> Any:
+    """Whether the last record of a whole message has the checksum that follows it."""
+    version = read_i16(data, position)
+    at = position + (PROPS_3 if version == 3 else (PROPS_2 if version == 2 else PROPS_1))
+    start = np.int64(first)
+    if read_i32(data, at) > 0:
+        start = np.int64(read_i32(data, at + BLOB_AFTER_PROPS))
+    after = size - CRC_SIZE
+    if start < first or after <= start:
+        return False
+    return read_i64(data, position + after) == sum_crc32(data, position + start, position + after)
+
+
+@kernel
+def find_message(data: Any, start: Any, stop: Any) -> Any:
+    """The first position from `start` to before `stop` with a sound header and a key, or -1."""
+    end = np.int64(data.size)
+    position = np.int64(start)
+    while position < stop and end - position >= H1:
+        if (
+            data[position] == 0
+            and 1 <= data[position + 1] <= 3
+            and check_header(data, position) == OK
+            and key_size(data, position + header_size(read_i16(data, position)), end) != WRONG
+        ):
+            return position
+        position += 1
+    return np.int64(-1)
+
+
 @kernel
 def scan_messages(data: Any, start: Any, starts: Any, stops: Any) -> Any:
     """Write where every whole message from `start` on begins and ends. -> (count, position, status)
 
-    A header that is sound and yet ends its message where no other begins, against what the last record says, is a
-    payload size that lies: BAD_LENGTH.
+    A sound header whose message ends where no other begins is a wrong payload size, BAD_LENGTH, if the last record says so too, or if
+    that record's checksum is wrong and another message begins inside: bytes are missing, and the message would hide the next one.
     """
     count, position, end = 0, np.int64(start), np.int64(data.size)
+    status = check_header(data, position)
     while position < end:
         if count == starts.size:
             return count, position, FULL
-        status = check_header(data, position)
         if status != OK:
             return count, position, status
         version = read_i16(data, position)
@@ -178,31 +209,20 @@ def scan_messages(data: Any, start: Any, starts: Any, stops: Any) -> Any:
         size = first + payload
         if payload < U1:
             return count, position, BAD_LENGTH
-        said = last_record_end(data, position, size, first)
-        if said != size and end - position > size and check_header(data, position + size) != OK:
-            return count, position, BAD_LENGTH
+        status = check_header(data, position + size)
+        if status != OK:
+            if end - position > size and last_record_end(data, position, size, first) != size:
+                return count, position, BAD_LENGTH
+            if (
+                not last_record_is_right(data, position, size, first)
+                and find_message(data, position + first, position + size) >= 0
+            ):
+                return count, position, BAD_LENGTH
         starts[count] = position
         position += size
         stops[count] = position
         count += 1
     return count, position, OK
-
-
-@kernel
-def find_message(data: Any, start: Any) -> Any:
-    """The first position from `start` on where a sound header and a key stand, or -1."""
-    end = np.int64(data.size)
-    position = np.int64(start)
-    while end - position >= H1:
-        if (
-            data[position] == 0
-            and 1 <= data[position + 1] <= 3
-            and check_header(data, position) == OK
-            and key_size(data, position + header_size(read_i16(data, position)), end) != WRONG
-        ):
-            return position
-        position += 1
-    return np.int64(-1)
 
 
 @kernel

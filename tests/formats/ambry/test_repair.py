@@ -1,0 +1,403 @@
+"""Repair, rebuild and compact on what was seen in use; index files that the real store wrote are the judges."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import rawlog
+from rawlog.engines import local
+from rawlog.errors import EncodeError
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.compact import compact_store
+from rawlog.formats.ambry.index import read_index
+from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.rebuild import rebuild_store
+from rawlog.formats.ambry.repair import repair_store
+from rawlog.formats.ambry.store import fold_store, open_store
+from rawlog.formats.ambry.store_writer import StoreWriter
+from rawlog.formats.ambry.writer import Properties, put_message, update_message
+from rawlog.jobs.mend import Mend, Mended
+from rawlog.tree import open_tree
+from tests.formats.ambry.stores import copy_store, expected, small_key, small_messages, store_path
+
+NOW = 1_596_500_000_000
+
+
+def flip(path: Path, *positions: int) -> None:
+    data = bytearray(path.read_bytes())
+    for position in positions:
+        data[position] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+def messages_of(name: str, *kinds: str) -> list[dict[str, Any]]:
+    return [one for one in expected(name)["messages"] if not kinds or one["kind"] in kinds]
+
+
+def states(folder: Path) -> dict[str, tuple[str, int, bool]]:
+    """What a store answers: state, life version, and whether the content is there."""
+    rows = rawlog.open(folder).table("ambry.blobs", options={"now": str(NOW)}).to_arrow().to_pylist()
+    return {row["blob_id"]: (row["state"], row["life_version"], row["in_log"]) for row in rows}
+
+
+def assert_index_is_golden(name: str, folder: Path) -> None:
+    """Index and bloom files are byte for byte what the real store wrote."""
+    for path in store_path(name).iterdir():
+        if path.name.endswith(("_index", "_bloom")):
+            assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def run_repair(source: Path, target: Path) -> Mended:
+    with Mend("repair", str(target)) as job:
+        return local.run(job, open_tree(str(source)), threads=1)
+
+
+# E1: the index is evidence ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["DELETE", "TTL_UPDATE", "UNDELETE"])
+@pytest.mark.parametrize("at", [5, 70, 96])
+def test_a_damaged_update_is_written_again_from_its_index_entry(kind: str, at: int, tmp_path: Path) -> None:
+    """Repair ignored the sound index entry: a deleted blob was live again, or a live one expired or deleted."""
+    broken = copy_store("store-ops", tmp_path / "42")
+    for one in messages_of("store-ops", kind)[::7]:
+        flip(broken / one["segment"], one["offset"] + at, one["offset"] + at + 1)
+    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    assert len(report.reconstructed) == len(messages_of("store-ops", kind)[::7])
+    assert not report.is_whole
+    assert not report.lost
+    assert_index_is_golden("store-ops", tmp_path / "out")
+    assert states(tmp_path / "out") == states(store_path("store-ops"))
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+    # Nor does recovery without the index make anything else of it.
+    bare = tmp_path / "bare"
+    shutil.copytree(tmp_path / "out", bare, ignore=shutil.ignore_patterns("*_index", "*_bloom"))
+    whole = copy_store("store-ops", tmp_path / "whole")
+    for path in [*whole.glob("*_index"), *whole.glob("*_bloom")]:
+        path.unlink()
+    assert states(bare) == states(whole)
+
+
+def test_a_cut_segment_keeps_the_updates_that_its_index_knows(tmp_path: Path) -> None:
+    """After a cut the deletes beyond it were forgotten, and their blobs live again; lost blobs were not named."""
+    broken = copy_store("store-ops", tmp_path / "42")
+    inside = [one for one in messages_of("store-ops") if one["segment"] == "2_0_log"]
+    cut = inside[len(inside) // 3]["offset"] + 11
+    (broken / "2_0_log").write_bytes((broken / "2_0_log").read_bytes()[:cut])
+    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    before, after = states(store_path("store-ops")), states(tmp_path / "out")
+    lost = {one["blob_id"] for one in inside if one["kind"] == "PUT" and one["offset"] + one["size"] > cut}
+    assert lost
+    assert all(any(blob in line for line in report.lost) for blob in lost)
+    assert {blob: state for blob, state in before.items() if blob not in lost} == {
+        blob: state for blob, state in after.items() if blob not in lost
+    }
+    assert {blob: before[blob][0] for blob in lost & after.keys()} == {
+        blob: after[blob][0] for blob in lost & after.keys()
+    }
+    assert {blob for blob in lost if before[blob][0] == "deleted"} <= after.keys()
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+
+
+def test_a_damaged_update_that_no_index_knows_is_reported_by_blob_id(tmp_path: Path) -> None:
+    """The report named a byte range only."""
+    broken = copy_store("store-crashed", tmp_path / "1000003")
+    indexed = {entry["message"] for index in expected("store-crashed")["index_files"] for entry in index["entries"]}
+    one = [one for one in messages_of("store-crashed", "DELETE") if one["n"] not in indexed][-1]
+    flip(broken / one["segment"], one["offset"] + 3)
+    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    assert any(one["blob_id"] in line for line in report.lost)
+    assert run_repair(broken, tmp_path / "job").is_whole is False
+
+
+# E2: blob ids ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("byte", range(0, 34, 3))
+def test_a_damaged_blob_id_is_corrected_by_its_index_entry(byte: int, tmp_path: Path) -> None:
+    """No checksum covers a key: repair said "whole", the true blob was gone and another one there."""
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 240 + 40 + byte)  # the PUT of blob 2
+    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    assert not report.is_whole
+    assert any(keys.text_of(small_key(2)) in line for line in report.reconstructed)
+    for path in store_path("store-small").glob("*_log"):
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+    assert_index_is_golden("store-small", tmp_path / "out")
+
+
+def test_a_damaged_blob_id_is_reported_where_index_and_bloom_disagree(tmp_path: Path) -> None:
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 240 + 40 + 20)
+    bloom = bytearray((broken / "0_0_18_bloom").read_bytes()[:-8])
+    bloom[8:] = bytes(len(bloom) - 8)
+    from rawlog.formats.ambry.writer import sealed
+
+    (broken / "0_0_18_bloom").write_bytes(sealed(bytes(bloom)))
+    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    assert not report.is_whole
+    assert any(keys.text_of(small_key(2)) in line for line in report.lost)
+
+
+def test_a_blob_id_that_only_the_bloom_denies_is_reported(tmp_path: Path) -> None:
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 240 + 40 + 20)
+    (broken / "0_0_18_index").unlink()
+    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    assert not report.is_whole
+    assert any("bloom" in line for line in report.lost)
+
+
+# E3: messages that a damaged one hides ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [1, 100, 149, 222, 340])
+def test_bytes_missing_inside_a_message_do_not_hide_the_next_one(missing: int, tmp_path: Path) -> None:
+    """149 bytes missing inside a message took the next, sound one with it: its declared length was believed."""
+    broken = copy_store("store-small", tmp_path / "9")
+    data = (broken / "1_0_log").read_bytes()
+    first = next(one for one in messages_of("store-small") if one["segment"] == "1_0_log")
+    start = first["offset"] + first["header"]["blob_offset"] + 30
+    (broken / "1_0_log").write_bytes(data[:start] + data[start + missing :])
+    kept = rawlog.read(broken, errors="skip")
+    assert kept.num_rows == 14
+    repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    assert rawlog.read(tmp_path / "out").num_rows == 14
+    whole = rawlog.read(store_path("store-small"))
+    lost = set(whole.column("timestamp").to_pylist()) - set(kept.column("timestamp").to_pylist())
+    assert len(lost) == 1
+    framed = [one for one in rawlog.verify(broken) if one.code in ("ambry.log.framing", "ambry.log.crc")]
+    assert [one.path for one in framed] == [str(broken / "1_0_log")]
+
+
+def test_content_that_looks_like_a_log_is_not_read_as_one(tmp_path: Path) -> None:
+    """A blob may be a copy of a log: if its checksum fails, the messages in it are still its content."""
+    inner = b"".join(small_messages()[:4])
+    told = Properties(blob_size=len(inner), creation_time=NOW)
+    outer = put_message(keys.make(6, 9, "00000099-1234-4abc-8def-000000000001"), told, inner)
+    store = tmp_path / "9"
+    store.mkdir()
+    data = bytearray(outer + small_messages()[7])
+    data[-len(small_messages()[7]) - 12] ^= 1
+    (store / "log_current").write_bytes(bytes(data))
+    assert rawlog.read(store, errors="skip").num_rows == 1
+    repair_store(open_tree(store).files, str(tmp_path / "out"))
+    assert rawlog.read(tmp_path / "out").num_rows == 1
+
+
+# E4: entries of updates whose PUT is gone ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["store-ops", "store-crashed"])
+@pytest.mark.parametrize("verb", ["rebuild", "repair", "compact"])
+def test_an_update_whose_put_is_gone_keeps_its_index_entry(verb: str, name: str, tmp_path: Path) -> None:
+    """A DELETE after a TTL update got flags 1 where the real entry has 3: the store took them from the PUT, which is gone."""
+    store = copy_store(name, tmp_path / "store")
+    for path in [*store.glob("0_0_*")]:
+        path.unlink()
+    gone = {one["blob_id"] for one in messages_of(name, "PUT") if one["segment"] == "0_0_log"}
+    left = [one for one in messages_of(name) if one["segment"] != "0_0_log" and one["blob_id"] in gone]
+    permanent = {one["blob_id"] for one in left if one["kind"] == "TTL_UPDATE"}
+    assert permanent & {one["blob_id"] for one in left if one["kind"] == "DELETE"}
+    files, out = open_tree(store).files, tmp_path / "out"
+    if verb != "compact":
+        (rebuild_store if verb == "rebuild" else repair_store)(files, str(out))
+        unsealed = "4_0_175171_index" if name == "store-crashed" else None
+        for path in store.glob("*_index"):
+            if path.name != unsealed:  # which the real store has not finished
+                assert (out / path.name).read_bytes() == path.read_bytes(), path.name
+        return
+    compact_store(files, str(out), {"segments": "1_0,2_0", "now": str(NOW), "retention_hours": "100000"})
+    told = facts([path for path in store.glob("*_index") if path.name.startswith(("1_", "2_"))])
+    kept = facts([path for path in out.glob("*_index") if path.name.startswith(("1_", "2_"))])
+    assert kept.items() <= told.items()
+    assert any(
+        flags == 3 and key in {keys.from_text(one) for one in permanent} for (key, *_), (flags, _) in kept.items()
+    )
+
+
+def facts(paths: list[Path]) -> dict[tuple[bytes, int, int, int], tuple[int, int]]:
+    """Flags and expiry of index entries, by key, kind, life version and time."""
+    found = {}
+    for path in paths:
+        entries = read_index(str(path)).entries
+        for number in range(len(entries)):
+            what = (
+                entries.key(number),
+                *(int(one[number]) for one in (entries.kind, entries.life_version, entries.operation_time)),
+            )
+            found[what] = (int(entries.flags[number]), int(entries.expires[number]))
+    return found
+
+
+# E5: what a crash leaves at the end ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["rebuild", "compact"])
+def test_the_tail_that_a_crash_leaves_is_dropped_and_reported(verb: str, tmp_path: Path) -> None:
+    """The unfinished message was copied, exit 0; the real store refuses to start on it."""
+    files = open_tree(store_path("store-crashed")).files
+    if verb == "rebuild":
+        report = rebuild_store(files, str(tmp_path / "out"))
+    else:
+        report = compact_store(files, str(tmp_path / "out"), {"now": str(NOW), "segments": "0_0,1_0"})
+    cut = expected("store-crashed")["cut_message"]
+    assert (tmp_path / "out" / "5_0_log").stat().st_size == cut["offset"]
+    assert report.dropped == [
+        f"5_0_log: byte {cut['offset']:,}: {cut['bytes_written']:,} bytes of an unfinished message"
+    ]
+    assert not report.is_whole
+
+
+@pytest.mark.parametrize("verb", ["rebuild", "compact"])
+def test_zeros_after_the_last_message_are_dropped_and_reported(verb: str, tmp_path: Path) -> None:
+    store = copy_store("store-small", tmp_path / "9")
+    for name in ("0_0_log", "2_0_log"):
+        with (store / name).open("ab") as out:
+            out.write(bytes(50))
+    files, options = open_tree(store).files, {"now": str(NOW), "segments": "0_0,1_0"}
+    report = (
+        rebuild_store(files, str(tmp_path / "out"))
+        if verb == "rebuild"
+        else compact_store(files, str(tmp_path / "out"), options)
+    )
+    assert len(report.dropped) == 2
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+
+
+# E6: times before 1970 ----------------------------------------------------------------------------------------------------
+
+
+def early_rows(**headers: bytes) -> pa.Table:
+    from rawlog.tables import RECORDS
+
+    listed = [{"key": name, "value": value} for name, value in headers.items()]
+    row = {"key": None, "value": b"x", "topic": "t", "partition": 0, "offset": 0, "timestampType": 0, "headers": listed}
+    return pa.Table.from_pylist([row | {"timestamp": -5_000_000}], schema=RECORDS.schema)
+
+
+@pytest.mark.parametrize("headers", [{}, {"kind": b"DELETE"}, {"life_version": b"+0"}])
+def test_a_time_before_1970_is_a_loss_to_be_accepted(headers: dict[str, bytes], tmp_path: Path) -> None:
+    """The time was written as it is: such a store starts with its index, but the real recovery without it refuses."""
+    rows = early_rows(**headers)
+    others = ["key", "topic", "partition", "offset", "headers"]
+    if headers.get("kind"):
+        others.append("value")
+    with pytest.raises(EncodeError, match="timestamp"):
+        rawlog.write(tmp_path / "store", rows, format="ambry", accept_loss=others)
+    rawlog.write(tmp_path / "store", rows, format="ambry", accept_loss=[*others, "timestamp"])
+    assert rawlog.read(tmp_path / "store").column("timestamp").to_pylist() == [None]
+    assert rawlog.verify(tmp_path / "store").verdict == "clean"
+
+
+@pytest.mark.parametrize("time", [-2, -5_000])
+def test_a_message_from_before_1970_is_found(time: int, tmp_path: Path) -> None:
+    store = tmp_path / "9"
+    store.mkdir()
+    writer = StoreWriter(store)
+    writer.append(put_message(small_key(1), Properties(blob_size=1, creation_time=time), b"x"))
+    writer.append(put_message(small_key(2), Properties(blob_size=1, creation_time=-1), b"x"))
+    writer.append(update_message(Kind.DELETE, small_key(1), time=time))
+    writer.close()
+    found = [one for one in rawlog.verify(store) if one.severity != "info"]
+    assert [(one.code, one.found) for one in found] == [("ambry.log.time", str(time))] * 2
+    outcome = run_repair(store, tmp_path / "out")
+    assert [one.code for one in outcome.remaining] == ["ambry.log.time"] * 2
+    assert not outcome.is_whole
+
+
+# E7: log segments that are not there --------------------------------------------------------------------------------------
+
+
+def test_a_lost_log_segment_is_found_and_its_blobs_are_named(tmp_path: Path) -> None:
+    """verify said clean and repair exit 0: live blobs were gone, and deleted ones live again."""
+    broken = copy_store("store-ops", tmp_path / "42")
+    (broken / "1_0_log").unlink()
+    [finding] = [one for one in rawlog.verify(broken) if one.code == "ambry.store.lost-segment"]
+    assert "1_0_log" in finding.message
+    assert all(path.name in finding.message for path in broken.glob("1_0_*_index"))
+    outcome = run_repair(broken, tmp_path / "out")
+    assert not outcome.is_whole
+    assert not outcome.remaining
+    report: Any = outcome.account
+    lost = {one["blob_id"] for one in messages_of("store-ops", "PUT") if one["segment"] == "1_0_log"}
+    assert all(any(blob in line for line in report.lost) for blob in lost)
+    before, after = states(store_path("store-ops")), states(tmp_path / "out")
+    assert {blob: state for blob, state in before.items() if blob not in lost} == {
+        blob: state for blob, state in after.items() if blob not in lost
+    }
+    assert all(after[blob][0] == "deleted" for blob in lost if before[blob][0] == "deleted")
+
+
+def test_index_files_that_a_compaction_left_are_no_lost_segment(tmp_path: Path) -> None:
+    """The compaction log says that the segment was replaced; so does a newer one in its place."""
+    store = copy_store("store-compacted", tmp_path / "77")
+    for name in ("1_0_18_index", "2_0_18_index"):
+        shutil.copy(store_path("store-ops") / name, store / name)
+    assert not [one for one in rawlog.verify(store) if one.severity != "info"]
+    report = repair_store(open_tree(store).files, str(tmp_path / "out"))
+    assert report.is_whole, report.lines()
+    for path in store.glob("Partition*"):
+        path.unlink()
+    assert [one.code for one in rawlog.verify(store) if one.severity != "info"] == ["ambry.store.lost-segment"]
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_swapped_and_renamed_segments_get_back_their_places(with_index: bool, tmp_path: Path) -> None:
+    """Their names decide about the order of all messages; index files, or else the times of messages, say what they were."""
+    broken = copy_store("store-ops", tmp_path / "42")
+    (broken / "1_0_log").rename(broken / "x")
+    (broken / "3_0_log").rename(broken / "1_0_log")
+    (broken / "x").rename(broken / "3_0_log")
+    (broken / "0_0_log").rename(broken / "8_0_log")
+    if with_index:
+        assert [one for one in rawlog.verify(broken) if one.code == "ambry.store.lost-segment"]
+    else:
+        for path in [*broken.glob("*_index"), *broken.glob("*_bloom")]:
+            path.unlink()
+    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    assert not report.dropped
+    assert not report.lost
+    if with_index:
+        for path in store_path("store-ops").glob("*_log"):
+            assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+        assert_index_is_golden("store-ops", tmp_path / "out")
+    kept = fold_store(open_store(str(tmp_path / "out")))
+    whole = fold_store(open_store(str(store_path("store-ops"))))
+    assert np.array_equal(kept.catalog.time, whole.catalog.time)
+    assert states(tmp_path / "out") == states(store_path("store-ops"))
+
+
+# C5: what remains is reported ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_blob_id_of_another_partition_is_set_right(with_index: bool, tmp_path: Path) -> None:
+    """Repair ended with 0 and verify of its result complained: ambry.log.partition."""
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 18 + 40 + 17)
+    if not with_index:
+        for path in [*broken.glob("*_index"), *broken.glob("*_bloom")]:
+            path.unlink()
+    assert "ambry.log.partition" in {one.code for one in rawlog.verify(broken)}
+    outcome = run_repair(broken, tmp_path / "out")
+    assert not outcome.is_whole
+    assert not outcome.remaining
+    assert (tmp_path / "out" / "0_0_log").read_bytes() == (store_path("store-small") / "0_0_log").read_bytes()
+
+
+def test_a_partition_that_nothing_sets_right_remains_and_is_reported(tmp_path: Path) -> None:
+    store = tmp_path / "9"
+    store.mkdir()
+    strange = keys.make(6, 0x0102030405, "00000001-1234-4abc-8def-000000000001")
+    told = Properties(blob_size=1, creation_time=NOW)
+    (store / "log_current").write_bytes(b"".join(small_messages()[1:4]) + put_message(strange, told, b"x"))
+    outcome = run_repair(store, tmp_path / "out")
+    assert [one.code for one in outcome.remaining] == ["ambry.log.partition"]
+    assert not outcome.is_whole
