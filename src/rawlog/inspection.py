@@ -18,6 +18,7 @@ from rawlog.findings import UNKNOWN, Finding, Findings, Mark, Rule, Severity, ru
 from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Format, Inspection, Replicas, Spans, Want
 from rawlog.frames import Frames
 from rawlog.status import Status
+from rawlog.store import Store
 from rawlog.tables import FILES, RECORDS
 from rawlog.text import valid_text
 from rawlog.tree import Tree
@@ -191,7 +192,8 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None) -> Findin
     chosen = chosen or Chosen()
     result = Findings()
     for family in registry.families():
-        mine = family.files_for(None, files)
+        mine = Store(family.files_for(None, files))
+        mine.summaries = Store.of(files).summaries
         for one in family.all_group_rules if mine else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, mine)

@@ -17,6 +17,8 @@ class Store(Sequence[File]):
 
     def __init__(self, files: Iterable[File]) -> None:
         self.files = tuple(files)
+        #: What a pass over files found, by path: whoever compares files with one another need not read those again.
+        self.summaries: dict[str, Any] = {}
         self._shared: dict[object, Any] = {}
 
     @classmethod

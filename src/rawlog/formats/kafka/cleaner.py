@@ -21,8 +21,8 @@ from rawlog.formats.kafka.kernels import compact as kernels
 from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, NONE, SMALLEST_RECORD, Attributes
 from rawlog.formats.kafka.legacy import decode_legacy
 from rawlog.formats.kafka.log import TOTAL, only, pieces
-from rawlog.formats.kafka.producers import Aborted, Producer
 from rawlog.formats.kafka.reader import TooMuch
+from rawlog.formats.kafka.store.state import Aborted, Producer
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.kernels.blocks import SCRATCH

@@ -23,8 +23,8 @@ from rawlog.formats.kafka.kernels.indexing import MOST
 from rawlog.formats.kafka.loaded import Loaded, Segment, load
 from rawlog.formats.kafka.partition_writer import PartitionWriter, segment_name, staged
 from rawlog.formats.kafka.paths import split
-from rawlog.formats.kafka.producers import Aborted
 from rawlog.formats.kafka.rebuild import copy_batches, keep_beside
+from rawlog.formats.kafka.store.state import Aborted
 from rawlog.frames import Frames
 from rawlog.storage import local_path
 

@@ -138,13 +138,19 @@ def bytes_of(file: File) -> Bytes:
 
 
 class Plain:
-    """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name."""
+    """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name.
 
-    def __init__(self, file: File) -> None:
+    A segment may be read in splits: those that do not begin with it know nothing of what comes before, and are joined in order.
+    """
+
+    def __init__(self, file: File, *, inside: bool = False) -> None:
         self.file, self.first = file, file.place.start_offset or 0
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.end, self.following = NONE, 0, self.first
         self.is_plain, self.has_batches, self.wrappers = True, False, 0
+        self.inside = inside
+        #: Of a split inside of a segment: the first and last offset and the position of its first batch, and whether it is a wrapper.
+        self.begins: tuple[int, int, int, bool] | None = None
 
     def add(self, frames: Frames, head: Heads) -> None:
         """Take in sound batches that follow those before them."""
@@ -155,6 +161,9 @@ class Plain:
         if not self.has_batches and head["record_count"][0] < 0:
             base = np.concatenate(([_first_offset(frames, head, 0)], base[1:]))
         before = np.concatenate(([self.following - 1], last[:-1]))
+        if self.inside and not self.has_batches:
+            before[0] = base[0] - 1
+            self.begins = (int(base[0]), int(last[0]), int(positions[0]), bool(head["record_count"][0] < 0))
         self.is_plain = bool((last >= base).all() and (base > before).all())
         self.is_plain &= bool(last[-1] - self.first < 1 << 31)
         ends = np.concatenate(([self.end], (positions + sizes)[:-1]))
@@ -165,6 +174,26 @@ class Plain:
         self.covered.append(_merged(base, last))
         self.wrappers += int((head["record_count"] < 0).sum())
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
+
+    def join(self, following: Plain) -> None:
+        """Take in the split that follows this one."""
+        self.is_plain &= following.is_plain
+        if following.begins is None or not self.is_plain:
+            return
+        base, last, position, is_wrapper = following.begins
+        rows = np.concatenate(following.covered)
+        if self.inside and not self.has_batches:
+            self.begins = following.begins
+        else:
+            if is_wrapper:
+                rows[0, 0] = base = min(base, self.following)
+            self.is_plain = base >= self.following
+            if self.has_batches and position == self.end and base > self.following:
+                self.mark = max(self.mark, last)
+        self.mark = max(self.mark, following.mark)
+        self.wrappers += following.wrappers
+        self.covered.append(rows)
+        self.end, self.following, self.has_batches = following.end, following.following, True
 
     def extent(self) -> Extent | None:
         if not self.is_plain:

@@ -25,7 +25,8 @@ from rawlog.formats.kafka.layouts import (
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
 )
-from rawlog.formats.kafka.producers import Aborted, Producer, Producers
+from rawlog.formats.kafka.producers import Producers
+from rawlog.formats.kafka.store.state import Aborted, Producer
 from rawlog.frames import Frames
 
 UNBOUNDED = 1 << 62

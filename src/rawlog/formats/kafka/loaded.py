@@ -19,8 +19,9 @@ from rawlog.formats.kafka.derived import Derivation
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, OUTLINE, TIME_INDEX_ENTRY, ControlType
 from rawlog.formats.kafka.log import sound
-from rawlog.formats.kafka.producers import Aborted, Producer, Producers
+from rawlog.formats.kafka.producers import Producers
 from rawlog.formats.kafka.rebuild import segments_of
+from rawlog.formats.kafka.store.state import Aborted, Producer
 from rawlog.formats.kafka.survey import aborted_in, snapshot_rows
 from rawlog.frames import Frames
 from rawlog.status import Status

@@ -23,7 +23,8 @@ from rawlog.format import File, Place
 from rawlog.formats.kafka.heads import Heads, heads, take
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
 from rawlog.formats.kafka.paths import directory_place, split
-from rawlog.formats.kafka.producers import SEQUENCE_MASK, Aborted, read_marker
+from rawlog.formats.kafka.producers import SEQUENCE_MASK, read_marker
+from rawlog.formats.kafka.store.state import Aborted
 from rawlog.formats.kafka.survey import aborted_in, snapshot_rows
 from rawlog.frames import Bytes, Frames
 from rawlog.status import Status

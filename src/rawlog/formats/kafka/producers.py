@@ -11,32 +11,10 @@ from rawlog.errors import DataError
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.reader import decode_columns
+from rawlog.formats.kafka.store.state import Aborted, Producer
 from rawlog.frames import Frames
 
 SEQUENCE_MASK = 0x7FFF_FFFF
-
-
-@dataclass(slots=True)
-class Producer:
-    """One producer: the names are those of a snapshot's entry."""
-
-    epoch: int = NONE
-    last_sequence: int = NONE
-    last_offset: int = NONE
-    offset_delta: int = 0
-    timestamp: int = NONE
-    coordinator_epoch: int = NONE
-    current_txn_first_offset: int = NONE
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    """A transaction that was aborted, as an entry of the transaction index has it."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True)

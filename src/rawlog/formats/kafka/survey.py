@@ -1,247 +1,376 @@
-"""A partition looked at as a whole: one pass over its segments, held against everything beside them.
+"""The files of a partition compared with one another: what its batches add up to, and every file next to them.
 
-The pass keeps five numbers a batch, of one segment at a time, and the state of every producer. What it finds is sorted by the
-code of the rule that says it.
+A segment is folded, whole or in splits, into a `SegmentFold`: a small value that splits of one segment merge into. What segments say
+together is known from their folds in order. What is found is sorted by the code of the rule that reports it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.errors import RawlogError
 from rawlog.findings import Mark
-from rawlog.format import File, Format
+from rawlog.format import File
 from rawlog.formats.kafka.continuity import Extent, Plain, continuity
 from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
-from rawlog.formats.kafka.producers import Aborted, Marker, Producers
+from rawlog.formats.kafka.layouts import (
+    INDEX_ENTRY,
+    MAGIC_V2,
+    NONE,
+    SNAPSHOT_ENTRY,
+    TIME_INDEX_ENTRY,
+    TXN_INDEX_ENTRY,
+    Attributes,
+)
 from rawlog.formats.kafka.seek import index_entries, time_entries
+from rawlog.formats.kafka.store.state import Aborted, Producers
 from rawlog.frames import Frames
 from rawlog.status import Status
+from rawlog.store import Store
 from rawlog.walk import walk
 
 SHOWN = 20
-"""Findings of one code on one file; how many more there are is said in the last."""
+"""Findings of one code on one file that are shown."""
 
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
-    """All findings on a partition's files together, by code."""
-    return _survey(tuple(files))
+    """All findings on a partition's files together, by code. Segments whose folds the store does not have yet are read."""
+    return Store.of(files).share(_survey)
 
 
-@lru_cache(maxsize=2)
-def _survey(files: tuple[File, ...]) -> dict[str, list[Mark]]:
-    segments = [one for one in files if one.format == "kafka.log" and one.place.state is None and one.problem is None]
-    if not segments or segments[0].place.state is not None:
+def _survey(store: Store) -> dict[str, list[Mark]]:
+    segments = [one for one in store if one.format == "kafka.log" and one.place.state is None and one.problem is None]
+    if not segments:
         return {}
-    look = _Survey(files)
+    look = _Survey(store)
     for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
-        look.segment(segment)
+        fold = store.summaries.get(segment.path)
+        look.segment(segment, fold if isinstance(fold, SegmentFold) else fold_segment(segment, store))
     look.end()
     return look.found
 
 
-class _Survey:
-    """The pass so far."""
+# One segment, or a split of it ----------------------------------------------------------------------------------------
 
-    def __init__(self, files: tuple[File, ...]) -> None:
-        self.files = files
+
+def fold_segment(file: File, files: Sequence[File]) -> SegmentFold:
+    """The fold of a whole segment."""
+    from rawlog.formats.kafka import LOG
+
+    fold = SegmentFold(file, files)
+    for frames in walk(file, LOG, errors="skip"):
+        fold.see(frames)
+    return fold.close()
+
+
+class First(NamedTuple):
+    """The first sound batch of a split. Of a wrapper, only the content tells the first offset: `base` is the last one."""
+
+    base: int
+    last: int
+    time: int
+    magic: int
+    is_wrapper: bool
+
+
+class SegmentFold:
+    """What the batches from byte `start` to `stop` of a segment tell of it. It sees every window once; `close` makes it small.
+
+    Folds of neighbouring splits merge in order: `merge` gives the same as one fold over both.
+    """
+
+    def __init__(self, file: File, files: Sequence[File], start: int = 0, stop: int | None = None) -> None:
+        store = Store.of(files)
+        self.file, self.start, self.stop = file, start, stop
+        self.producers = Producers()
+        self.plain: Plain | None = Plain(file, inside=start > 0)
+        self.first: First | None = None
+        self.last_offset = NONE
+        self.latest = NONE
+        self.compacted = False
+        #: Whether offsets rise. Where they do not, splits cannot be merged: the segment must be folded in one.
+        self.rises = True
+        #: Marks of rules, by code. Those of `absent` hold only if the log is not compacted.
+        self.marks: dict[str, list[Mark]] = defaultdict(list)
+        #: Entries of the time index, by number: those that a batch holds, and of old batches what they name and what was largest so far.
+        self.held: set[int] = set()
+        self.old_times: list[tuple[int, int, int]] = []
+        self._index = store.find("kafka.index", file.place.start_offset)
+        self._index_rows = index_entries(file, store) if self._index is not None else np.empty((0, 2), np.int64)
+        self._times = store.find("kafka.timeindex", file.place.start_offset)
+        self._time_rows = time_entries(file, store) if self._times is not None else np.empty((0, 2), np.int64)
+        self._epochs = store.share(epochs_in)
+        self._rows: list[NDArray[np.int64]] = []
+
+    @property
+    def end_offset(self) -> int | None:
+        """The offset after the last sound batch; None if there is none."""
+        return None if self.last_offset == NONE else self.last_offset + 1
+
+    def see(self, frames: Frames) -> None:
+        """Take in a window."""
+        head = heads(frames)
+        file, unfinished = self.file, frames.last and frames.status is Status.TRUNCATED
+        if self.plain is not None and head.all_sound and not frames.status.is_damage and not unfinished:
+            self.plain.add(frames, head)
+        else:
+            self.plain = None
+        if len(frames):
+            self._batches(frames, head)
+        if unfinished and file.place.sealed:
+            left = file.size - frames.reached_in_file
+            message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
+            self._mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
+
+    def _mark(self, code: str, mark: Mark) -> None:
+        if len(self.marks[code]) < SHOWN:
+            self.marks[code].append(mark)
+
+    def _batches(self, frames: Frames, head: Heads) -> None:
+        """Order, gaps, epochs and producers of one window."""
+        sound = head.sound
+        base, last = head["base_offset"], head["last_offset"]
+        wrapped = head["record_count"] < 0
+        before = np.concatenate(([self.last_offset], last[:-1]))
+        # A wrapper's first offset is known only from inside: take the one after the frame before it.
+        base = np.where(wrapped & (before >= 0), np.minimum(base, before + 1), base)
+        if self.first is None and sound.any():
+            at = int(np.argmax(sound))
+            base[at] = head["base_offset"][at]
+            fields = int(base[at]), int(last[at]), int(head["max_timestamp"][at]), int(head["magic"][at])
+            self.first = First(*fields, bool(wrapped[at]))
+            before[: at + 1] = NONE
+        # What is missing between segments is for `continuity` to judge; what is missing inside of one was taken out of it.
+        self.compacted |= bool((sound & (base > before + 1) & (before >= 0)).any())
+        thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
+        self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
+        self.producers.add(frames, head, self.file.path)
+        self._leader_epochs(frames, head)
+        self.rises &= bool((last[sound] > np.concatenate(([self.last_offset], last[sound][:-1]))).all())
+        self.rises &= bool((last[sound] >= head["base_offset"][sound]).all())
+        if sound.any():
+            self.last_offset = max(self.last_offset, int(last[sound].max()))
+        if len(self._index_rows) or len(self._time_rows):
+            rows = [frames.positions, base, last, head["max_timestamp"], head["magic"]]
+            self._rows.append(np.stack(rows)[:, sound])
+
+    def _leader_epochs(self, frames: Frames, head: Heads) -> None:
+        """Compare every batch's epoch with the ranges of the checkpoint."""
+        table, epoch = self._epochs, head["leader_epoch"]
+        if table is None or not len(table):
+            return
+        known = np.flatnonzero((epoch >= 0) & (head["magic"] == MAGIC_V2) & head.sound)
+        base = head["base_offset"][known]
+        at = np.searchsorted(table[:, 1], base, side="right") - 1
+        stated = np.where(at >= 0, table[np.maximum(at, 0), 0], NONE)
+        trimmed = (base < table[0, 1]) & (epoch[known] == table[0, 0])
+        for one in np.flatnonzero((stated != epoch[known]) & ~trimmed).tolist():
+            index = int(known[one])
+            found, said = int(epoch[index]), int(stated[one])
+            message = f"a batch at offset {int(base[one])} is of epoch {found}, the checkpoint says {said if said >= 0 else 'none'}"
+            place = int(frames.positions[index]), int(frames.sizes[index]), int(base[one])
+            self._mark("epochs", Mark(message, *place, said, found, self.file.path))
+
+    def close(self) -> SegmentFold:
+        """Compare the indexes with the batches that were seen, and forget the batches."""
+        table = np.concatenate(self._rows, axis=1) if self._rows else np.empty((5, 0), np.int64)
+        self._offset_index(table)
+        self._time_index(table)
+        self._rows, self._index_rows, self._epochs = [], self._index_rows[:0], None
+        return self
+
+    def _offset_index(self, table: NDArray[np.int64]) -> None:
+        """Every entry points at a batch, and names an offset of what was appended there."""
+        every = self._index_rows
+        mine = every[:, 1] >= self.start
+        if self.stop is not None:
+            mine &= every[:, 1] < self.stop
+        own = np.flatnonzero(mine)
+        if self._index is None or not own.size:
+            return
+        rows = every[own]
+        position, base, last = table[0], table[1], table[2]
+        at = np.searchsorted(position, rows[:, 1])
+        hits = np.zeros(at.size, np.bool_)
+        if position.size:
+            hits = (at < position.size) & (position[np.minimum(at, position.size - 1)] == rows[:, 1])
+        # A set that was appended at once reaches up to the next entry's batch.
+        until = np.concatenate((at[1:], [position.size]))
+        size, path = INDEX_ENTRY.size, self._index.path
+        for index in np.flatnonzero(~hits).tolist():
+            offset, target = rows[index].tolist()
+            message = f"the entry for offset {offset} points at byte {target}, where no sound batch begins"
+            self._mark("index", Mark(message, int(own[index]) * size, size, offset, found=target, path=path))
+        there = np.flatnonzero(hits)
+        first = base[at[there]]
+        final = last[np.maximum(at[there], np.minimum(until[there], position.size) - 1)]
+        for one in np.flatnonzero((rows[there, 0] < first) | (rows[there, 0] > final)).tolist():
+            offset, target = rows[there[one]].tolist()
+            span = f"{int(first[one])} to {int(final[one])}"
+            message = f"the entry at byte {target} names offset {offset}, the batches there have {span}"
+            self._mark("index", Mark(message, int(own[there[one]]) * size, size, offset, span, offset, path))
+
+    def _time_index(self, table: NDArray[np.int64]) -> None:
+        """Every entry names a time, and the batch that has it."""
+        base, last, times, magic = table[1], table[2], table[3], table[4]
+        self.latest = int(times.max()) if times.size else NONE
+        if self._times is None or not len(self._time_rows) or not last.size:
+            return
+        largest = np.maximum.accumulate(times)
+        at = np.searchsorted(last, self._time_rows[:, 1])
+        inside = at < last.size
+        inside[inside] = base[at[inside]] <= self._time_rows[inside, 1]
+        for index in np.flatnonzero(inside).tolist():
+            place = int(at[index])
+            self.held.add(index)
+            if magic[place] == 0:
+                continue  # the broker took the time from the producer and stored none
+            if magic[place] != MAGIC_V2:
+                # Old brokers named the last offset of what they appended, not that of the record with the time.
+                self.old_times.append((index, int(largest[place]), int(times[place])))
+            elif int(times[place]) != int(self._time_rows[index, 0]):
+                self._wrong_time(index, f"that batch has {int(times[place])}")
+
+    def _wrong_time(self, index: int, what: str, code: str = "timeindex") -> None:
+        assert self._times is not None
+        time, offset = self._time_rows[index].tolist()
+        size = TIME_INDEX_ENTRY.size
+        message = f"the entry says time {time} at offset {offset}, but {what}"
+        self._mark(code, Mark(message, index * size, size, offset, found=time, path=self._times.path))
+
+    def merge(self, following: SegmentFold) -> SegmentFold:
+        """Take in the fold of the split that follows, both closed. What comes out is right only if it still `rises`."""
+        if self.plain is not None and following.plain is not None:
+            self.plain.join(following.plain)
+        else:
+            self.plain = None
+        self.producers.merge(following.producers)
+        self.compacted |= following.compacted
+        self.rises &= following.rises
+        self.held |= following.held
+        if following.first is not None:
+            first = following.first
+            self.rises &= first.base > self.last_offset
+            self.compacted |= self.first is not None and not first.is_wrapper and first.base > self.last_offset + 1
+            if first.is_wrapper and self.first is not None:
+                self._times_in_wrapper(first)
+            self.first = self.first or first
+        self.last_offset = max(self.last_offset, following.last_offset)
+        for code, marks in following.marks.items():
+            for mark in marks:
+                self._mark(code, mark)
+        self.old_times += [(index, max(top, self.latest), time) for index, top, time in following.old_times]
+        self.latest = max(self.latest, following.latest)
+        self.stop = following.stop
+        return self
+
+    def _times_in_wrapper(self, first: First) -> None:
+        """Entries of the time index for offsets in a wrapper that begins a split: it begins after the batch before it."""
+        offsets = self._time_rows[:, 1]
+        for index in np.flatnonzero((offsets > self.last_offset) & (offsets <= first.last)).tolist():
+            if index not in self.held:
+                self.held.add(index)
+                if first.magic:
+                    self.old_times.append((index, max(self.latest, first.time), first.time))
+
+    def finish(self) -> SegmentFold:
+        """Say that all splits of the segment are in: entries of the time index that no batch holds are known now."""
+        for index, top, time in self.old_times:
+            if top != int(self._time_rows[index, 0]):
+                self._wrong_time(index, f"that batch has {time}")
+        for index in range(len(self._time_rows)):
+            if index not in self.held:
+                self._wrong_time(index, "no batch holds it", "absent")
+        self.old_times, self._time_rows, self.held = [], self._time_rows[:0], set()
+        return self
+
+    def extent(self) -> Extent | None:
+        """What the segment covers, if it is without damage."""
+        return None if self.plain is None else self.plain.extent()
+
+
+# The segments together --------------------------------------------------------------------------------------------------
+
+
+class _Survey:
+    """The segments so far, in order."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.found: dict[str, list[Mark]] = defaultdict(list)
         self.producers = Producers()
-        self.last_offset = -1
+        self.last_offset = NONE
         self.start_offset: int | None = None
         self.last_file: File | None = None
         #: What segments without damage cover, by path.
         self.extents: dict[str, Extent] = {}
-        self.sequence_marks: list[tuple[str, Mark]] = []
         self.compacted = False
-        self.epochs = epochs_in(files)
-        self.epoch_rows: list[tuple[int, int, Mark]] = []
-        self.snapshots = {one.place.start_offset: one for one in files if _is(one, "kafka.snapshot")}
+        self.snapshots = {one.place.start_offset: one for one in store if _is(one, "kafka.snapshot")}
 
     def mark(self, code: str, mark: Mark) -> None:
         marks = self.found[code]
         if len([one for one in marks if one.path == mark.path]) < SHOWN:
             marks.append(mark)
 
-    def segment(self, file: File) -> None:
+    def segment(self, file: File, fold: SegmentFold) -> None:
         """One segment: compared with those before it, then with the files of the same name."""
         base = file.place.start_offset or 0
         if base <= self.last_offset and self.last_file is not None:
             message = f"begins at {base}, although {self.last_file.path} reaches {self.last_offset}"
-            self.mark(
-                "overlap",
-                Mark(message, 0, offset=base, expected=f"above {self.last_offset}", found=base, path=file.path),
-            )
+            expected = f"above {self.last_offset}"
+            self.mark("overlap", Mark(message, 0, offset=base, expected=expected, found=base, path=file.path))
         if self.start_offset is None:
             self.start_offset = base
         self.snapshot(base)
-        rows: list[NDArray[np.int64]] = []
-        first_marker, first_abort = len(self.producers.markers), len(self.producers.aborted)
-        plain: Plain | None = Plain(file)
-        for frames in walk(file, _log(), errors="skip"):
-            head = heads(frames)
-            ends_well = not frames.status.is_damage and not (frames.last and frames.status is Status.TRUNCATED)
-            if plain is not None and head.all_sound and ends_well:
-                plain.add(frames, head)
-            else:
-                plain = None
-            if len(frames):
-                rows.append(self.window(file, frames, head))
-            if frames.last and frames.status is Status.TRUNCATED and file.place.sealed:
-                left = file.size - frames.reached_in_file
-                message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
-                self.mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
-        made = None if plain is None else plain.extent()
-        if made is not None:
-            self.extents[file.path] = made
-        table = np.concatenate(rows, axis=1) if rows else np.empty((5, 0), np.int64)
-        self.offset_index(file, table)
-        self.time_index(file, table)
-        self.transaction_index(file, self.producers.aborted[first_abort:], self.producers.markers[first_marker:])
+        fold.finish()
+        extent = fold.extent()
+        if extent is not None:
+            self.extents[file.path] = extent
+        if fold.first is not None and self.last_offset >= 0:
+            following = self.last_offset + 1
+            self.compacted |= not fold.first.is_wrapper and fold.first.base > following >= base
+        self.compacted |= fold.compacted
+        self.last_offset = max(self.last_offset, fold.last_offset)
+        for code, marks in fold.marks.items():
+            for mark in marks:
+                if code == "absent":
+                    if not self.compacted:
+                        self.mark("timeindex", mark)
+                else:
+                    self.mark(code, mark)
+        known = len(self.producers.aborts)
+        self.producers.merge(fold.producers)
+        rows = [row for part in self.producers.aborts[known:] for row in part.tolist()]
+        self.transaction_index(file, rows)
         self.last_file = file
 
-    def window(self, file: File, frames: Frames, head: Heads) -> NDArray[np.int64]:
-        """Order, gaps, epochs and producers of one window; its positions, first and last offsets, times and magics."""
-        sound = head.sound
-        base, last = head["base_offset"], head["last_offset"]
-        wrapped = head["record_count"] < 0
-        before = np.concatenate(([self.last_offset], last[:-1]))
-        # A wrapper's first offset is known only from inside: take the one behind the frame before it.
-        base = np.where(wrapped, np.minimum(base, before + 1), base)
-        jumps = np.flatnonzero(sound & (base > before + 1) & (before >= 0))
-        for index in jumps.tolist():
-            # What is missing between segments is for `continuity` to judge; what is missing inside of one was taken out of it.
-            if index or frames.base or before[index] + 1 >= (file.place.start_offset or 0):
-                self.compacted = True
-        thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
-        self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
-        coordinated = (file.place.topic or "").startswith("__")
-        for oddity in self.producers.add(frames, head):
-            if coordinated:
-                continue  # a coordinator writes on behalf of producers, and no sequence is checked
-            mark = Mark(
-                oddity.message,
-                int(frames.positions[oddity.index]),
-                int(frames.sizes[oddity.index]),
-                int(base[oddity.index]),
-                oddity.expected,
-                oddity.found,
-                file.path,
-            )
-            self.sequence_marks.append((oddity.code, mark))
-        self.leader_epochs(file, frames, head)
-        if sound.any():
-            self.last_offset = max(self.last_offset, int(last[sound].max()))
-        return np.stack([frames.positions, base, last, head["max_timestamp"], head["magic"]])[:, sound]
-
-    def leader_epochs(self, file: File, frames: Frames, head: Heads) -> None:
-        """Hold every batch's epoch against the checkpoint's ranges."""
-        epoch = head["leader_epoch"]
-        known = np.flatnonzero((epoch >= 0) & (head["magic"] == MAGIC_V2) & head.sound)
-        if self.epochs is None or not known.size:
-            return
-        table = self.epochs
-        base = head["base_offset"][known]
-        if len(table):
-            at = np.searchsorted(table[:, 1], base, side="right") - 1
-            stated = np.where(at >= 0, table[np.maximum(at, 0), 0], NONE)
-        else:
-            stated = np.full(known.size, NONE)
-        trimmed = (base < table[0, 1]) & (epoch[known] == table[0, 0]) if len(table) else np.zeros(known.size, np.bool_)
-        for one in np.flatnonzero((stated != epoch[known]) & ~trimmed).tolist():
-            index = int(known[one])
-            found, said = int(epoch[index]), int(stated[one])
-            mark = Mark(
-                f"a batch at offset {int(base[one])} is of epoch {found}, the checkpoint says {said if said >= 0 else 'none'}",
-                int(frames.positions[index]),
-                int(frames.sizes[index]),
-                int(base[one]),
-                said,
-                found,
-                file.path,
-            )
-            self.epoch_rows.append((int(base[one]), found, mark))
-
-    def offset_index(self, file: File, table: NDArray[np.int64]) -> None:
-        """Every entry points at a batch, and names an offset of what was appended there."""
-        beside = self.beside(file, "kafka.index")
-        rows = index_entries(file, self.files)
-        if beside is None or not len(rows):
-            return
-        position, base, last = table[0], table[1], table[2]
-        at = np.searchsorted(position, rows[:, 1])
-        hits = (
-            (at < position.size) & (position[np.minimum(at, position.size - 1)] == rows[:, 1])
-            if position.size
-            else at < 0
-        )
-        # A set that was appended at once reaches up to the next entry's batch.
-        until = np.concatenate((at[1:], [position.size]))
-        for index in range(len(rows)):
-            offset, target = int(rows[index, 0]), int(rows[index, 1])
-            if not hits[index]:
-                message = f"the entry for offset {offset} points at byte {target}, where no sound batch begins"
-                self.mark("index", Mark(message, index * 8, 8, offset, found=target, path=beside.path))
-                continue
-            first, final = int(base[at[index]]), int(last[max(at[index], min(until[index], position.size) - 1)])
-            if not first <= offset <= final:
-                message = f"the entry at byte {target} names offset {offset}, what stands there has {first} to {final}"
-                self.mark("index", Mark(message, index * 8, 8, offset, f"{first} to {final}", offset, beside.path))
-
-    def time_index(self, file: File, table: NDArray[np.int64]) -> None:
-        """Every entry names a time, and the batch that has it."""
-        beside = self.beside(file, "kafka.timeindex")
-        rows = time_entries(file, self.files)
-        if beside is None or not len(rows):
-            return
-        base, last, times, magic = table[1], table[2], table[3], table[4]
-        largest = np.maximum.accumulate(times) if times.size else times
-        for index, (time, offset) in enumerate(rows.tolist()):
-            at = int(np.searchsorted(last, offset))
-            inside = at < last.size and base[at] <= offset
-            if inside and magic[at] == 0:
-                continue  # the broker took the time from the producer and stored none
-            # Old brokers named the last offset of what they appended, not that of the record with the time.
-            if inside and int(largest[at] if magic[at] != MAGIC_V2 else times[at]) == time:
-                continue
-            what = f"that batch has {int(times[at])}" if inside else "no batch holds it"
-            if not inside and self.compacted:
-                continue
-            message = f"the entry says time {time} at offset {offset}, but {what}"
-            self.mark("timeindex", Mark(message, index * 12, 12, offset, found=time, path=beside.path))
-
-    def transaction_index(self, file: File, aborted: list[Aborted], markers: list[Marker]) -> None:
+    def transaction_index(self, file: File, aborts: Sequence[Sequence[int]]) -> None:
         """Every abort of the segment is listed, and nothing else."""
-        beside = self.beside(file, "kafka.txnindex")
+        beside = self.store.find("kafka.txnindex", file.place.start_offset)
         listed = list(aborted_in(beside)) if beside is not None else []
-        known = {(one.producer_id, one.last_offset): one for one in aborted}
-        abort_markers = {(one.producer_id, one.offset) for one in markers if one.kind == 0}
+        known = {(row[0], row[2]): Aborted(*row[:4]) for row in aborts if row[1] != NONE}
+        abort_markers = {(row[0], row[2]) for row in aborts}
+        size = TXN_INDEX_ENTRY.size
         for position, entry in listed:
             key = (entry.producer_id, entry.last_offset)
             seen = known.pop(key, None)
-            place = {
-                "position": position,
-                "size": 34,
-                "offset": entry.last_offset,
-                "path": beside.path if beside else None,
-            }
+            assert beside is not None
             if seen is None and key not in abort_markers:
                 message = f"producer {entry.producer_id} has no abort marker at offset {entry.last_offset}"
-                self.mark("txnindex", Mark(message, **place))  # type: ignore[arg-type]
+                self.mark("txnindex", Mark(message, position, size, entry.last_offset, path=beside.path))
             elif seen is not None and seen.first_offset != entry.first_offset and not self.compacted:
                 if entry.first_offset < (self.start_offset or 0):
                     continue
                 message = f"the transaction begins at offset {seen.first_offset}"
-                expected, found = seen.first_offset, entry.first_offset
-                self.mark("txnindex", Mark(message, expected=expected, found=found, **place))  # type: ignore[arg-type]
-        if beside is None and self.beside(file, "kafka.index") is None:
-            return  # the log alone was asked for: what is beside it is not known
+                said = seen.first_offset, entry.first_offset
+                self.mark("txnindex", Mark(message, position, size, entry.last_offset, *said, beside.path))
+        if beside is None and self.store.find("kafka.index", file.place.start_offset) is None:
+            return  # the log alone was asked for: what is next to it is not known
         for missing in known.values():
             message = (
                 f"producer {missing.producer_id}'s transaction from offset {missing.first_offset} was aborted at "
@@ -251,28 +380,23 @@ class _Survey:
             self.mark("txnindex", Mark(message, offset=missing.last_offset, path=path))
 
     def snapshot(self, offset: int) -> None:
-        """Hold the snapshot taken at an offset against the state that the log gives up to there."""
+        """Compare the snapshot taken at an offset with the state that the log gives up to there."""
         file = self.snapshots.pop(offset, None)
         if file is None:
             return
+        states = self.producers.states
         for position, row in snapshot_rows(file):
-            state = self.producers.states.get(row["producer_id"])
+            state = states.get(row["producer_id"])
             if state is None:
                 continue
-            behind = row["last_offset"] != NONE and row["last_offset"] < state.last_offset
-            older = row["epoch"] < state.epoch
-            if behind or older:
+            earlier = row["last_offset"] != NONE and row["last_offset"] < state.last_offset
+            if earlier or row["epoch"] < state.epoch:
                 message = (
-                    f"producer {row['producer_id']} stands at epoch {row['epoch']}, offset {row['last_offset']}; "
+                    f"producer {row['producer_id']} is at epoch {row['epoch']}, offset {row['last_offset']}; "
                     f"the log says epoch {state.epoch}, offset {state.last_offset}"
                 )
-                self.mark("snapshot", Mark(message, position, 46, row["last_offset"], path=file.path))
-
-    def beside(self, file: File, format: str) -> File | None:
-        for one in self.files:
-            if _is(one, format) and one.place.start_offset == file.place.start_offset:
-                return one
-        return None
+                size = SNAPSHOT_ENTRY.size
+                self.mark("snapshot", Mark(message, position, size, row["last_offset"], path=file.path))
 
     def end(self) -> None:
         """What only the whole log tells."""
@@ -280,31 +404,25 @@ class _Survey:
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
                 self.snapshot(offset)
-        for gap in continuity(self.files, self.extents).gaps:
+        for gap in continuity(self.store.files, self.extents).gaps:
             position = gap.file.size if gap.is_end else 0
             self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))
-        if not self.compacted:
-            for code, mark in self.sequence_marks:
-                self.mark(code, mark)
-        for _, _, mark in self.epoch_rows:
-            self.mark("epochs", mark)
+        assert self.last_file is not None
+        # A coordinator writes on behalf of producers, and no sequence is checked.
+        if not self.compacted and not (self.last_file.place.topic or "").startswith("__"):
+            for odd in sorted(self.producers.finish().oddities, key=lambda one: (one.offset, one.position)):
+                mark = Mark(odd.message, odd.position, odd.size, odd.offset, odd.expected, odd.found, odd.path)
+                self.mark(odd.code, mark)
         for number, first in sorted(self.producers.open_transactions().items()):
-            last = self.last_file.path if self.last_file is not None else None
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
-            self.mark("hanging-transaction", Mark(message, offset=first, path=last))
+            self.mark("hanging-transaction", Mark(message, offset=first, path=self.last_file.path))
 
 
 def _is(file: File, format: str) -> bool:
     return file.format == format and file.place.state is None and file.problem is None
 
 
-def _log() -> Format:
-    from rawlog.formats.kafka import LOG
-
-    return LOG
-
-
-def epochs_in(files: tuple[File, ...]) -> NDArray[np.int64] | None:
+def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
     """The rows of the leader epoch checkpoint; None where there is none, or it says nothing."""
     from rawlog.formats.kafka import EPOCH_FILE
     from rawlog.formats.kafka.texts import line
@@ -324,7 +442,6 @@ def epochs_in(files: tuple[File, ...]) -> NDArray[np.int64] | None:
 def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
     """The entries of a transaction index, each with its position, up to the first that cannot be."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
-    from rawlog.formats.kafka.layouts import TXN_INDEX_ENTRY
 
     for frames in walk(file, TXN_INDEX_FILE, errors="stop"):
         raw = TXN_INDEX_ENTRY.take(frames.data, frames.starts)
@@ -338,7 +455,6 @@ def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
 def snapshot_rows(file: File) -> Iterator[tuple[int, dict[str, int]]]:
     """The entries of a producer snapshot, each with its position; none if it is not sound."""
     from rawlog.formats.kafka import SNAPSHOT
-    from rawlog.formats.kafka.layouts import SNAPSHOT_ENTRY
 
     for frames in walk(file, SNAPSHOT, errors="stop"):
         raw = SNAPSHOT_ENTRY.take(frames.data, frames.starts)

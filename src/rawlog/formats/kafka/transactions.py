@@ -21,10 +21,11 @@ from rawlog.formats.kafka.heads import Heads, heads, take
 from rawlog.formats.kafka.layouts import SNAPSHOT_ENTRY, TXN_INDEX_ENTRY, Attributes, ControlType
 from rawlog.formats.kafka.log import only
 from rawlog.formats.kafka.paths import segment_file
-from rawlog.formats.kafka.producers import Aborted, Producer, Producers, read_marker
+from rawlog.formats.kafka.producers import Producers, read_marker
 from rawlog.formats.kafka.seek import seek
 from rawlog.formats.kafka.skim import Skimmed, is_sound, skim
 from rawlog.formats.kafka.store import state as folds
+from rawlog.formats.kafka.store.state import Aborted, Producer
 from rawlog.status import Status
 from rawlog.storage import listing
 from rawlog.store import Store
