@@ -97,6 +97,8 @@ class SegmentFold:
         self.rises = True
         #: Marks of rules, by code. Those of `absent` hold only if the log is not compacted.
         self.marks: dict[str, list[Mark]] = defaultdict(list)
+        #: Entries of the offset index for a wrapper that begins the split: number, offset, position, last offset there.
+        self.pending: list[tuple[int, int, int, int]] = []
         #: Entries of the time index, by number: those that a batch holds, and of old batches what they name and what was largest so far.
         self.held: set[int] = set()
         self.old_times: list[tuple[int, int, int]] = []
@@ -210,10 +212,18 @@ class SegmentFold:
         first = base[at[there]]
         final = last[np.maximum(at[there], np.minimum(until[there], position.size) - 1)]
         for one in np.flatnonzero((rows[there, 0] < first) | (rows[there, 0] > final)).tolist():
-            offset, target = rows[there[one]].tolist()
-            span = f"{int(first[one])} to {int(final[one])}"
+            entry = int(own[there[one]]), *rows[there[one]].tolist(), int(final[one])
+            if self.start and self.first is not None and self.first.is_wrapper and not at[there[one]]:
+                self.pending.append(entry)
+            else:
+                self._wrong_entry(int(first[one]), *entry)
+
+    def _wrong_entry(self, first: int, number: int, offset: int, target: int, final: int) -> None:
+        assert self._index is not None
+        if not first <= offset <= final:
+            span, size = f"{first} to {final}", INDEX_ENTRY.size
             message = f"the entry at byte {target} names offset {offset}, the batches there have {span}"
-            self._mark("index", Mark(message, int(own[there[one]]) * size, size, offset, span, offset, path))
+            self._mark("index", Mark(message, number * size, size, offset, span, offset, self._index.path))
 
     def _time_index(self, table: NDArray[np.int64]) -> None:
         """Every entry names a time, and the batch that has it."""
@@ -257,7 +267,11 @@ class SegmentFold:
             first = following.first
             self.rises &= first.base > self.last_offset
             self.compacted |= self.first is not None and not first.is_wrapper and first.base > self.last_offset + 1
-            if first.is_wrapper and self.first is not None:
+            if self.first is None:
+                self.pending += following.pending
+            elif first.is_wrapper:
+                for entry in following.pending:
+                    self._wrong_entry(self.last_offset + 1, *entry)
                 self._times_in_wrapper(first)
             self.first = self.first or first
         self.last_offset = max(self.last_offset, following.last_offset)
