@@ -65,6 +65,10 @@ class Rule(Generic[S]):
     code: str
     severity: Severity
     check: Callable[[S], Iterable[Mark]]
+    #: (what a rule remembers of a split, the same of the split that follows) -> the same of both; None if those must be checked in one.
+    merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None
+    #: (what it remembers of all of a file) -> what only that tells.
+    finish: Callable[[dict[str, Any]], Iterable[Mark]] | None = None
 
     @property
     def about(self) -> str:
@@ -72,7 +76,11 @@ class Rule(Generic[S]):
 
     def run(self, subject: S, *, path: str | None, format: str | None) -> Iterator[Finding]:
         """The findings of this rule on a file's window or a tree."""
-        for mark in self.check(subject):
+        yield from self.report(self.check(subject), path=path, format=format)
+
+    def report(self, marks: Iterable[Mark], *, path: str | None, format: str | None) -> Iterator[Finding]:
+        """Marks as findings of this rule."""
+        for mark in marks:
             yield Finding(
                 self.code,
                 mark.severity or self.severity,
@@ -87,12 +95,18 @@ class Rule(Generic[S]):
             )
 
 
-def rule(code: str, severity: Severity) -> Callable[[Callable[[S], Iterable[Mark]]], Rule[S]]:
+def rule(
+    code: str,
+    severity: Severity,
+    *,
+    merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None,
+    finish: Callable[[dict[str, Any]], Iterable[Mark]] | None = None,
+) -> Callable[[Callable[[S], Iterable[Mark]]], Rule[S]]:
     """Make a Rule of a generator function."""
 
     def make(check: Callable[[S], Iterable[Mark]]) -> Rule[S]:
         assert check.__doc__, f"rule {code} needs a docstring: what it means and what to do"
-        return Rule(code, severity, check)
+        return Rule(code, severity, check, merge, finish)
 
     return make
 
@@ -108,6 +122,12 @@ class Findings:
     items: list[Finding] = field(default_factory=list)
     files: int = 0
     frames: int = 0
+
+    def add(self, other: Findings) -> None:
+        """Take in what was found elsewhere."""
+        self.items += other.items
+        self.files += other.files
+        self.frames += other.frames
 
     @property
     def errors(self) -> int:

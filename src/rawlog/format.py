@@ -192,6 +192,11 @@ class Format:
     decode: Callable[[Frames, Want], Iterator[pa.RecordBatch]] | None = None
     #: (frames, file) -> Spans; raises as decode does for frames whose checksum is wrong.
     spans: Callable[[Frames, File], Spans] | None = None
+    #: (file, its group's files, start, stop) -> what is shown every window of those bytes (`see`), and then made small (`close`): what the
+    #: checks of the group need to know of the file. Those of neighbouring splits `merge`; `rises` says whether that gave the right thing.
+    summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None
+    #: The formats of files that a summary looks into: those of the same start, and those of the whole group.
+    near: tuple[str, ...] = ()
     #: (file, start, stop) -> rows of `records` by the headers of frames alone, and up to which byte those tell.
     count: Callable[[File, int, int | None], tuple[int, int]] | None = None
     #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
@@ -419,6 +424,8 @@ class Inspection:
     limit: int = MAX_DECOMPRESSED
     max_headers: int = MAX_HEADERS
     _shared: dict[object, Any] = field(default_factory=dict)
+    #: Where the bytes end that are checked; None: with the file.
+    end: int | None = None
 
     def share(self, make: Callable[[Inspection], T]) -> T:
         """What `make` gives for this window, computed once and shared by all rules that ask for it."""

@@ -6,8 +6,8 @@ Damage never raises here: it becomes a finding with a place.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 
 def inspect_file(file: File, chosen: Chosen | None = None, seen: Callable[[Frames], None] | None = None) -> Findings:
     """All findings on one file alone. `seen` is shown every window of frames once the rules have looked at it."""
-    result = Findings(files=1)
-    for finding, frames in _inspect(file, chosen or Chosen(), seen):
-        result.frames += frames
-        if finding is not None:
-            result.items.append(finding)
-    return result
+    chosen = chosen or Chosen()
+    return check_file(file, chosen, seen).finish(chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +58,97 @@ class Chosen:
         return self
 
 
-def _inspect(file: File, chosen: Chosen, seen: Callable[[Frames], None] | None) -> Iterator[tuple[Finding | None, int]]:
-    for plain in FILE_RULES:
-        if chosen.takes(plain.code):
-            for finding in plain.run(file, path=file.path, format=file.format):
-                yield finding, 0
-    if file.problem is not None or file.format is None:
-        return
-    format = registry.formats()[file.format]
-    if format.scan is None:
-        return
-    rules = [one for one in (*framing_rules(format), *format.all_rules) if chosen.takes(one.code)]
-    memories: dict[str, dict[str, Any]] = {one.code: {} for one in rules}
+@dataclass(slots=True)
+class Checked:
+    """What one pass over a file, or over a split of it, found. Splits of one file merge in order."""
+
+    file: File
+    findings: list[Finding] = field(default_factory=list)
+    frames: int = 0
+    #: What rules remember, by code; and what the checks of the whole store need to know of the file.
+    memories: dict[str, dict[str, Any]] = field(default_factory=dict)
+    summary: Any = None
+    #: Whether the split ends where the next one begins. If not, the file must be checked in one.
+    fits: bool = True
+
+    def merge(self, following: Checked, chosen: Chosen) -> bool:
+        """Take in the split that follows; False if the file must be checked in one."""
+        if not self.fits or not following.fits:
+            return False
+        rules = {one.code: one for one in rules_of(self.file, chosen)}
+        for code, memory in following.memories.items():
+            mine, merge = self.memories.get(code), rules[code].merge
+            both = memory if not mine else mine if not memory else merge(mine, memory) if merge is not None else None
+            if both is None:
+                return False
+            self.memories[code] = both
+        if self.summary is not None:
+            self.summary = self.summary.merge(following.summary)
+        self.findings += following.findings
+        self.frames += following.frames
+        return self.summary is None or bool(self.summary.rises)
+
+    def finish(self, chosen: Chosen) -> Findings:
+        """The findings on the file as a whole."""
+        for one in rules_of(self.file, chosen):
+            memory = self.memories.get(one.code)
+            if one.finish is not None and memory:
+                self.findings += one.report(one.finish(memory), path=self.file.path, format=self.file.format)
+        return Findings(self.findings, files=1, frames=self.frames)
+
+
+def rules_of(file: File, chosen: Chosen) -> list[Rule[Inspection]]:
+    """The rules for the frames of a file."""
+    format = None if file.problem is not None or file.format is None else registry.formats()[file.format]
+    if format is None or format.scan is None:
+        return []
+    return [one for one in (*framing_rules(format), *format.all_rules) if chosen.takes(one.code)]
+
+
+def check_file(
+    file: File,
+    chosen: Chosen,
+    seen: Callable[[Frames], None] | None = None,
+    *,
+    store: Sequence[File] | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+) -> Checked:
+    """Run the rules over a file, or over the bytes from `start` to `stop`: one pass, which also makes what checks of its `store` need."""
+    result = Checked(file)
+    if not start:
+        for plain in FILE_RULES:
+            if chosen.takes(plain.code):
+                result.findings += plain.run(file, path=file.path, format=file.format)
+    rules = rules_of(file, chosen)
+    format = registry.formats().get(str(file.format))
+    if file.problem is not None or format is None or format.scan is None:
+        return result
+    if store is not None and format.summary is not None and file.place.state is None:
+        result.summary = format.summary(file, store, start or 0, stop)
+    result.memories = {one.code: {} for one in rules}
+    end = file.size if stop is None else stop
+    limits = chosen.max_decompressed, chosen.max_headers
     try:
-        for frames in walk(file, format, errors="skip"):
-            yield None, len(frames)
+        for frames in walk(file, format, start=start, stop=stop, errors="skip"):
+            result.frames += len(frames)
             shared: dict[object, Any] = {}
             for one in rules:
-                view = Inspection(
-                    file, format, frames, memories[one.code], chosen.max_decompressed, chosen.max_headers, shared
-                )
-                for finding in one.run(view, path=file.path, format=format.name):
-                    yield finding, 0
+                view = Inspection(file, format, frames, result.memories[one.code], *limits, shared, end)
+                result.findings += one.run(view, path=file.path, format=format.name)
+            if result.summary is not None:
+                result.summary.see(frames)
             if seen is not None:
                 seen(frames)
+            result.fits = stop is None or (frames.status is Status.OK and frames.reached_in_file == stop)
     except DataError as error:
-        yield _header_finding(format, error, file), 0
+        result.findings.append(_header_finding(format, error, file))
     except AccessError as error:
         why = str(error).removeprefix(f"{file.path}: ")
-        yield Finding(unreadable.code, Severity.ERROR, file.path, format.name, None, None, None, why), 0
+        result.findings.append(Finding(unreadable.code, Severity.ERROR, file.path, format.name, None, None, None, why))
+    if result.summary is not None:
+        result.summary = result.summary.close()
+    return result
 
 
 def _header_finding(format: Format, error: DataError, file: File) -> Finding:
@@ -162,7 +220,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
             found=error.found,
         )
         if frames.last:
-            yield _sized(mark, seen.file.size - frames.reached_in_file)
+            yield _sized(mark, (seen.file.size if seen.end is None else seen.end) - frames.reached_in_file)
         else:
             memory["mark"] = mark
 
@@ -219,12 +277,13 @@ def _guarded(one: Rule[Any], files: Sequence[File], subject: Any = None) -> list
         return [Finding(unreadable.code, Severity.ERROR, where, None, None, None, None, str(error).splitlines()[0])]
 
 
-def inspect_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
-    """What the rules over several files find in a tree; the files alone are not looked at."""
+def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[str, Any] | None = None) -> Findings:
+    """What the rules over several files find in a tree; the files alone are not looked at. `summaries` are what passes over files found."""
     chosen = chosen or Chosen()
     result = Findings()
     for family in registry.families():
-        files = family.files_for(None, tree)
+        files = Store(family.files_for(None, tree))
+        files.summaries = dict(summaries or {})
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, files)
@@ -232,16 +291,19 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
 
 
 def verify_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
-    """Every finding on every file, then on the files together."""
+    """Every finding on every file, then on the files together: each file is read once."""
+    chosen = chosen or Chosen()
     result = Findings()
+    summaries: dict[str, Any] = {}
     for file in tree:
-        one = inspect_file(file, chosen)
-        result.items += one.items
-        result.files += one.files
-        result.frames += one.frames
+        store = tree.group_of(file)
+        checked = check_file(file, chosen, store=store)
+        result.add(checked.finish(chosen))
+        if checked.summary is not None:
+            store.summaries[file.path] = summaries[file.path] = checked.summary
     for group in tree.groups:
         result.items += inspect_group(group, chosen).items
-    result.items += inspect_tree(tree, chosen).items
+    result.items += inspect_tree(tree, chosen, summaries).items
     return result
 
 

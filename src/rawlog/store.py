@@ -87,8 +87,14 @@ class Store(Sequence[File]):
         return iter(self.files)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Store, (self.files,))
+        return (_store, (self.files, self.summaries))
 
     def __repr__(self) -> str:
         where = self.files[0].place.group or self.files[0].path if self.files else "empty"
         return f"Store({where!r}, {len(self.files)} files)"
+
+
+def _store(files: tuple[File, ...], summaries: dict[str, Any]) -> Store:
+    made = Store(files)
+    made.summaries = summaries
+    return made

@@ -1,16 +1,22 @@
-"""Verify: every file looked at alone, every group of files together, then the tree as a whole; and, if asked, replicas elsewhere."""
+"""Verify: every file checked alone, the files of each store together, then the tree as a whole; and, if asked, replicas elsewhere.
+
+A file is read once, large ones in splits. What checks of several files need to know of it is made by the same pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeVar
 
+from rawlog import registry
 from rawlog.findings import Finding, Findings
 from rawlog.format import File, Replicas
-from rawlog.inspection import Chosen, inspect_file, inspect_group, inspect_replicas, inspect_tree
+from rawlog.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.replicas import replicas_of, rules_for
+from rawlog.store import Store
 from rawlog.tree import Tree
 
 #: Small files share a split, up to so many bytes and files: starting one costs more than reading them.
@@ -18,26 +24,42 @@ SMALLEST, LARGEST = 1 << 20, 32 << 20
 SPLIT_FILES = 64
 #: So many splits at least, if there is enough to do, so that every thread or task finds some.
 SPLITS = 16
+#: Files from this size on are checked in splits, where their format can.
+CUT = 64 << 20
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one split looks at: files, each alone; groups of files, the files of each against one another; or a pair of replicas."""
+class Part:
+    """Bytes of a file to check, and the files next to it that the pass looks into."""
 
-    files: tuple[File, ...] = ()
-    groups: tuple[tuple[File, ...], ...] = ()
-    replicas: Replicas | None = None
+    file: File
+    near: tuple[File, ...] = ()
+    start: int | None = None
+    stop: int | None = None
+
+    @property
+    def size(self) -> int:
+        return (self.file.size if self.stop is None else self.stop) - (self.start or 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Checked(Done):
-    """The findings of one split."""
+class Look:
+    """What one split checks: parts of files; stores; a pair of replicas; or the tree."""
 
-    findings: tuple[Finding, ...]
-    files: int
-    frames: int
+    parts: tuple[Part, ...] = ()
+    groups: tuple[Store, ...] = ()
+    replicas: Replicas | None = None
+    tree: Store | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Done):
+    """The result of one split."""
+
+    checked: tuple[Checked, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,60 +69,163 @@ class Verified(Outcome):
     findings: Findings
 
 
-class Verify(Job[Checked, Verified]):
+@dataclass(slots=True)
+class _Progress:
+    """What the driver knows between rounds."""
+
+    tree: Tree
+    planned: list[Look] = field(default_factory=list)
+    parts: dict[str, list[tuple[int, Checked]]] = field(default_factory=dict)
+    whole: dict[str, Checked] = field(default_factory=dict)
+    done: int = 0
+    is_compared: bool = False
+    together: list[Finding] = field(default_factory=list)
+
+
+class Verify(Job[Found, Verified]):
     """Check everything in a tree. Damage is a finding, never an error."""
 
     def __init__(self, chosen: Chosen | None = None, against: Tree | None = None) -> None:
-        """`chosen` says which rules to run; OptionError if it names one that there is not. `against` holds replicas to compare with."""
+        """`chosen` says which rules to run; OptionError if it names one that does not exist. `against` has replicas to compare with."""
         self.chosen = (chosen or Chosen()).check()
         self.against = against
-        self._tree: Tree | None = None
+        self._now: _Progress | None = None
 
     def plan(self, tree: Tree) -> list[Split]:
-        """A split a file or a group; small ones share one."""
-        self._tree = tree
-        looks = [Look(files=files) for files in packed(tree.files, lambda file: file.size)]
-        looks += [Look(groups=groups) for groups in packed([tuple(group) for group in tree.groups], _size)]
-        if self.against is not None:
-            looks += [Look(replicas=one) for one in replicas_of(tree, self.against)]
-        return [Split(number, _weight(look), look) for number, look in enumerate(looks)]
+        """A split for each large part of a file; small ones share one."""
+        self._now = _Progress(tree)
+        parts = [part for file in tree for part in _parts(file, tree.group_of(file))]
+        return self._splits([Look(parts=run) for run in packed(parts, lambda part: part.size)])
 
-    def work(self, split: Split, stage: Stage) -> Checked:
-        """The findings on the split's files and groups."""
+    def _splits(self, looks: Iterable[Look]) -> list[Split]:
+        assert self._now is not None
+        first = len(self._now.planned)
+        self._now.planned += looks
+        return [Split(first + at, _weight(look), look) for at, look in enumerate(self._now.planned[first:])]
+
+    def work(self, split: Split, stage: Stage) -> Found:
+        """The findings on the split's files, or on files together."""
         look: Look = split.task
+        checked: list[Checked] = []
+        for part in look.parts:
+            before = [part.start or 0]
+
+            def seen(frames: Any, before: list[int] = before) -> None:
+                stage.advance(frames.reached_in_file - before[0], len(frames))
+                before[0] = frames.reached_in_file
+
+            store = Store((part.file, *part.near))
+            checked.append(check_file(part.file, self.chosen, seen, store=store, start=part.start, stop=part.stop))
         items: list[Finding] = []
-        frames = 0
-        for file in look.files:
-            found = inspect_file(file, self.chosen, lambda window: stage.advance(window.reached, len(window)))
-            items += found.items
-            frames += found.frames
         for group in look.groups:
             items += inspect_group(group, self.chosen).items
-            stage.advance(_size(group))
         if look.replicas is not None:
             items += inspect_replicas(look.replicas, rules_for(look.replicas), self.chosen).items
-            stage.advance(_weight(look))
-        return Checked(split.number, tuple(items), len(look.files), frames)
+        if look.tree is not None:
+            items += inspect_tree(Tree((), look.tree.files), self.chosen, look.tree.summaries).items
+        if not look.parts:
+            stage.advance(split.size)
+        return Found(split.number, tuple(checked), tuple(items))
 
-    def commit(self, done: Sequence[Checked]) -> Verified:
-        """Put the findings in order and add what the tree as a whole shows."""
-        result = Findings()
+    def follow(self, done: Sequence[Found]) -> list[Split]:
+        """First files whose splits do not fit together, each in one; then what files say together."""
+        now = self._now
+        assert now is not None
+        again = self._take(done[now.done :])
+        now.done = len(done)
+        if again:
+            near = {file.path: _near(file, now.tree.group_of(file)) for file in again}
+            return self._splits([Look(parts=(Part(file, near[file.path]),)) for file in again])
+        if now.is_compared:
+            return []
+        now.is_compared = True
+        return self._splits(self._together())
+
+    def _take(self, done: Iterable[Found]) -> list[File]:
+        """Put the splits of each file together; the files that must be checked in one."""
+        now = self._now
+        assert now is not None
+        fresh: dict[str, list[Checked]] = {}
         for one in done:
-            result.items += one.findings
-            result.files += one.files
-            result.frames += one.frames
-        if self._tree is not None:
-            result.items += inspect_tree(self._tree, self.chosen).items
+            now.together += one.findings
+            for checked in one.checked:
+                fresh.setdefault(checked.file.path, []).append(checked)
+        again = []
+        for path, parts in fresh.items():
+            first = parts[0]
+            if all(first.merge(part, self.chosen) for part in parts[1:]):
+                now.whole[path] = first
+            else:
+                again.append(first.file)
+        return again
+
+    def _together(self) -> list[Look]:
+        now = self._now
+        assert now is not None
+        summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
+        stores = [_with(group, summaries) for group in now.tree.groups]
+        looks = [Look(groups=groups) for groups in packed(stores, _light)]
+        if self.against is not None:
+            looks += [Look(replicas=one) for one in replicas_of(now.tree, self.against)]
+        last = {max(store.summaries, key=_start_in(store)): store for store in stores if store.summaries}
+        tree = Store(now.tree.files)
+        tree.summaries = {path: summaries[path] for path in last}
+        return [*looks, Look(tree=tree)] if len(now.tree) else looks
+
+    def commit(self, done: Sequence[Found]) -> Verified:
+        """Put the findings in order."""
+        result = Findings()
+        if self._now is not None:
+            for file in self._now.tree:
+                if (one := self._now.whole.get(file.path)) is not None:
+                    result.add(one.finish(self.chosen))
+            result.items += self._now.together
         return Verified(result)
 
     def __getstate__(self) -> dict[str, object]:
-        # The trees stay where they were planned: only `commit` asks for the one, and splits name the files of the other.
-        return {"chosen": self.chosen, "_tree": None, "against": None}
+        # What is known between rounds stays on the driver, and so do the trees: splits name their files.
+        return {"chosen": self.chosen, "_now": None, "against": None}
+
+
+def _parts(file: File, store: Store) -> list[Part]:
+    """A file to be checked, in splits if it is large and its format knows where to cut it without reading it."""
+    near = _near(file, store)
+    format = registry.formats().get(str(file.format))
+    if format is None or format.summary is None or format.cuts is None or file.size < CUT * 3 // 2 or file.problem:
+        return [Part(file, near)]
+    edges = [None, *format.cuts(file, store, CUT), None]
+    return [Part(file, near, start, stop) for start, stop in pairwise(edges)]
+
+
+def _near(file: File, store: Store) -> tuple[File, ...]:
+    """The files of a store that the pass over one of them looks into."""
+    format = registry.formats().get(str(file.format))
+    if format is None or format.summary is None:
+        return ()
+    start = file.place.start_offset
+    others = (store.find(one, start, file.place.state) for one in format.near)
+    return tuple(one for one in (*others, *(store.find(one, None) for one in format.near)) if one is not None)
+
+
+def _with(store: Store, summaries: dict[str, Any]) -> Store:
+    made = Store(store.files)
+    made.summaries = {file.path: summaries[file.path] for file in store if file.path in summaries}
+    return made
+
+
+def _start_in(store: Store) -> Callable[[str], int]:
+    starts = {file.path: file.place.start_offset or 0 for file in store}
+    return lambda path: starts[path]
+
+
+def _light(store: Store) -> int:
+    """The bytes that checks of a store read: not those of files that a pass has seen."""
+    return sum(file.size for file in store if file.path not in store.summaries)
 
 
 def _weight(look: Look) -> int:
     both = () if look.replicas is None else (*look.replicas.a, *look.replicas.b)
-    return _size(look.files) + sum(map(_size, look.groups)) + _size(both)
+    return sum(part.size for part in look.parts) + sum(map(_light, look.groups)) + _size(both)
 
 
 def _size(files: Sequence[File]) -> int:

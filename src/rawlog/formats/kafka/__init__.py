@@ -53,6 +53,8 @@ LOG = Format(
     **_from("secrets", decode="decode"),
     **_from("transactions", context="context"),
     **_from("skim", count="count"),
+    near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
+    **_from("survey", summary="SegmentFold"),
     **_from("checkpoints", floor="log_start"),
     **_from("seek", seek="seek", cuts="cuts"),
     **_from("explanation", explain="explain_batch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,7 +201,12 @@ def offsets(seen: Inspection) -> Iterator[Mark]:
     yield from seen.share(_decoded).offsets
 
 
-@rule("kafka.log.order", Severity.ERROR)
+def _merged_order(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any] | None:
+    """Both, if the second begins after the first."""
+    return {"first": left["first"], "last": right["last"]} if right["first"] > left["last"] else None
+
+
+@rule("kafka.log.order", Severity.ERROR, merge=_merged_order)
 def order(seen: Inspection) -> Iterator[Mark]:
     """A batch begins at or before the last offset of the batch in front of it.
 
@@ -222,6 +228,7 @@ def order(seen: Inspection) -> Iterator[Mark]:
             found=int(base[index]),
         )
     seen.memory["last"] = max(int(last.max()), seen.memory.get("last", -1))
+    seen.memory.setdefault("first", int(base[0]))
 
 
 @rule("kafka.log.base", Severity.ERROR)
@@ -298,21 +305,28 @@ def attributes(seen: Inspection) -> Iterator[Mark]:
         )
 
 
-@rule("kafka.log.mixed-magic", Severity.INFO)
+def _merged_count(left: dict[str, Any], right: dict[str, Any]) -> dict[str, Any]:
+    return {"position": left["position"], "count": left["count"] + right["count"]}
+
+
+def _mixed(memory: dict[str, Any]) -> Iterator[Mark]:
+    yield Mark(f"{memory['count']:,} wrappers of magic 1 hold entries of magic 0", position=memory["position"])
+
+
+@rule("kafka.log.mixed-magic", Severity.INFO, merge=_merged_count, finish=_mixed)
 def mixed_magic(seen: Inspection) -> Iterator[Mark]:
     """A compressed entry of magic 1 holds entries of magic 0: the cleaner of Kafka 0.10.0 and before 0.10.1.1 left that
     (KAFKA-4298) when it met messages older than the topic's format.
 
     The records are read with the wrapper's offsets and no time. Some clients stop there; compacting the log with a later broker
-    mends it.
+    repairs it.
     """
     sound, memory = seen.share(_sound), seen.memory
     for index in np.flatnonzero((sound.head["magic"] == 1) & (sound.head.codec > 0)).tolist():
         if holds_older(sound.frames.slice(index, index + 1), sound.head.slice(index, index + 1), seen.limit):
             memory.setdefault("position", int(sound.frames.positions[index]))
             memory["count"] = memory.get("count", 0) + 1
-    if seen.frames.last and memory.get("count"):
-        yield Mark(f"{memory['count']:,} wrappers of magic 1 hold entries of magic 0", position=memory["position"])
+    return iter(())
 
 
 def _mark(

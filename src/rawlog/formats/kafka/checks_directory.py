@@ -13,6 +13,7 @@ from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.storage import Source
+from rawlog.store import Store
 from rawlog.walk import walk
 
 Files = Sequence[File]
@@ -40,19 +41,26 @@ def _partitions(files: Files) -> dict[str, list[File]]:
     return found
 
 
-def end_offset(segments: Sequence[File]) -> int:
-    """The offset behind a partition's last sound batch."""
+def end_offset(segments: Sequence[File], files: Files = ()) -> int:
+    """The offset after a partition's last sound batch. Segments that a pass has seen already are not read again."""
+    summaries = Store.of(files).summaries
+    for segment in reversed(segments):
+        seen = summaries.get(segment.path)
+        end = _end_of(segment) if seen is None else seen.end_offset
+        if end is not None:
+            return int(end)
+    return (segments[0].place.start_offset or 0) if segments else 0
+
+
+def _end_of(segment: File) -> int | None:
     from rawlog.formats.kafka import LOG
 
-    for segment in reversed(segments):
-        end: int | None = None
-        for frames in walk(segment, LOG, errors="skip"):
-            head = heads(frames)
-            if head.sound.any():
-                end = max(end or 0, int(head["last_offset"][head.sound].max()) + 1)
-        if end is not None:
-            return end
-    return (segments[0].place.start_offset or 0) if segments else 0
+    end: int | None = None
+    for frames in walk(segment, LOG, errors="skip"):
+        head = heads(frames)
+        if head.sound.any():
+            end = max(end or 0, int(head["last_offset"][head.sound].max()) + 1)
+    return end
 
 
 def _checkpoints(files: Files) -> Iterator[tuple[File, str, dict[tuple[str, int], int]]]:
@@ -96,7 +104,7 @@ def _beyond(files: Files, wanted: str, what: str) -> Iterator[Mark]:
             base = segments[-1].place.start_offset or 0
             if offset <= base:
                 continue
-            end = end_offset(segments)
+            end = end_offset(segments, files)
             if offset > end:
                 message = f"{topic}-{partition} ends at offset {end}, the checkpoint says {offset}: {what}"
                 yield Mark(message, offset=end, expected=f"at most {end}", found=offset, path=file.path)
