@@ -68,6 +68,9 @@ class Checked:
     #: What rules remember, by code; and what the checks of the whole store need to know of the file.
     memories: dict[str, dict[str, Any]] = field(default_factory=dict)
     summary: Any = None
+    measure: Measure | None = None
+    #: Why the file could not be read to its end.
+    error: AccessError | None = None
     #: Whether the split ends where the next one begins. If not, the file must be checked in one.
     fits: bool = True
 
@@ -84,6 +87,8 @@ class Checked:
             self.memories[code] = both
         if self.summary is not None:
             self.summary = self.summary.merge(following.summary)
+        if self.measure is not None and following.measure is not None:
+            self.measure.merge(following.measure)
         self.findings += following.findings
         self.frames += following.frames
         return self.summary is None or bool(self.summary.rises)
@@ -113,9 +118,13 @@ def check_file(
     store: Sequence[File] | None = None,
     start: int | None = None,
     stop: int | None = None,
+    first: int = 0,
+    measure: bool = False,
 ) -> Checked:
-    """Run the rules over a file, or over the bytes from `start` to `stop`: one pass, which also makes what checks of its `store` need."""
-    result = Checked(file)
+    """Run the rules over a file, or over the bytes from `start` to `stop`: one pass, which also makes what checks of its `store` need, and
+    measures it if asked.
+    """
+    result = Checked(file, measure=Measure(file) if measure else None)
     if not start:
         for plain in FILE_RULES:
             if chosen.takes(plain.code):
@@ -130,7 +139,7 @@ def check_file(
     end = file.size if stop is None else stop
     limits = chosen.max_decompressed, chosen.max_headers
     try:
-        for frames in walk(file, format, start=start, stop=stop, errors="skip"):
+        for frames in walk(file, format, start=start, stop=stop, first=first, errors="skip"):
             result.frames += len(frames)
             shared: dict[object, Any] = {}
             for one in rules:
@@ -138,12 +147,16 @@ def check_file(
                 result.findings += one.run(view, path=file.path, format=format.name)
             if result.summary is not None:
                 result.summary.see(frames)
+            if result.measure is not None:
+                result.measure.see(frames)
             if seen is not None:
                 seen(frames)
-            result.fits = stop is None or (frames.status is Status.OK and frames.reached_in_file == stop)
+            at_end = stop is None or stop >= file.size
+            result.fits = at_end or (frames.status is Status.OK and frames.reached_in_file == stop)
     except DataError as error:
         result.findings.append(_header_finding(format, error, file))
     except AccessError as error:
+        result.error = error
         why = str(error).removeprefix(f"{file.path}: ")
         result.findings.append(Finding(unreadable.code, Severity.ERROR, file.path, format.name, None, None, None, why))
     if result.summary is not None:
@@ -336,6 +349,12 @@ class Measure:
             self._total.add(frames, self.file, registry.formats()[str(self.file.format)])
             self._ended = frames.last or frames.status.is_damage
 
+    def merge(self, following: Measure) -> None:
+        """Take in the split that follows; what comes after damage does not count."""
+        if self._total.state == "ok":
+            self._total.merge(following._total)
+            self._ended = following._ended
+
     def row(self) -> pa.RecordBatch:
         """The row. The file is read for it if the walk did not come to an end."""
         return file_row(self.file, self._total.row(self.file) if self._ended else None)
@@ -395,6 +414,14 @@ class _Total:
     low: int | None = None
     high: int | None = None
     state: str = "ok"
+
+    def merge(self, following: _Total) -> None:
+        self.frames += following.frames
+        self.records = None if None in (self.records, following.records) else self.records + following.records  # type: ignore[operator]
+        self.valid_size, self.state = following.valid_size, following.state
+        for name, choose in (("start", min), ("stop", max), ("low", min), ("high", max)):
+            known = [value for value in (getattr(self, name), getattr(following, name)) if value is not None]
+            setattr(self, name, choose(known) if known else None)
 
     def add(self, frames: Frames, file: File, format: Format) -> None:
         self.valid_size = frames.reached_in_file

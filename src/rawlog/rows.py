@@ -74,15 +74,31 @@ def read(
             for batch in family.folds[table.name](part.files, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)
             return
-    format = registry.formats()[str(part.file.format)]
-    if part.floor is not None:
-        selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
-    system = part.file.system
-    want = _want(selection.needed(table, system), part.file, selection, part.facts())
-    for frames in _sound_frames(part, format, selection, note, seen):
-        for run, asked in _by_id(frames, part.file, table, selection):
-            for batch in _decode(format, run, want, selection, note):
-                chosen = asked.apply(batch, table, system)
+    decoder = Decoder(part, table, selection, note)
+    for frames in _sound_frames(part, decoder.format, decoder.selection, note, seen):
+        yield from decoder.rows_of(frames)
+
+
+class Decoder:
+    """Turns windows of a part's frames into rows of a table. Several may see the same windows, each for its own table."""
+
+    def __init__(self, part: Part, table: Table, selection: Selection, note: Note | None = None) -> None:
+        if part.floor is not None:
+            selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
+        self.part, self.table, self.selection, self.note = part, table, selection, note
+        self.format = registry.formats()[str(part.file.format)]
+        self.want = _want(selection.needed(table, part.file.system), part.file, selection, part.facts())
+
+    def see(self, frames: Frames) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a window."""
+        for run in _pruned(frames, self.format, self.part.file, self.selection):
+            yield from self.rows_of(run)
+
+    def rows_of(self, frames: Frames) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of frames that may hold such."""
+        for run, asked in _by_id(frames, self.part.file, self.table, self.selection):
+            for batch in _decode(self.format, run, self.want, self.selection, self.note):
+                chosen = asked.apply(batch, self.table, self.part.file.system)
                 if chosen.num_rows:
                     yield chosen
 

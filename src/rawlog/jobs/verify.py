@@ -5,7 +5,7 @@ A file is read once, large ones in splits. What checks of several files need to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -134,8 +134,8 @@ class Verify(Job[Found, Verified]):
         again = self._take(done[now.done :])
         now.done = len(done)
         if again:
-            near = {file.path: _near(file, now.tree.group_of(file)) for file in again}
-            return self._splits([Look(parts=(Part(file, near[file.path]),)) for file in again])
+            beside = {file.path: near(file, now.tree.group_of(file)) for file in again}
+            return self._splits([Look(parts=(Part(file, beside[file.path]),)) for file in again])
         if now.is_compared:
             return []
         now.is_compared = True
@@ -163,14 +163,11 @@ class Verify(Job[Found, Verified]):
         now = self._now
         assert now is not None
         summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
-        stores = [_with(group, summaries) for group in now.tree.groups]
-        looks = [Look(groups=groups) for groups in packed(stores, _light)]
+        stores = [with_summaries(group, summaries) for group in now.tree.groups]
+        looks = [Look(groups=groups) for groups in packed(stores, unread)]
         if self.against is not None:
             looks += [Look(replicas=one) for one in replicas_of(now.tree, self.against)]
-        last = {max(store.summaries, key=_start_in(store)): store for store in stores if store.summaries}
-        tree = Store(now.tree.files)
-        tree.summaries = {path: summaries[path] for path in last}
-        return [*looks, Look(tree=tree)] if len(now.tree) else looks
+        return [*looks, Look(tree=with_last_summaries(now.tree.files, stores))] if len(now.tree) else looks
 
     def commit(self, done: Sequence[Found]) -> Verified:
         """Put the findings in order."""
@@ -189,15 +186,15 @@ class Verify(Job[Found, Verified]):
 
 def _parts(file: File, store: Store) -> list[Part]:
     """A file to be checked, in splits if it is large and its format knows where to cut it without reading it."""
-    near = _near(file, store)
+    beside = near(file, store)
     format = registry.formats().get(str(file.format))
     if format is None or format.summary is None or format.cuts is None or file.size < CUT * 3 // 2 or file.problem:
-        return [Part(file, near)]
+        return [Part(file, beside)]
     edges = [None, *format.cuts(file, store, CUT), None]
-    return [Part(file, near, start, stop) for start, stop in pairwise(edges)]
+    return [Part(file, beside, start, stop) for start, stop in pairwise(edges)]
 
 
-def _near(file: File, store: Store) -> tuple[File, ...]:
+def near(file: File, store: Store) -> tuple[File, ...]:
     """The files of a store that the pass over one of them looks into."""
     format = registry.formats().get(str(file.format))
     if format is None or format.summary is None:
@@ -207,25 +204,32 @@ def _near(file: File, store: Store) -> tuple[File, ...]:
     return tuple(one for one in (*others, *(store.find(one, None) for one in format.near)) if one is not None)
 
 
-def _with(store: Store, summaries: dict[str, Any]) -> Store:
+def with_summaries(store: Store, summaries: Mapping[str, Any]) -> Store:
+    """A store with what passes over its files found."""
     made = Store(store.files)
     made.summaries = {file.path: summaries[file.path] for file in store if file.path in summaries}
     return made
 
 
-def _start_in(store: Store) -> Callable[[str], int]:
-    starts = {file.path: file.place.start_offset or 0 for file in store}
-    return lambda path: starts[path]
+def with_last_summaries(files: Iterable[File], stores: Iterable[Store]) -> Store:
+    """All files, with what is known of the last one of each store: where a log ends."""
+    made = Store(files)
+    for store in stores:
+        known = [file for file in store if file.path in store.summaries]
+        if known:
+            last = max(known, key=lambda file: file.place.start_offset or 0)
+            made.summaries[last.path] = store.summaries[last.path]
+    return made
 
 
-def _light(store: Store) -> int:
+def unread(store: Store) -> int:
     """The bytes that checks of a store read: not those of files that a pass has seen."""
     return sum(file.size for file in store if file.path not in store.summaries)
 
 
 def _weight(look: Look) -> int:
     both = () if look.replicas is None else (*look.replicas.a, *look.replicas.b)
-    return sum(part.size for part in look.parts) + sum(map(_light, look.groups)) + _size(both)
+    return sum(part.size for part in look.parts) + sum(map(unread, look.groups)) + _size(both)
 
 
 def _size(files: Sequence[File]) -> int:

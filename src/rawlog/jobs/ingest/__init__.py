@@ -11,27 +11,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from rawlog import registry
-from rawlog.errors import AccessError, DataError, unknown
+from rawlog.errors import AccessError, DataError, RawlogError, unknown
 from rawlog.findings import Findings
 from rawlog.format import File
 from rawlog.frames import Frames
-from rawlog.inspection import Measure, inspect_file, inspect_group
+from rawlog.inspection import Checked, Chosen, check_file, inspect_group, inspect_tree
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.folds import by_unit, fold
 from rawlog.jobs.ingest.plan import Plan, packed
-from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut, Task
+from rawlog.jobs.ingest.values import Decoded, Ingested, Piece, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import Lake, Overtaken
 from rawlog.jobs.lake.names import check_url, lake_name, unit_mark
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
+from rawlog.jobs.verify import unread, with_last_summaries, with_summaries
 from rawlog.output import refuse_nested
-from rawlog.parts import Part
-from rawlog.rows import read
+from rawlog.rows import Decoder
 from rawlog.select import Selection
 from rawlog.storage import is_remote
+from rawlog.store import Store
 from rawlog.tables import FILES, FINDINGS, Table
 from rawlog.tree import Tree
+from rawlog.walk import walk
 
 __all__ = ["Ingest", "Ingested"]
 
@@ -68,9 +70,11 @@ class Ingest(Job[Decoded, Ingested]):
         self.cuts: Mapping[str, Sequence[Cut]] = {}
         self.uncut: frozenset[str] = frozenset()
         self._plan: Plan | None = None
+        self._splits = 0
+        self._merged: list[Checked] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "lake": None, "_plan": None}
+        return {**self.__dict__, "lake": None, "_plan": None, "_merged": None}
 
     def __enter__(self) -> Self:
         assert self.lake is not None
@@ -125,13 +129,34 @@ class Ingest(Job[Decoded, Ingested]):
             self.partition_by,
         )
         self.cuts = planned.cuts
+        self._splits, self._merged = 0, None
         tasks = [Task(planned.run, files=files) for files in packed(planned.to_inspect, lambda file: file.size)]
-        tasks += [Task(planned.run, groups=groups) for groups in packed(planned.groups, _bytes)]
         tasks += [Task(planned.run, pieces=pieces) for pieces in packed(planned.pieces, lambda piece: piece.size)]
         units = by_unit([one for folds in planned.folds.values() for one in folds])
         for run in packed(units, lambda unit: sum(one.size for one in unit)):
             tasks.append(Task(planned.run, folds=tuple(one for unit in run for one in unit)))
-        return [Split(number, _size(task), task) for number, task in enumerate(tasks)]
+        return self._numbered(tasks)
+
+    def _numbered(self, tasks: Sequence[Task]) -> list[Split]:
+        first, self._splits = self._splits, self._splits + len(tasks)
+        return [Split(first + number, _size(task), task) for number, task in enumerate(tasks)]
+
+    def follow(self, done: Sequence[Decoded]) -> list[Split]:
+        """Once all files are read: files whose splits do not fit together, each in one; and what files say together."""
+        planned = self._plan
+        assert planned is not None
+        if self._merged is not None:
+            return []
+        again: list[File] = []
+        self._merged = _merged(done, again)
+        summaries = {path: summary for one in done for path, summary in one.summaries.items()}
+        summaries |= {one.file.path: one.summary for one in self._merged if one.summary is not None}
+        stores = [with_summaries(group, summaries) for group in planned.groups]
+        tasks = [Task(planned.run, files=(file,)) for file in again]
+        tasks += [Task(planned.run, groups=groups) for groups in packed(stores, unread)]
+        if again or self._merged or any(one.files for one in done):
+            tasks.append(Task(planned.run, tree=with_last_summaries(planned.tree.files, stores)))
+        return self._numbered(tasks)
 
     def _inside(self, tree: Tree) -> Tree:
         """The files that are wanted: none of the lake itself."""
@@ -161,7 +186,9 @@ class Ingest(Job[Decoded, Ingested]):
                 return self._decode(split.number, task, sheets, stage)
             if task.folds:
                 return self._fold(split.number, task, sheets, stage)
-            return self._inspect(split.number, task, sheets, stage)
+            if task.files:
+                return self._inspect(split.number, task, sheets, stage)
+            return self._compare(split.number, task, sheets, stage)
         except BaseException:
             sheets.discard()
             raise
@@ -169,41 +196,58 @@ class Ingest(Job[Decoded, Ingested]):
     def _inspect(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
         for file in task.files:
-            measure = Measure(file)
-
-            def see(frames: Frames, measure: Measure = measure) -> None:
-                measure.see(frames)
-                stage.advance(frames.reached, len(frames))
-
-            every.items += inspect_file(file, None, see).items
-            sheets.add(FILES, measure.row())
-        for group in task.groups:
-            every.items += inspect_group(group).items
-            stage.advance(_bytes(group))
-        for batch in every.to_arrow().to_batches():
-            sheets.add(FINDINGS, batch)
+            checked = check_file(
+                file, Chosen(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
+            )
+            every.add(_finish(checked, sheets))
+        self._report(every, sheets)
         return Decoded(number, sheets.close(), files=task.files, errors=every.errors, warnings=every.warnings)
 
+    def _compare(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
+        every = Findings()
+        for group in task.groups:
+            every.items += inspect_group(group).items
+        if task.tree is not None:
+            every.items += inspect_tree(Tree((), task.tree.files), None, task.tree.summaries).items
+        stage.advance(_size(task))
+        self._report(every, sheets)
+        return Decoded(number, sheets.close(), errors=every.errors, warnings=every.warnings)
+
+    def _report(self, found: Findings, sheets: Sheets) -> None:
+        for batch in found.to_arrow().to_batches():
+            sheets.add(FINDINGS, batch)
+
     def _decode(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
+        """Each piece is read once, for all the tables that want it and for verification."""
         reached: list[Reached] = []
+        every = Findings()
+        files: list[File] = []
+        summaries: dict[str, Any] = {}
+        splits: list[tuple[int, Checked]] = []
         for piece in task.pieces:
-            for name, part in piece.parts:
-                table = registry.table_named(name)
-                trace = _Trace(part, stage if part is piece.parts[0][1] else None)
-                try:
-                    for batch in read(part, table, self.selection, None, trace.see):
-                        sheets.add(table, batch)
-                        stage.advance(0, 0, batch.num_rows)
-                except AccessError:
-                    # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for again.
-                    if trace.windows or os.path.lexists(part.file.path) or is_remote(part.file.path):
-                        raise
-                    continue
-                except DataError:
-                    # A header that cannot be, a version nobody knows: verification says so; what came before it is in.
-                    pass
-                reached.append(Reached(name, part, trace.stop, trace.frames))
-        return Decoded(number, sheets.close(), reached=tuple(reached))
+            taking = _Taking(piece, self.selection, sheets, stage)
+            checked = taking.run()
+            reached += taking.reached()
+            if checked is None:
+                continue
+            if piece.start or (piece.stop is not None and piece.stop < piece.file.size):
+                splits.append((piece.start, checked))
+                continue
+            every.add(_finish(checked, sheets))
+            files.append(piece.file)
+            if checked.summary is not None:
+                summaries[piece.file.path] = checked.summary
+        self._report(every, sheets)
+        return Decoded(
+            number,
+            sheets.close(),
+            reached=tuple(reached),
+            files=tuple(files),
+            summaries=summaries,
+            checked=tuple(splits),
+            errors=every.errors,
+            warnings=every.warnings,
+        )
 
     def _fold(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
         notes: list[str] = []
@@ -230,23 +274,112 @@ class Ingest(Job[Decoded, Ingested]):
         """One commit for each table, the one for `jobs` last. What an earlier call committed stays as it is."""
         assert self.lake is not None
         assert self._plan is not None
-        return Commit(self.lake, self._plan, done).run()
+        return Commit(self.lake, self._plan, done, self._merged or ()).run()
 
 
-class _Trace:
-    """How far the windows of a part go."""
+class _Taking:
+    """One piece of a file on its way into tables: each window is shown to a decoder for each of them."""
 
-    def __init__(self, part: Part, stage: Stage | None) -> None:
-        self.stage = stage
-        self.stop = part.start or 0
-        self.frames = self.windows = 0
+    def __init__(self, piece: Piece, selection: Selection, sheets: Sheets, stage: Stage) -> None:
+        self.piece, self.sheets, self.stage = piece, sheets, stage
+        tables = [(registry.table_named(name), part) for name, part in piece.parts]
+        self.decoders = [Decoder(part, table, selection.suited(table)) for table, part in tables]
+        self.stop, self.frames, self.windows = piece.start, 0, 0
+        #: Where a decoder gave up, and after how many frames: a version nobody knows. Verification says so; what came before is in.
+        self.ended: dict[str, tuple[int, int]] = {}
+        self.failure: BaseException | None = None
+        self.is_gone = False
+
+    def run(self) -> Checked | None:
+        """Read the piece; what verification found, if it was to look. Raises what writing raised."""
+        file, part = self.piece.file, self.piece.parts[0][1]
+        checked: Checked | None = None
+        error: RawlogError | None = None
+        if self.piece.is_checked:
+            store = Store((file, *self.piece.near))
+            checked = check_file(
+                file,
+                Chosen(),
+                self.guarded,
+                store=store,
+                start=part.start,
+                stop=part.stop,
+                first=part.first,
+                measure=True,
+            )
+            error = checked.error
+        else:
+            try:
+                format = registry.formats()[str(file.format)]
+                for frames in walk(file, format, start=part.start, stop=part.stop, first=part.first, errors="skip"):
+                    self.see(frames)
+            except AccessError as raised:
+                error = raised
+            except DataError:  # a header that is invalid
+                pass
+        if self.failure is not None:
+            raise self.failure
+        if error is not None:
+            # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for again.
+            if self.windows or os.path.lexists(file.path) or is_remote(file.path):
+                raise error
+            self.is_gone = True
+        return checked
+
+    def guarded(self, frames: Frames) -> None:
+        """See a window; a failure to write is kept, so that it is not taken for one of the file."""
+        if self.failure is None:
+            try:
+                self.see(frames)
+            except BaseException as failure:
+                self.failure = failure
 
     def see(self, frames: Frames) -> None:
+        """Take a window into every table."""
         self.windows += 1
         self.frames += len(frames)
-        if self.stage is not None:
-            self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
+        self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
         self.stop = frames.reached_in_file
+        for decoder in self.decoders:
+            if decoder.table.name in self.ended:
+                continue
+            try:
+                for batch in decoder.see(frames):
+                    self.sheets.add(decoder.table, batch)
+                    self.stage.advance(0, 0, batch.num_rows)
+            except DataError:
+                self.ended[decoder.table.name] = self.stop, self.frames
+
+    def reached(self) -> list[Reached]:
+        """How far the piece is in each table."""
+        if self.is_gone:
+            return []
+        at = self.stop, self.frames
+        return [Reached(name, part, *self.ended.get(name, at)) for name, part in self.piece.parts]
+
+
+def _finish(checked: Checked, sheets: Sheets) -> Findings:
+    """The findings on a file that was read whole, its row of `files` written."""
+    assert checked.measure is not None
+    sheets.add(FILES, checked.measure.row())
+    return checked.finish(Chosen())
+
+
+def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
+    """The files that were read in splits, each put together; those whose splits do not fit go to `again`."""
+    splits: dict[str, list[tuple[int, Checked]]] = {}
+    for one in done:
+        for start, checked in one.checked:
+            splits.setdefault(checked.file.path, []).append((start, checked))
+    merged = []
+    for found in splits.values():
+        found.sort(key=lambda pair: pair[0])
+        first = found[0][1]
+        if all(first.merge(following, Chosen()) for _, following in found[1:]):
+            merged.append(first)
+        else:
+            again.append(first.file)
+    return merged
 
 
 def _data_path(lake: str, table: Table, run: str) -> str:
@@ -255,7 +388,7 @@ def _data_path(lake: str, table: Table, run: str) -> str:
 
 def _size(task: Task) -> int:
     folded = {one.unit: one.size for one in task.folds}
-    looked_at = _bytes(task.files) + sum(map(_bytes, task.groups))
+    looked_at = _bytes(task.files) + sum(map(unread, task.groups))
     return looked_at + sum(piece.size for piece in task.pieces) + sum(folded.values())
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rawlog import __version__, registry
+from rawlog.findings import Findings
 from rawlog.format import File
-from rawlog.inspection import inspect_tree
+from rawlog.inspection import Checked, Chosen
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.plan import Plan, mark
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 class Commit:
     """The end of a run: what the splits wrote becomes part of the tables."""
 
-    def __init__(self, lake: Lake, planned: Plan, done: Sequence[Decoded]) -> None:
-        self.lake, self.plan, self.done = lake, planned, done
+    def __init__(self, lake: Lake, planned: Plan, done: Sequence[Decoded], merged: Sequence[Checked] = ()) -> None:
+        """`merged` are files that were read in splits: what verification says of them is written here."""
+        self.lake, self.plan, self.done, self.merged = lake, planned, done, merged
         self.errors = sum(one.errors for one in done)
         self.warnings = sum(one.warnings for one in done)
         self.rows: dict[str, int] = {}
@@ -40,9 +42,9 @@ class Commit:
     def run(self) -> Ingested:
         planned = self.plan
         sources = {table.name: self._sources(table) for table in planned.tables}
-        looked = [file for one in self.done for file in one.files]
-        if looked:
-            self._together()
+        looked = [file for one in self.done for file in one.files] + [one.file for one in self.merged]
+        if self.merged:
+            self._write_merged()
         for table in planned.tables:
             before = {path: planned.starts[table.name][path] for path in sources[table.name]}
             self._commit(table, sources[table.name], before=before, cuts=planned.cuts[table.name])
@@ -115,12 +117,17 @@ class Commit:
                     seen.add(key)
                     yield reached
 
-    def _together(self) -> None:
-        """What the tree as a whole shows, written as one more data file."""
-        found = inspect_tree(self.plan.tree)
+    def _write_merged(self) -> None:
+        """What verification says of files that were read in splits, as one more data file of each table."""
+        found, rows = Findings(), []
+        for one in self.merged:
+            assert one.measure is not None
+            rows.append(one.measure.row())
+            found.add(one.finish(Chosen()))
         self.errors += found.errors
         self.warnings += found.warnings
-        self._write(FINDINGS, "tree", found.to_arrow().to_batches())
+        self._write(FILES, "merged", rows)
+        self._write(FINDINGS, "merged", found.to_arrow().to_batches())
 
     def _write(self, table: Table, name: str, batches: Iterable[pa.RecordBatch]) -> None:
         """One more data file; left as it is if an earlier call committed it already."""

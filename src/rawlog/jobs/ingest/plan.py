@@ -16,6 +16,7 @@ from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.values import Piece
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
+from rawlog.jobs.verify import near
 from rawlog.parts import Part, cut, whole
 from rawlog.select import Selection
 from rawlog.storage import Source
@@ -71,8 +72,21 @@ class Plan:
         ]
         looked = {file.path for file in self.to_inspect}
         #: A group is looked at again when one of its files is new or has changed.
-        self.groups = [tuple(group) for group in tree.groups if any(file.path in looked for file in group)]
-        self.pieces = self._cut()
+        self.groups = [group for group in tree.groups if any(file.path in looked for file in group)]
+        self.pieces = self._checked(self._cut(), looked)
+
+    def _checked(self, pieces: list[Piece], looked: set[str]) -> list[Piece]:
+        """The same pieces, those of files that are all new checked by the pass that decodes them."""
+        grown = {path for found in self.starts.values() for path, taken in found.items() if taken is not None}
+        made = []
+        for piece in pieces:
+            file = piece.file
+            if file.path in looked and file.path not in grown:
+                piece = replace(piece, is_checked=True, near=near(file, self.whole.group_of(file)))
+            made.append(piece)
+        taken = {piece.file.path for piece in made if piece.is_checked}
+        self.to_inspect = [file for file in self.to_inspect if file.path not in taken]
+        return made
 
     def _is_unlike(self, file: File, *tables: Table) -> bool:
         """Whether a file is not as it was when it was last looked at."""

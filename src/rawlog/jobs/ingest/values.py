@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rawlog.errors import RawlogError
 from rawlog.format import File
+from rawlog.inspection import Checked
 from rawlog.jobs.ingest.folds import Fold
 from rawlog.jobs.job import Done, Outcome
 from rawlog.jobs.sheet import Written
 from rawlog.parts import Part
+from rawlog.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,9 @@ class Piece:
     """A stretch of a file, as a part for each of the tables that want it."""
 
     parts: tuple[tuple[str, Part], ...]
+    #: Whether the same pass checks and measures the file, and the files next to it that it looks into.
+    is_checked: bool = False
+    near: tuple[File, ...] = ()
 
     @property
     def file(self) -> File:
@@ -28,6 +34,11 @@ class Piece:
     def start(self) -> int:
         """Where the stretch begins."""
         return self.parts[0][1].start or 0
+
+    @property
+    def stop(self) -> int | None:
+        """Where it ends; None: with the file."""
+        return self.parts[0][1].stop
 
     @property
     def size(self) -> int:
@@ -41,9 +52,10 @@ class Task:
 
     run: str
     files: tuple[File, ...] = ()
-    groups: tuple[tuple[File, ...], ...] = ()
+    groups: tuple[Store, ...] = ()
     pieces: tuple[Piece, ...] = ()
     folds: tuple[Fold, ...] = ()
+    tree: Store | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,9 @@ class Decoded(Done):
     folded: tuple[Fold, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[File, ...] = ()
+    #: What checks of several files need to know of those that were read; and splits of files, to be merged, with where they begin.
+    summaries: Mapping[str, Any] = field(default_factory=dict)
+    checked: tuple[tuple[int, Checked], ...] = ()
     errors: int = 0
     warnings: int = 0
 
