@@ -142,10 +142,21 @@ def test_a_state_that_cannot_be_told_stays_as_it_was(lake: Path, tmp_path: Path)
     offsets = store / "config" / "consumerOffset.json"
     offsets.write_text(json.dumps({"offsetTable": {"topic@readers": {"0": 7}}}))
     ingest(lake, store)
-    offsets.write_text('{"offsetTable": ["no table"]}')
+    offsets.write_text('{"offsetTable": {"topic@rea')
     outcome = ingest(lake, store)
     assert any("rocketmq.offsets" in note and "stays as it was" in note for note in outcome.notes)
     assert [row["group"] for row in stored(lake, "rocketmq.offsets")] == ["readers"]
+
+
+def test_settings_of_another_shape_are_a_finding_and_the_rest_is_the_state(lake: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(SAMPLES / "rocketmq" / "store", store)
+    (store / "config").mkdir(exist_ok=True)
+    offsets = store / "config" / "consumerOffset.json"
+    offsets.write_text(json.dumps({"offsetTable": {"topic@readers": {"0": 7}, "topic@others": [1]}}))
+    ingest(lake, store)
+    assert [row["group"] for row in stored(lake, "rocketmq.offsets")] == ["readers"]
+    assert "rocketmq.store.config" in {row["code"] for row in stored(lake, "rawlog.findings")}
 
 
 def test_a_selection_is_kept_and_another_one_replaces_it(lake: Path, broker: Path) -> None:

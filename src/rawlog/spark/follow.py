@@ -104,6 +104,8 @@ def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
     for file in tree:
         if file.format not in able or file.place.state is not None or not selection.takes_file(file):
             continue
+        # A broker at work may have made the next file already: what is at the end of this one may still be written.
+        file = replace(file, place=replace(file.place, sealed=False))
         if file.problem is not None:
             raise AccessError(f"{file.path}: {file.problem}")
         # What continues what stands in one folder; a group may be wider: all queues of a store.

@@ -31,7 +31,8 @@ from rawlog.kernels import byte_view
 from rawlog.status import Status
 from rawlog.storage import Source, is_remote, local_path
 
-LIMIT = 1 << 28
+LIMIT = 64 << 20
+"""A wrapper that grows beyond this is not opened for its first offset."""
 FAR = 1 << 62
 CACHED = 8 << 20
 """What was found in a segment without damage is kept in memory up to this size; of a larger one it is looked for again."""
