@@ -26,6 +26,7 @@ from rawlog.jobs.lake import Lake
 from rawlog.select import Selection
 from rawlog.tree import open_tree
 from tests import duck
+from tests.jobs.reading import count_bytes, in_logs, make_partitions
 from tests.jobs.recordings import damage, expected, held, ingest, record
 
 
@@ -394,3 +395,42 @@ def test_data_files_are_cut_by_topic_and_day(lake: Path, tmp_path: Path) -> None
         ingest(lake, source, partition_by=["topic"])
     with pytest.raises(OptionError, match="did you mean topic"):
         ingest(lake, source, partition_by=["topics"])
+
+
+# Each byte once ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_partitions(tmp_path_factory.mktemp("logs"))
+
+
+def test_planning_reads_no_data(lake: Path, partitions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning walked every partition without transaction index for what was aborted: 971 MB of 954."""
+    tree = open_tree(str(partitions))
+    size = sum(file.size for file in tree)
+    read = count_bytes(monkeypatch)
+    with Ingest(str(lake)) as job:
+        job.plan(tree)
+    assert sum(read.values()) < 0.01 * size
+
+
+@pytest.mark.parametrize("largest", [128 << 20, 300_000])
+def test_a_log_is_read_once_for_all_tables_and_checks(
+    lake: Path, partitions: Path, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each table, the rules, the measurements and the partition's checks read the log for themselves: seven times in all."""
+    monkeypatch.setattr(plan, "LARGEST", largest)
+    monkeypatch.setattr(plan, "SMALLEST", largest // 2)
+    tree = open_tree(str(partitions))
+    sizes = {name: sum(file.size for file in tree if file.format == "kafka.log" and file.place.topic == name)
+             for name in ("large", "segments-by-size", "transactions")}  # fmt: skip
+    read = count_bytes(monkeypatch)
+    assert ingest(lake, partitions).verdict == "clean"
+    assert in_logs(read, "large-") <= 1.1 * sizes["large"]
+    assert in_logs(read, "segments-by-size-") <= 1.1 * sizes["segments-by-size"]
+    assert in_logs(read, "transactions-") <= 2.1 * sizes["transactions"]
+    monkeypatch.undo()
+    for name in ("records", "kafka.records", "kafka.batches", "files", "findings"):
+        stored = "rawlog." + name if "." not in name else name
+        assert sorted(map(str, held(lake, stored))) == sorted(map(str, expected(partitions, table=name)))

@@ -7,18 +7,15 @@ import random
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-import rawlog
 from rawlog.engines import local
 from rawlog.errors import OptionError
 from rawlog.inspection import Chosen, verify_tree
 from rawlog.jobs import verify
 from rawlog.jobs.verify import Verify
-from rawlog.storage import Source
 from rawlog.tree import open_tree
-from tests.golden_data import kafka_cases
+from tests.jobs.reading import count_bytes, in_logs, make_partitions
 from tests.jobs.recordings import damage, record
 
 
@@ -69,44 +66,19 @@ def test_groups_and_trees_are_looked_at_too() -> None:
 
 @pytest.fixture(scope="module")
 def partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log directory with a partition of several segments, one with transactions, and one with large batches."""
-    folder = tmp_path_factory.mktemp("logs")
-    for case in kafka_cases():
-        if case.path.parent.name == "broker-3.9.2" and case.path.name in ("segments-by-size-0", "transactions-0"):
-            shutil.copytree(case.path, folder / case.path.name)
-    rows = [{"key": b"k", "value": random.Random(number).randbytes(900), "offset": number} for number in range(4_000)]
-    table = pa.Table.from_pylist(rows)
-    rawlog.write(folder, table, format="kafka", topic="large", partition=0, segment_bytes=2 << 20, batch_bytes=8_000)
-    return folder
-
-
-@pytest.fixture
-def bytes_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    read: dict[str, int] = {}
-    original = Source.read_into
-
-    def counted(self: Source, position: int, target: memoryview) -> int:
-        got = original(self, position, target)
-        read[self.path] = read.get(self.path, 0) + got
-        return got
-
-    monkeypatch.setattr(Source, "read_into", counted)
-    return read
+    return make_partitions(tmp_path_factory.mktemp("logs"))
 
 
 @pytest.mark.parametrize("cut", [1 << 30, 200_000])
-def test_a_log_is_read_once(
-    partitions: Path, bytes_read: dict[str, int], cut: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_is_read_once(partitions: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """verify read each byte of a partition twice: once for each file, and once for the partition."""
     monkeypatch.setattr(verify, "CUT", cut)
     tree = open_tree(str(partitions))
     size = sum(file.size for file in tree if file.format == "kafka.log")
-    bytes_read.clear()
+    read = count_bytes(monkeypatch)
     found = local.run(Verify(), tree, threads=2).findings
     assert found.verdict == "clean"
-    logs = sum(count for path, count in bytes_read.items() if path.endswith(".log"))
-    assert logs <= 1.1 * size
+    assert in_logs(read) <= 1.1 * size
 
 
 @pytest.mark.parametrize("seed", range(8))
