@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -116,28 +116,33 @@ def _cut(
     return [part] if split_size is None else cut(part, group, split_size)
 
 
-def whole(file: File, group: Sequence[File], table: Table, selection: Selection) -> Part:
-    """All of a file as one part, with what the other files of its group say of it."""
+def asked_of(table: Table, selection: Selection) -> dict[str, str]:
+    """What a format is asked for, so that it can say what of the group decoding needs."""
+    columns = ",".join(selection.needed(table).names)
+    return {"isolation": selection.isolation, "columns": columns, **selection.options}
+
+
+def whole(
+    file: File, group: Sequence[File], table: Table, selection: Selection, asked: Mapping[str, str] | None = None
+) -> Part:
+    """All of a file as one part, with what the other files of its group say of it. `asked` is what `asked_of` gives, if it is known."""
     format = registry.formats()[str(file.format)]
     context = None
     if format.context is not None:
-        asked = {
-            "isolation": selection.isolation,
-            "columns": ",".join(selection.needed(table).names),
-            **selection.options,
-        }
-        context = format.context(file, group, asked)
+        context = format.context(file, group, asked or asked_of(table, selection))
     floor = format.floor(file, group) if format.floor is not None and table.name == "records" else None
     return Part((file,), context=context, floor=floor)
 
 
-def cut(part: Part, group: Sequence[File], size: int) -> list[Part]:
-    """A part of one file in pieces of about `size` bytes, cut at frames; `group` is the file's."""
+def cut(part: Part, group: Sequence[File], size: int, *, reading: bool = True) -> list[Part]:
+    """A part of one file in pieces of about `size` bytes, cut at frames; `group` is the file's. Where nothing tells where frames begin, the
+    part is read for it, unless `reading` says not to.
+    """
     file, format = part.file, registry.formats()[str(part.file.format)]
     if format.whole or part.size <= size + size // 2:
         return [part]
     marks = [(position, 0) for position in format.cuts(file, group, size)] if format.cuts is not None else []
-    if not marks:
+    if not marks and reading:
         marks = _walked_cuts(part, format, size)
     end = file.size if part.stop is None else part.stop
     edges = [(part.start, part.first), *(mark for mark in marks if (part.start or 0) < mark[0] < end)]

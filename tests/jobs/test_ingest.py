@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -121,23 +122,20 @@ def test_an_empty_directory_makes_an_empty_lake(lake: Path, tmp_path: Path) -> N
     assert held(lake) == []
 
 
-def test_small_pieces_make_the_same_rows(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = record(tmp_path / "a.log", 500)
-    monkeypatch.setattr(plan, "LARGEST", 2000)
-    monkeypatch.setattr(plan, "SMALLEST", 1000)
-    with Ingest(str(lake)) as job:
-        assert len(job.plan(open_tree(str(log)))) > 5
-    ingest(lake, log)
-    assert held(lake) == expected(log)
-    assert held(lake, "replay.entries") == expected(log, table="replay.entries")
+def test_boundaries_that_no_frame_has_are_noticed(
+    lake: Path, partitions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that lies: pieces that do not begin and end with a batch are read again, the file in one."""
 
+    def lying(part: parts.Part, group: object, size: int, **_: object) -> list[parts.Part]:
+        if part.file.format != "kafka.log" or part.size < 10_000:
+            return [part]
+        return [replace(part, stop=4_001), replace(part, start=4_001, stop=9_003), replace(part, start=9_003)]
 
-def test_boundaries_that_no_frame_has_are_noticed(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = record(tmp_path / "a.log", 500)
-    monkeypatch.setattr(plan, "LARGEST", 2000)
-    monkeypatch.setattr(parts, "_walked_cuts", lambda *given: [(4001, 30), (9003, 60)])
-    ingest(lake, log)
-    assert held(lake) == expected(log)
+    monkeypatch.setattr(plan, "cut", lying)
+    assert ingest(lake, partitions).verdict == "clean"
+    assert held(lake) == expected(partitions)
+    assert held(lake, "rawlog.files") == expected(partitions, table="files")
 
 
 def test_only_the_tables_that_are_asked_for(lake: Path, logs: Path) -> None:

@@ -14,6 +14,7 @@ from rawlog.checksums import crc32c
 from rawlog.errors import RawlogError
 from rawlog.format import File
 from rawlog.formats.kafka.layouts import BATCH, INDEX_ENTRY, MAGIC_V2, SMALLEST_BATCH, TIME_INDEX_ENTRY
+from rawlog.formats.kafka.skim import hopped
 from rawlog.storage import Source
 from rawlog.store import Store
 
@@ -111,7 +112,11 @@ def seek(file: File, group: Sequence[File], offset: int | None, since: int | Non
 
 
 def cuts(file: File, group: Sequence[File], size: int) -> list[int]:
-    """Positions of batches about `size` bytes apart, from the offset index; none where it does not reach."""
+    """Positions of batches about `size` bytes apart: from the offset index, where it reaches; else from the lengths of large batches."""
+    return _indexed_cuts(file, group, size) or hopped(file, size)
+
+
+def _indexed_cuts(file: File, group: Sequence[File], size: int) -> list[int]:
     rows = index_entries(file, group)
     marks: list[int] = []
     if not len(rows):

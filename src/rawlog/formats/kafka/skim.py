@@ -109,3 +109,16 @@ def is_sound(file: File, position: int, size: int) -> bool:
     if data.size < BATCH.size:
         return False
     return bool(take(data, np.zeros(1, np.int64), np.array([data.size], np.int64)).all_sound)
+
+
+def hopped(file: File, size: int) -> list[int]:
+    """Positions of batches about `size` bytes apart, found from length to length; none if that does not lead to the end."""
+    marks: list[int] = []
+    reached, wanted = 0, size
+    for window, after in _hops(file, 0, None):
+        for position in window.positions[window.positions >= wanted].tolist():
+            if position >= wanted:
+                marks.append(position)
+                wanted = position + size
+        reached = after
+    return marks if marks and file.size - reached < size else []

@@ -17,7 +17,7 @@ from rawlog.jobs.ingest.values import Piece
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
 from rawlog.jobs.verify import near
-from rawlog.parts import Part, cut, whole
+from rawlog.parts import Part, asked_of, cut, whole
 from rawlog.select import Selection
 from rawlog.storage import Source
 from rawlog.tables import FILES, FINDINGS, Table
@@ -125,16 +125,18 @@ class Plan:
         edges: dict[tuple[str, int], list[tuple[int | None, int | None, int]]] = {}
         wanted: dict[tuple[str, int | None, int | None], dict[str, Part]] = {}
         for table in self.tables:
+            chosen = self.selection.suited(table)
+            asked = asked_of(table, chosen)
             for path, taken in self.starts[table.name].items():
                 group = self.whole.group_of(files[path])
-                part = whole(files[path], group, table, self.selection.suited(table))
+                part = whole(files[path], group, table, chosen, asked)
                 # Not beyond the size it had when it was listed: every table sees the same bytes of a file that grows.
                 part = replace(part, stop=files[path].size)
                 if taken is not None and taken.stop:
                     part = replace(part, start=taken.stop, first=taken.frames)
                 begin = (path, 0 if taken is None else taken.stop)
                 if begin not in edges:
-                    pieces = [part] if path in self.uncut else cut(part, group, LARGEST)
+                    pieces = [part] if path in self.uncut else cut(part, group, LARGEST, reading=False)
                     edges[begin] = [(piece.start, piece.stop, piece.first) for piece in pieces]
                 for start, stop, first in edges[begin]:
                     parts = wanted.setdefault((path, start, stop), {})
