@@ -3,17 +3,93 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.formats.kafka import producers as plain
-from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.control import read_marker
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.store.state import Producers, merged
+from rawlog.formats.kafka.store.state import Aborted, Producer, Producers, merged
+from rawlog.frames import Frames
 from tests.reference import kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    code: str
+    index: int
+    message: str
+    expected: object = None
+    found: object = None
+
+
+@dataclass(slots=True)
+class Plain:
+    """The same one batch at a time, in plain Python."""
+
+    states: dict[int, Producer] = field(default_factory=dict)
+    aborted: list[Aborted] = field(default_factory=list)
+
+    def add(self, frames: Frames, head: Heads, *, transactional_only: bool = False) -> Iterator[Odd]:
+        """Take in a window's sound batches; what a leader would have refused is yielded, never an error."""
+        wanted = head.has(Attributes.TRANSACTIONAL) if transactional_only else head["producer_id"] >= 0
+        chosen = np.flatnonzero(wanted & head.sound)
+        control = head.has(Attributes.CONTROL)
+        for index in chosen.tolist():
+            number = int(head["producer_id"][index])
+            state = self.states.setdefault(number, Producer())
+            if control[index]:
+                if head["record_count"][index]:
+                    self._marker(frames, head, index, number, state)
+            else:
+                yield from self._data(head, index, state)
+
+    def _data(self, head: Heads, index: int, state: Producer) -> Iterator[Odd]:
+        epoch, sequence = int(head["producer_epoch"][index]), int(head["base_sequence"][index])
+        base, last = int(head["base_offset"][index]), int(head["last_offset"][index])
+        known = state.epoch != NONE
+        if known and epoch < state.epoch:
+            yield Odd("epoch", index, f"producer epoch {epoch} after {state.epoch}", f"at least {state.epoch}", epoch)
+        elif known and epoch > state.epoch and sequence > 0:
+            yield Odd("sequence", index, f"sequence {sequence} begins epoch {epoch}", 0, sequence)
+        elif known and epoch == state.epoch and sequence >= 0 and state.last_sequence >= 0:
+            following = (state.last_sequence + 1) & 0x7FFF_FFFF
+            if sequence != following:
+                yield Odd("sequence", index, f"sequence {sequence} after {state.last_sequence}", following, sequence)
+        state.epoch = epoch
+        state.last_sequence = NONE if sequence < 0 else (sequence + last - base) & 0x7FFF_FFFF
+        state.last_offset, state.offset_delta = last, last - base
+        state.timestamp = int(head["max_timestamp"][index])
+        transactional = int(head["attributes"][index]) & Attributes.TRANSACTIONAL
+        if transactional and state.current_txn_first_offset == NONE:
+            state.current_txn_first_offset = base
+
+    def _marker(self, frames: Frames, head: Heads, index: int, number: int, state: Producer) -> None:
+        offset = int(head["base_offset"][index])
+        kind, coordinator_epoch, timestamp = read_marker(frames, index)
+        if kind not in (ControlType.ABORT, ControlType.COMMIT):
+            return
+        first, state.current_txn_first_offset = state.current_txn_first_offset, NONE
+        if first != NONE and kind == ControlType.ABORT:
+            others = [one.current_txn_first_offset for one in self.states.values()]
+            stable = min((one for one in others if one != NONE), default=offset + 1)
+            self.aborted.append(Aborted(number, first, offset, stable))
+        epoch = int(head["producer_epoch"][index])
+        if epoch != state.epoch:
+            state.epoch, state.last_sequence, state.last_offset, state.offset_delta = epoch, NONE, NONE, 0
+        state.coordinator_epoch, state.timestamp = coordinator_epoch, timestamp
+
+    def open_transactions(self) -> dict[int, int]:
+        """The first offsets of transactions without a marker, by producer."""
+        found = {number: one.current_txn_first_offset for number, one in self.states.items()}
+        return {number: first for number, first in found.items() if first != NONE}
+
 
 #: A batch: producer, epoch, sequence, number of records, kind (data, plain data, abort, commit).
 BATCHES = st.lists(
@@ -75,7 +151,7 @@ def test_one_stretch_is_what_one_pass_over_the_log_gives(
     data = b"".join(encode(batches))
     frames = scan(np.frombuffer(data, np.uint8), 0)
     head = heads(frames)
-    state = plain.Producers()
+    state = Plain()
     odd = list(state.add(frames, head, transactional_only=only))
     made = fold(data, transactional_only=only).finish()
     assert made.states == state.states

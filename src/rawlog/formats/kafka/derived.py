@@ -25,8 +25,7 @@ from rawlog.formats.kafka.layouts import (
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
 )
-from rawlog.formats.kafka.producers import Producers
-from rawlog.formats.kafka.store.state import Aborted, Producer
+from rawlog.formats.kafka.store.state import Aborted, Producer, Producers
 from rawlog.frames import Frames
 
 UNBOUNDED = 1 << 62
@@ -173,14 +172,13 @@ class Derivation:
     def add(self, frames: Frames, head: Heads) -> None:
         """Take in sound batches that follow those before them."""
         self.epochs.add(head)
-        for _ in self.producers.add(frames, head):
-            pass  # a log is taken as it is; what a leader would have refused is for verification to say
+        self.producers.add(frames, head)
 
     def end_segment(self) -> bytes:
         """The transaction index of the segment that ends here."""
-        aborted = self.producers.aborted[self._aborted_before :]
-        self._aborted_before = len(self.producers.aborted)
-        return txnindex(aborted)
+        aborted = self.producers.aborted
+        before, self._aborted_before = self._aborted_before, len(aborted)
+        return txnindex(aborted[before:])
 
     def snapshot(self, offset: int) -> bytes:
         """The snapshot of the producers up to an offset, which is where the batches so far end."""

@@ -12,6 +12,7 @@ from rawlog.errors import DataError, UnsupportedError
 from rawlog.explain import Node, layout_nodes, leaf, milliseconds
 from rawlog.format import File
 from rawlog.formats.kafka.codec import codec, read_uvarint
+from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.explanation_legacy import explain_entry
 from rawlog.formats.kafka.layouts import (
     BATCH,
@@ -27,7 +28,6 @@ from rawlog.formats.kafka.meanings import MASK
 from rawlog.formats.kafka.message_nodes import hides, message_nodes, try_nodes
 from rawlog.formats.kafka.messages import KEYED, control_codec, frame_head, framed_types, key_types, value_codec
 from rawlog.formats.kafka.paths import METADATA_TOPIC
-from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kafka.schema import Schema
 from rawlog.formats.kafka.secrets import may_hold_secret
 from rawlog.frames import Bytes, Frames

@@ -17,11 +17,10 @@ from rawlog.format import File
 from rawlog.formats.kafka.checkpoints import log_start, parse_epochs
 from rawlog.formats.kafka.derived import Derivation
 from rawlog.formats.kafka.heads import Heads, heads
-from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, OUTLINE, TIME_INDEX_ENTRY, ControlType
+from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, OUTLINE, TIME_INDEX_ENTRY
 from rawlog.formats.kafka.log import sound
-from rawlog.formats.kafka.producers import Producers
 from rawlog.formats.kafka.rebuild import segments_of
-from rawlog.formats.kafka.store.state import Aborted, Producer
+from rawlog.formats.kafka.store.state import Aborted, Producer, Producers
 from rawlog.formats.kafka.survey import aborted_in, snapshot_rows
 from rawlog.frames import Frames
 from rawlog.status import Status
@@ -165,7 +164,7 @@ def _with_listed(state: Producers, files: Sequence[File]) -> list[Aborted]:
     of which nothing but the marker is left.
     """
     aborted = {(one.producer_id, one.last_offset): one for one in state.aborted}
-    markers = {(one.producer_id, one.offset) for one in state.markers if one.kind == ControlType.ABORT}
+    markers = {(row[0], row[2]) for rows in state.aborts for row in rows.tolist()}
     for file in files:
         if file.format != "kafka.txnindex":
             continue
@@ -213,10 +212,7 @@ def _replayed(file: File, loaded: Loaded) -> dict[int, Producer]:
     from rawlog.formats.kafka import LOG
 
     offset = file.place.start_offset or 0
-    state = Producers()
-    for _, row in snapshot_rows(file):
-        number = row.pop("producer_id")
-        state.states[number] = Producer(**row)
+    state = Producers.of({row.pop("producer_id"): Producer(**row) for _, row in snapshot_rows(file)})
     ends = [one.base for one in loaded.segments[1:]] + [loaded.end_offset]
     for segment, end in zip(loaded.segments, ends, strict=True):
         if end <= offset:
@@ -224,6 +220,5 @@ def _replayed(file: File, loaded: Loaded) -> dict[int, Producer]:
         for frames in walk(segment.file, LOG, errors="raise"):
             head = heads(frames, check_crc=False)
             first = int(np.searchsorted(head["base_offset"], offset))
-            for _ in state.add(frames.slice(first, len(frames)), head.slice(first, len(head))):
-                pass  # what is odd about a producer is for verification to say
+            state.add(frames.slice(first, len(frames)), head.slice(first, len(head)))
     return state.states

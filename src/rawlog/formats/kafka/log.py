@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rawlog import columns
 from rawlog.errors import CorruptError, DataError
 from rawlog.format import MAX_DECOMPRESSED, NO_TIME, File, Spans, Want
+from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.batch import scan_batches
 from rawlog.formats.kafka.kernels.search import find_batch
@@ -31,7 +32,6 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
-from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns, decode_slices
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from rawlog.checksums import crc32c, crc32c_spans
 from rawlog.errors import RawlogError
 from rawlog.format import File, Place
+from rawlog.formats.kafka.control import read_marker
 from rawlog.formats.kafka.heads import Heads, heads, take
+from rawlog.formats.kafka.kernels.producers import SEQUENCE_MASK
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
 from rawlog.formats.kafka.paths import directory_place, split
-from rawlog.formats.kafka.producers import SEQUENCE_MASK, read_marker
 from rawlog.formats.kafka.store.state import Aborted
 from rawlog.formats.kafka.survey import aborted_in, snapshot_rows
 from rawlog.frames import Bytes, Frames

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from rawlog.errors import CorruptError, RawlogError
 from rawlog.format import File
+from rawlog.formats.kafka.control import read_marker
 from rawlog.formats.kafka.heads import Heads, heads, take
 from rawlog.formats.kafka.layouts import SNAPSHOT_ENTRY, TXN_INDEX_ENTRY, Attributes, ControlType
 from rawlog.formats.kafka.log import only
 from rawlog.formats.kafka.paths import segment_file
-from rawlog.formats.kafka.producers import Producers, read_marker
 from rawlog.formats.kafka.seek import seek
 from rawlog.formats.kafka.skim import Skimmed, is_sound, skim
 from rawlog.formats.kafka.store import state as folds
-from rawlog.formats.kafka.store.state import Aborted, Producer
+from rawlog.formats.kafka.store.state import Aborted
 from rawlog.status import Status
 from rawlog.storage import listing
 from rawlog.store import Store
@@ -230,7 +230,7 @@ def _take(
                 places[first] = (file, int(window.positions[own[0]]), int(window.sizes[own[0]]))
 
 
-def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted | folds.Aborted]) -> Transactions:
+def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Transactions:
     ranges = sorted(((one.producer_id, one.first_offset, one.last_offset) for one in aborted), key=lambda r: r[2])
     table = np.array(ranges, np.int64).reshape(-1, 3)
     stable = min(opened.values(), default=NO_OFFSET)
@@ -270,19 +270,18 @@ def _by_offset(group: Sequence[File], format: str) -> dict[int, File]:
     return {one.place.start_offset: one for one in chosen if one.place.start_offset is not None}
 
 
-def _state_at(snapshot: File) -> Producers:
+def _state_at(snapshot: File) -> folds.Producers:
     """The producers of a snapshot; DataError if it is damaged."""
     from rawlog.formats.kafka import SNAPSHOT
     from rawlog.walk import walk
 
-    state = Producers()
+    states: dict[int, folds.Producer] = {}
     for frames in walk(snapshot, SNAPSHOT, errors="raise"):
         if frames.status is not Status.OK:
             raise CorruptError("a cut snapshot", path=snapshot.path, position=0)
         raw = SNAPSHOT_ENTRY.take(frames.data, frames.starts)
-        for number, *fields in raw.tolist():
-            state.states[number] = Producer(*fields)
-    return state
+        states |= {number: folds.Producer(*fields) for number, *fields in raw.tolist()}
+    return folds.Producers.of(states, transactional_only=True)
 
 
 def _entries(bases: list[int], indexes: Mapping[int, File], end: int) -> Iterator[Aborted]:
@@ -316,7 +315,7 @@ def _has_abort(segment: File, end: int) -> bool:
     return False
 
 
-def _replay(state: Producers, active: File, group: Sequence[File], start: int) -> int:
+def _replay(state: folds.Producers, active: File, group: Sequence[File], start: int) -> int:
     """Take in what the last segment holds from an offset on; the offset where the log ends."""
     from rawlog.formats.kafka import LOG
     from rawlog.walk import walk
@@ -328,6 +327,5 @@ def _replay(state: Producers, active: File, group: Sequence[File], start: int) -
         if sound.any():
             end = max(end, int(head["last_offset"][sound].max()) + 1)
         later = sound & (head["base_offset"] >= start)
-        for _ in state.add(only(frames, later), head.only(later), transactional_only=True):
-            pass  # what is odd about a producer is for verification to say
+        state.add(only(frames, later), head.only(later))
     return end

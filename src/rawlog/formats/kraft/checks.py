@@ -10,11 +10,11 @@ from rawlog.errors import DataError, UnsupportedError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
 from rawlog.formats.kafka import checks as kafka_checks
+from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import Attributes, ControlType
 from rawlog.formats.kafka.log import decode_bounded, only
 from rawlog.formats.kafka.messages import decode_record, frame_head, framed_types
-from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION
 from rawlog.formats.kraft.paths import is_bootstrap, snapshot_id
 from rawlog.formats.kraft.writer import LEAST_LEVEL as LEAST_BOOTSTRAP

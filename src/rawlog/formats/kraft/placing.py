@@ -15,10 +15,10 @@ from itertools import pairwise
 import numpy as np
 
 from rawlog.format import File
+from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import decode_run
-from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kafka.salvage import find_sound
 from rawlog.formats.kraft.replica import sound_batches
 from rawlog.frames import Frames

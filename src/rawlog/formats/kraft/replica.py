@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from rawlog.errors import AccessError, DataError, OptionError, RawlogError
 from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS, File
+from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.internal import read_records
 from rawlog.formats.kafka.layouts import Attributes, ControlType
 from rawlog.formats.kafka.log import decode_bounded, decode_run, only
 from rawlog.formats.kafka.messages import decode_control
 from rawlog.formats.kafka.paths import split
-from rawlog.formats.kafka.producers import control_type
 from rawlog.formats.kafka.reader import TooMuch
 from rawlog.formats.kafka.texts import properties
 from rawlog.formats.kraft.paths import BOOTSTRAP, CHECKPOINT_FORMAT, LOG_FORMAT, METADATA_DIRECTORY, snapshot_id

@@ -8,8 +8,8 @@ transactions were open before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,15 @@ class Producers:
     oddities: list[Oddity] = field(default_factory=list)
     #: The places of the producers' first batches of data: path, position, size.
     places: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, states: Mapping[int, Producer], *, transactional_only: bool = False) -> Producers:
+        """The producers of a snapshot, to which the log after it is added."""
+        made = cls(transactional_only)
+        made._rows(np.array(list(states), np.int64))
+        for number, state in states.items():
+            made.table[made.rows[number], : kernels.HAS_DATA] = astuple(state)
+        return made
 
     # Adding ---------------------------------------------------------------------------------------------------------
 
