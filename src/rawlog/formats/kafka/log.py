@@ -68,7 +68,7 @@ def fault(frames: Frames) -> DataError:
     length = int.from_bytes(bytes(frames.data[at : at + 4]), "big", signed=True)
     message = f"batch length {length}, at least {SMALLEST_LENGTH} expected"
     if length >= SMALLEST_LENGTH:
-        message = f"batch length {length:,} leads beyond the end of the file, although sound batches follow"
+        message = f"batch length {length:,} is beyond the end of the file, although more data follows"
     return CorruptError(
         message,
         position=frames.reached_in_file,
