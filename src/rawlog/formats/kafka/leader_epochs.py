@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rawlog.format import File
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE
-from rawlog.formats.kafka.survey import epochs_in
 
 MOST_RUNS = 1 << 14
 """Of more runs than this only the last ones are weighed against one another: the work grows with the square."""
@@ -66,6 +65,8 @@ class EpochRuns:
 
     def corrections(self, files: Sequence[File]) -> list[Correction]:
         """Which epochs are wrong, and what they are to be."""
+        from rawlog.formats.kafka.survey import epochs_in
+
         table = epochs_in(tuple(files))
         if table is not None and ((np.diff(table, axis=0) <= 0).any() or (table < 0).any()):
             table = None

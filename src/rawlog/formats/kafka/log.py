@@ -32,7 +32,7 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.formats.kafka.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
 from rawlog.formats.kafka.producers import control_type
-from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns, decode_slices
+from rawlog.formats.kafka.reader import COLUMNS, WHOLE_ROWS, Columns, TooMuch, decode_columns, decode_slices
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -192,7 +192,8 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     if not len(frames):
         return
     limit = COMPRESSED_PIECE if head.any(CODEC_MASK) else PIECE
-    if not head.mixed and frames.stops[-1] - frames.starts[0] <= limit:
+    rows = np.cumsum(np.clip(head["record_count"], 0, None), dtype=np.int64)
+    if not head.mixed and frames.stops[-1] - frames.starts[0] <= limit and rows[-1] <= WHOLE_ROWS:
         yield 0, len(frames)
         return
     legacy = head["magic"] != MAGIC_V2
@@ -200,7 +201,9 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     for first, last in pairwise(edges):
         start = first
         while start < last:
-            stop = min(_fitting(frames, start, limit), last)
+            before = int(rows[start - 1]) if start else 0
+            few = max(start + 1, int(np.searchsorted(rows, before + WHOLE_ROWS, side="right")))
+            stop = min(_fitting(frames, start, limit), last, few)
             yield start, stop
             start = stop
 

@@ -533,7 +533,9 @@ class _Mend:
                 epochs[at] = one.right
                 changed.append(at)
                 offsets = (int(bases[at]), int(head["last_offset"][at]))
-                reason = f"leader epoch {one.wrong} set to {one.right}, as the batches around it and the epoch checkpoint say"
+                reason = (
+                    f"leader epoch {one.wrong} set to {one.right}, by the batches around it or the epoch checkpoint"
+                )
                 self._range(file, int(starts[at]), int(stops[at]), "changed", reason, offsets)
         return changed
 

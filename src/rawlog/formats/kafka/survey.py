@@ -14,19 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.errors import RawlogError
-from rawlog.findings import Mark
+from rawlog.findings import Few, Mark
 from rawlog.format import File, Format
 from rawlog.formats.kafka.continuity import Extent, Plain, continuity
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
+from rawlog.formats.kafka.leader_epochs import EpochRuns
 from rawlog.formats.kafka.producers import Aborted, Marker, Producers
 from rawlog.formats.kafka.seek import index_entries, time_entries
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.walk import walk
-
-SHOWN = 20
-"""Findings of one code on one file; how many more there are is said in the last."""
 
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
@@ -43,7 +41,7 @@ def _survey(files: tuple[File, ...]) -> dict[str, list[Mark]]:
     for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
         look.segment(segment)
     look.end()
-    return look.found
+    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in look.found.items()}
 
 
 class _Survey:
@@ -51,7 +49,8 @@ class _Survey:
 
     def __init__(self, files: tuple[File, ...]) -> None:
         self.files = files
-        self.found: dict[str, list[Mark]] = defaultdict(list)
+        #: By code, then by path.
+        self.found: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
         self.last_offset = -1
         self.start_offset: int | None = None
@@ -62,12 +61,13 @@ class _Survey:
         self.compacted = False
         self.epochs = epochs_in(files)
         self.epoch_rows: list[tuple[int, int, Mark]] = []
+        self.epoch_runs = EpochRuns()
+        #: The segments by the base offset of their first sound batch.
+        self.bases: list[tuple[int, str]] = []
         self.snapshots = {one.place.start_offset: one for one in files if _is(one, "kafka.snapshot")}
 
     def mark(self, code: str, mark: Mark) -> None:
-        marks = self.found[code]
-        if len([one for one in marks if one.path == mark.path]) < SHOWN:
-            marks.append(mark)
+        self.found[code][mark.path].append(mark)
 
     def segment(self, file: File) -> None:
         """One segment: compared with those before it, then with the files of the same name."""
@@ -141,8 +141,11 @@ class _Survey:
         return np.stack([frames.positions, base, last, head["max_timestamp"], head["magic"]])[:, sound]
 
     def leader_epochs(self, file: File, frames: Frames, head: Heads) -> None:
-        """Hold every batch's epoch against the checkpoint's ranges."""
+        """Compare every batch's epoch with the checkpoint's ranges."""
         epoch = head["leader_epoch"]
+        if head.sound.any():
+            self.epoch_runs.add(head.only(head.sound))
+            self.bases.append((int(head["base_offset"][head.sound][0]), file.path))
         known = np.flatnonzero((epoch >= 0) & (head["magic"] == MAGIC_V2) & head.sound)
         if self.epochs is None or not known.size:
             return
@@ -167,6 +170,18 @@ class _Survey:
                 file.path,
             )
             self.epoch_rows.append((int(base[one]), found, mark))
+
+    def fallen_epochs(self) -> None:
+        """Epochs that the batches around them contradict, where the checkpoint is missing or says nothing of them."""
+        named = {(base, epoch) for base, epoch, _ in self.epoch_rows}
+        for one in self.epoch_runs.corrections(self.files):
+            if (one.first, one.wrong) in named:
+                continue
+            path = next((path for base, path in reversed(self.bases) if base <= one.first), None)
+            message = (
+                f"a batch at offset {one.first} is of epoch {one.wrong}, the batches around it of epoch {one.right}"
+            )
+            self.mark("epochs", Mark(message, offset=one.first, expected=one.right, found=one.wrong, path=path))
 
     def offset_index(self, file: File, table: NDArray[np.int64]) -> None:
         """Every entry points at a batch, and names an offset of what was appended there."""
@@ -288,6 +303,7 @@ class _Survey:
                 self.mark(code, mark)
         for _, _, mark in self.epoch_rows:
             self.mark("epochs", mark)
+        self.fallen_epochs()
         for number, first in sorted(self.producers.open_transactions().items()):
             last = self.last_file.path if self.last_file is not None else None
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
