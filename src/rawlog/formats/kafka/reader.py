@@ -530,7 +530,7 @@ def _record_error(
     return _fault(
         f"record {number} of {declared}, byte {position - begin} of the records: {words}",
         int(positions[index]),
-        "records",
+        "timestamp" if status == Status.BAD_VALUE else "records",
     )
 
 
