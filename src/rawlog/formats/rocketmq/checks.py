@@ -82,7 +82,7 @@ def stale_entries(seen: Inspection) -> Iterator[Mark]:
     for position, count, size, is_tail in _stale_runs(seen):
         if is_tail:
             yield Mark(
-                f"{count:,} stale entries behind the logical end; a broker that does not compare physical offsets takes them up",
+                f"{count:,} stale entries after the logical end; a broker that does not compare physical offsets takes them up",
                 position=position,
                 size=size,
             )

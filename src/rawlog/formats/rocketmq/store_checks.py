@@ -250,7 +250,7 @@ def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
             path, position = seen.place(row)
             behind = seen.addresses[row] >= seen.store.end
             yield Mark(
-                "a unit that points behind the end of the log; a broker would cut it off"
+                "a unit that points past the end of the log; a broker would cut it off"
                 if behind
                 else "a unit that points to no message",
                 position,
