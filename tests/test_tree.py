@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, UnknownFormatError
+from rawlog.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.output import refuse_nested
 from rawlog.testing import plain
 from rawlog.tree import open_tree
 from tests.golden_data import GOLDEN, golden_path
@@ -186,3 +187,23 @@ def test_a_file_that_grows_or_shrinks_while_it_is_read_is_no_crash(tmp_path: Pat
     assert log.table("records").to_arrow().num_rows == 1
     path.write_bytes(FIND.read_bytes() + FIND.read_bytes()[20:])
     assert log.table("records").to_arrow().num_rows == 4
+
+
+def test_directories_that_are_symbolic_links_are_read_and_guarded(tmp_path: Path) -> None:
+    """A commit log on another disk, linked into its store, was left out in silence: `verify` said clean, `rebuild` wrote a store without
+    messages, and `rebuild store linked-directory --force` deleted the commit log.
+    """
+    disk, store = tmp_path / "disk", tmp_path / "store"
+    shutil.copytree(golden_path("rocketmq", "5.1.4", "store"), store)
+    (store / "commitlog").rename(disk)
+    (store / "commitlog").symlink_to(disk)
+    (store / "index" / "again").symlink_to(store / "index")
+    (store / "up").symlink_to(tmp_path)
+    tree = open_tree(store)
+    names = [os.path.relpath(file.path, store) for file in tree]
+    assert any(name.startswith("commitlog/") for name in names)
+    assert not any("again" in name or name.startswith("up") for name in names)
+    assert len(names) == len(set(names))
+    with pytest.raises(OptionError, match="same or lie inside"):
+        refuse_nested(disk, tree.sources)
+    refuse_nested(tmp_path / "new", tree.sources)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 S = TypeVar("S")
+#: The most findings of one rule on one window of a file, or on files together, that are listed one by one.
+MOST = 10_000
 
 
 class Severity(StrEnum):
@@ -37,6 +39,49 @@ class Mark:
     found: object = None
     path: str | None = None
     severity: Severity | None = None
+
+
+class Few:
+    """The first of very many marks, and how many more there are: a small file can hold millions of bad records."""
+
+    def __init__(self, most: int = 19) -> None:  # with the mark for the rest as many as `verify` prints
+        self.most = most
+        self._first: list[Mark] = []
+        self._more = 0
+        self._worst: Mark | None = None
+
+    def append(self, mark: Mark) -> None:
+        if len(self._first) < self.most:
+            self._first.append(mark)
+            return
+        self._more += 1
+        if self._worst is None or _rank(mark.severity) < _rank(self._worst.severity):
+            self._worst = mark
+
+    def join(self, following: Few) -> None:
+        """Take in the marks that follow these."""
+        for mark in following._first:
+            self.append(mark)
+        self._more += following._more
+        if following._worst is not None and (
+            self._worst is None or _rank(following._worst.severity) < _rank(self._worst.severity)
+        ):
+            self._worst = following._worst
+
+    def __iter__(self) -> Iterator[Mark]:
+        yield from self._first
+        yield from self.rest()
+
+    def rest(self) -> Iterator[Mark]:
+        """One mark for all that are not shown one by one."""
+        if self._worst is not None:
+            more = f"{self._more:,} more like this are not listed; one of them is here: {self._worst.message}"
+            yield replace(self._worst, message=more)
+
+
+def _rank(severity: Severity | None) -> int:
+    """A rule's own severity first, then the given ones, the worst first."""
+    return 0 if severity is None else list(Severity).index(severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +125,7 @@ class Rule(Generic[S]):
 
     def report(self, marks: Iterable[Mark], *, path: str | None, format: str | None) -> Iterator[Finding]:
         """Marks as findings of this rule."""
-        for mark in marks:
+        for mark in _bounded(marks):
             yield Finding(
                 self.code,
                 mark.severity or self.severity,
@@ -93,6 +138,17 @@ class Rule(Generic[S]):
                 None if mark.expected is None else str(mark.expected),
                 None if mark.found is None else str(mark.found),
             )
+
+
+def _bounded(marks: Iterable[Mark]) -> Iterator[Mark]:
+    """Marks up to a number that memory holds, then one for the rest."""
+    rest = Few(0)
+    for count, mark in enumerate(marks):
+        if count < MOST:
+            yield mark
+        else:
+            rest.append(mark)
+    yield from rest.rest()
 
 
 def rule(

@@ -64,7 +64,7 @@ def _check_ids(trees: Sequence[Tree], table: Table) -> None:
     if not systems & have.keys():
         told = " and ".join(f"{lookup.named} of {name}" for name, lookup in have.items())
         here = ", ".join(sorted(systems)) or "nothing"
-        raise OptionError(f"--id: here is {here}, which has no ids; {told} have")
+        raise OptionError(f"--id: {here} has no ids; only {told} have ids")
 
 
 def _by_place(tree: Tree) -> Known:

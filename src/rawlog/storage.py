@@ -200,12 +200,33 @@ def _local_listing(path: str) -> Iterator[Entry]:
         yield _local_entry(path)
         return
     problems: list[OSError] = []
-    for folder, folders, names in os.walk(path, onerror=problems.append):
-        folders.sort()
+    followed = _Links(path)
+    for folder, folders, names in os.walk(path, onerror=problems.append, followlinks=True):
+        folders[:] = sorted(name for name in folders if followed.enters(os.path.join(folder, name)))
         for name in sorted(names):
             yield _local_entry(os.path.join(folder, name))
     for problem in problems:
         yield Entry(str(problem.filename), 0, None, _why(problem))
+
+
+class _Links:
+    """Which directories a walk enters: a symbolic link is followed, as the real systems do, if it leads out of what is walked.
+
+    What it leads to inside of that is read at its own place. So no file is read twice, and no loop of links is endless.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.walked = [os.path.realpath(root)]
+
+    def enters(self, path: str) -> bool:
+        if not os.path.islink(path):
+            return True
+        real = os.path.realpath(path)
+        for one in self.walked:
+            if os.path.commonpath((real, one)) in (real, one):
+                return False
+        self.walked.append(real)
+        return True
 
 
 def _local_entry(path: str) -> Entry:

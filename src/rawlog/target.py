@@ -97,11 +97,14 @@ class Passage:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if texts := replaced_texts(batch.schema):
-                self._look(batch, {"headers": _with_keys(batch, texts)})
+            texts = replaced_texts(batch.schema)
+            replaced = _with_keys(batch, texts) if texts else None
             if restore:
                 batch = restored(batch)
-            self._look(batch, {} if self.judge is None else self.judge(batch))
+            masks = {} if self.judge is None else dict(self.judge(batch))
+            if replaced is not None:
+                masks["headers"] = masks["headers"] | replaced if "headers" in masks else replaced
+            self._look(batch, masks)
             self.rows += batch.num_rows
             if not self.refused:
                 yield batch

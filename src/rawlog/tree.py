@@ -10,7 +10,7 @@ from functools import cached_property
 from rawlog import registry
 from rawlog.errors import AccessError
 from rawlog.format import File, Place
-from rawlog.storage import Entry, Source, is_remote, listing, split_query
+from rawlog.storage import Entry, Source, is_remote, listing, local_path, split_query
 from rawlog.store import Store
 
 HEAD = 4096
@@ -38,11 +38,19 @@ class Tree:
     @cached_property
     def sources(self) -> tuple[str, ...]:
         """Every place that is read, so that none of them is written to: the roots, files that a glob in an object store matched, and
-        what files that are symbolic links lead to.
+        what files and directories that are symbolic links lead to.
         """
         globs = any(is_remote(root) and any(mark in split_query(root)[0] for mark in "*?[") for root in self.roots)
-        linked = (file.path for file in self.files if not is_remote(file.path) and os.path.islink(file.path))
-        return (*self.roots, *linked, *((file.path for file in self.files if is_remote(file.path)) if globs else ()))
+        local = [file.path for file in self.files if not is_remote(file.path)]
+        linked = (path for path in local if os.path.islink(path))
+        folders = {os.path.dirname(local_path(path)) or os.curdir for path in local}
+        elsewhere = (one for one in sorted(folders) if os.path.realpath(one) != os.path.abspath(one))
+        return (
+            *self.roots,
+            *linked,
+            *elsewhere,
+            *((file.path for file in self.files if is_remote(file.path)) if globs else ()),
+        )
 
     def group_of(self, file: File) -> Store:
         """The files that belong with one: its partition, its store."""

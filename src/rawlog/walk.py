@@ -221,13 +221,13 @@ class _Walk:
 
 
 _WORDS = {
-    Status.BAD_LENGTH: "a length that cannot be",
+    Status.BAD_LENGTH: "an invalid length",
     Status.BAD_MAGIC: "an unknown version",
     Status.BAD_COUNT: "a count that does not fit",
     Status.BAD_VARINT: "a number that does not end",
     Status.BAD_CRC: "a checksum that does not match",
     Status.BAD_CODEC: "an unknown compression",
-    Status.BAD_VALUE: "a value that cannot be",
+    Status.BAD_VALUE: "an invalid value",
     Status.TRAILING: "bytes left over",
 }
 

@@ -110,3 +110,13 @@ def test_writing_from_python_names_the_loss(log: Path, tmp_path: Path) -> None:
     assert rawlog.write(tmp_path / "made.log", rawlog.read(log), format="kafka.log", accept_loss=["headers"]) == 16
     genuine = rawlog.read(tmp_path / "made.log")
     assert rawlog.write(tmp_path / "again.log", genuine, format="kafka.log") == 16  # a genuine U+FFFD is no loss
+
+
+def test_a_row_whose_headers_are_lost_for_two_reasons_counts_once(
+    run: Callable[..., Ran], log: Path, tmp_path: Path
+) -> None:
+    """A recording has no headers at all: 16 rows were counted as 18."""
+    lost = "headers,topic,partition,offset,timestamp"
+    ran = run("convert", log, tmp_path / "made.log", "--to", "replay", "--engine", "local", "--accept-loss", lost)
+    assert ran.code == 0, ran
+    assert "headers (16 rows, first odd-0 offset 0)" in ran.text + ran.err

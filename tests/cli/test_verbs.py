@@ -19,7 +19,7 @@ from tests.golden_data import golden_path, kafka_cases, replay_cases
 
 def test_help_groups_the_verbs_that_work(run):
     text = run("--help").text
-    order = [text.index(title) for title in ("Look:", "Check and mend:")]
+    order = [text.index(title) for title in ("Look:", "Check and repair:")]
     assert order == sorted(order)
     for verb in VERBS:
         assert f"\n  {verb} " in text

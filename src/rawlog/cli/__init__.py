@@ -26,14 +26,18 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "tail": ("look", "rawlog.cli.commands.tail", "Print the last rows; -f follows a live log."),
     "count": ("look", "rawlog.cli.commands.count", "Print the number of rows."),
     "explain": ("look", "rawlog.cli.commands.explain", "The bytes of a frame, field by field."),
-    "verify": ("check and mend", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
-    "diff": ("check and mend", "rawlog.cli.commands.diff", "What two places do not agree on."),
+    "verify": ("check and repair", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
+    "diff": ("check and repair", "rawlog.cli.commands.diff", "What two places do not agree on."),
     "convert": ("move", "rawlog.cli.commands.convert", "Rows to another system or to Parquet, JSON lines, CSV."),
     "restore": ("move", "rawlog.cli.commands.restore", "A data directory that a real broker starts on."),
     "extract": ("move", "rawlog.cli.commands.extract", "Write blobs as files, with a manifest."),
     "erase": ("move", "rawlog.cli.commands.erase", "A copy without chosen records or blobs."),
-    "repair": ("check and mend", "rawlog.cli.commands.repair", "A mended copy; says what was kept, cut and rebuilt."),
-    "rebuild": ("check and mend", "rawlog.cli.commands.rebuild", "A copy with its derived files made anew."),
+    "repair": (
+        "check and repair",
+        "rawlog.cli.commands.repair",
+        "A repaired copy; reports what was kept, cut and rebuilt.",
+    ),
+    "rebuild": ("check and repair", "rawlog.cli.commands.rebuild", "A copy with its derived files rebuilt."),
     "compact": ("move", "rawlog.cli.commands.compact", "A compacted copy, as the real system would make it."),
     "query": ("ask", "rawlog.cli.commands.query", "Ask in SQL; the tables of the paths are views."),
     "sql": ("ask", "rawlog.cli.commands.sql", "A prompt for SQL that keeps its session."),
@@ -43,7 +47,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "submit": ("ask", "rawlog.cli.commands.submit", "Run a verb on a cluster, with rawlog sent along."),
     "completion": ("shell", "rawlog.cli.commands.completion", "Print the completion script of a shell."),
 }
-GROUPS = ("look", "check and mend", "move", "ask", "live", "shell")
+GROUPS = ("look", "check and repair", "move", "ask", "live", "shell")
 
 
 class Verbs(click.Group):
@@ -102,11 +106,11 @@ class Verbs(click.Group):
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 clean; 1 damage, differences or loss; 2 wrong usage; 3 cannot be read. `rawlog VERB --help` tells the rest.",
+    epilog="Exit codes: 0 clean; 1 damage, differences or loss; 2 wrong usage; 3 cannot be read. `rawlog VERB --help` shows the options.",
 )
 @click.version_option(__version__, prog_name="rawlog")
 def cli() -> None:
-    """Read, verify, mend, convert and query the files that Kafka, KRaft, kafka-replay, RocketMQ and Ambry leave on disk.
+    """Read, verify, repair, convert and query the files that Kafka, KRaft, kafka-replay, RocketMQ and Ambry leave on disk.
 
     A PATH is a file, a directory, a glob or a URL (s3://, gs://, file://); files are recognised by place, name and first bytes.
     """
@@ -121,7 +125,7 @@ def main() -> None:
 def _spare_pandas(arguments: list[str]) -> None:
     """Keep pyarrow from importing pandas where it is installed: half a second that verbs without Spark have no use for."""
     verb = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if VERBS.get(verb, ("", "", ""))[0] in ("look", "check and mend"):
+    if VERBS.get(verb, ("", "", ""))[0] in ("look", "check and repair"):
         sys.meta_path.insert(0, _NoPandas())
 
 

@@ -25,7 +25,7 @@ def asking(function: F) -> F:
         type=click.Choice(["raise", "skip"]),
         default="raise",
         show_default=True,
-        help="At damage in a file: end with exit code 1, or go on behind it.",
+        help="At damage in a file: end with exit code 1, or continue after it.",
     )(function)
     function = click.option(
         "--engine",

@@ -65,7 +65,7 @@ def engine_by_size(function: F) -> F:
 
 def _threads(function: F) -> F:
     return click.option(
-        "--threads", type=click.IntRange(1), metavar="N", help="Threads of --engine local.  [default: one a core]"
+        "--threads", type=click.IntRange(1), metavar="N", help="Threads of --engine local.  [default: one per core]"
     )(function)
 
 

@@ -100,7 +100,7 @@ def run(
         done = f"{verb}: nothing written to {printable(target)}" if dry_run else f"{verb}: {printable(target)}"
         problems = []
         if not account.is_whole or outcome.left_out:
-            problems.append("something would be lost" if dry_run else "something was lost")
+            problems.append("something would be lost or changed" if dry_run else "something was lost or changed")
         if outcome.remaining:
             problems.append("findings would remain" if dry_run else "findings remain")
         output.line(done + (f"; {' and '.join(problems)}, see above" if problems else ""))

@@ -179,7 +179,7 @@ def errors(function: F) -> F:
         type=click.Choice(["raise", "stop", "skip"]),
         default="raise",
         show_default=True,
-        help="At damage: end with exit code 1; read the file no further; or go on behind it.",
+        help="At damage: end with exit code 1; stop reading the file; or continue after it.",
     )
     return option(function)
 
@@ -187,7 +187,7 @@ def errors(function: F) -> F:
 def output(function: F) -> F:
     """How rows are printed."""
     options: list[Callable[[Any], Any]] = [
-        click.option("--json", "as_json", is_flag=True, help="One JSON object a line."),
+        click.option("--json", "as_json", is_flag=True, help="One JSON object per line."),
         click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, with a line of names."),
         click.option("--raw", is_flag=True, help="Only the values, as they are, each followed by the delimiter."),
         click.option("--delimiter", metavar="TEXT", help=r"What follows each value of --raw.  [default: \n]"),
@@ -205,7 +205,7 @@ def output(function: F) -> F:
 
 def json_flag(function: F) -> F:
     """`--json` alone, for verbs that do not print rows."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(function)
 
 
 def bytes_form(function: F) -> F:

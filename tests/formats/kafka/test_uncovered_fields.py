@@ -145,3 +145,18 @@ def test_one_wrong_offset_of_a_message_set_is_set_right(broker: str, name: str, 
                 tried += 1
     assert rawlog.read(target, columns=["offset", "key", "value"]).to_pylist() == everything
     assert tried > 10
+
+
+@pytest.mark.parametrize("wrong", [7, -5])
+def test_verify_sees_a_leader_epoch_that_repair_sets_right(tmp_path: Path, wrong: int) -> None:
+    """Without a checkpoint, or with a negative epoch, verify said clean and repair changed the batch."""
+    folder = tmp_path / "segments-by-size-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), folder)
+    (folder / "leader-epoch-checkpoint").unlink()
+    segment = folder / f"{0:020}.log"
+    data = bytearray(segment.read_bytes())
+    data[12:16] = struct.pack(">i", wrong)
+    segment.write_bytes(data)
+    [found] = rawlog.verify(folder)
+    assert (found.code, found.offset, found.path) == ("kafka.epochs.mismatch", 0, str(segment))
+    assert found.message == f"a batch at offset 0 is of epoch {wrong}, the batches around it of epoch 0"

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 import rawlog
 from rawlog.cli import cli
 from tests.kraft_data import data_dir
+from tests.reference import kafka as reference
 
 SOURCE = data_dir("broker-4.3.0")
 METADATA = "__cluster_metadata-0"
@@ -195,3 +196,19 @@ def test_a_snapshot_with_a_batch_too_many_too_few_or_misnumbered_is_repaired(dam
         rawlog.read(one, table="kraft.partitions").drop_columns("cluster_id") for one in (target, SOURCE / METADATA)
     ]
     assert states[0].equals(states[1])
+
+
+@pytest.mark.parametrize("time", [1 << 62, -(1 << 62)])
+def test_a_batch_with_a_far_time_stays(time: int, tmp_path: Path) -> None:
+    """Its checksum is right and a controller loads it, but repair cut it, because no column of times holds the value."""
+    source = log_directory(tmp_path / "source")
+    log = source / "__cluster_metadata-0" / f"{0:020}.log"
+    data = bytearray(log.read_bytes())
+    stop = 12 + int.from_bytes(data[8:12], "big")
+    data[27:43] = time.to_bytes(8, "big", signed=True) * 2
+    data[17:21] = reference.crc32c(bytes(data[21:stop])).to_bytes(4, "big")
+    log.write_bytes(data)
+    ended = run("repair", source, tmp_path / "out")
+    assert ended.exit_code == 1, ended.output
+    assert "a timestamp beyond what microseconds can hold" in ended.output
+    assert (tmp_path / "out" / "__cluster_metadata-0" / log.name).read_bytes() == bytes(data)

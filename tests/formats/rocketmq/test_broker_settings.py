@@ -304,6 +304,21 @@ def test_entries_that_a_broker_refuses_are_left_out_and_taken_from_the_backup(tm
     assert made["offsetTable"] == whole["offsetTable"] | {"new@group": {"1": 7}}
 
 
+@pytest.mark.parametrize("text", ["[1,2,3]", '{"topicConfigTable":[1]}', '{"topicConfigTable":{"a":null}}', "garbage"])
+def test_topics_that_cannot_be_read_at_all_are_rebuilt_whatever_the_file_contains(text: str, tmp_path: Path) -> None:
+    """JSON of the wrong shape was taken as a table of no topics: the repaired store had one topic, although 13 have queues."""
+    root = copy("broker-5.3.3", tmp_path)
+    (root / "config" / "topics.json").write_text(text)
+    (root / "config" / "topics.json.bak").unlink(missing_ok=True)
+    outcome = repaired(root, tmp_path / "out")
+    assert not outcome.is_whole
+    assert not outcome.remaining
+    table = json.loads((tmp_path / "out" / "config" / "topics.json").read_text())["topicConfigTable"]
+    assert len(table) == 13
+    assert table["gold_bcq"]["attributes"] == {"queue.type": "BatchCQ"}
+    assert any("made again from queues and messages, with 13 topics" in note for note in outcome.account.notes)
+
+
 KEYS = st.sampled_from(
     ["topicConfigTable", "subscriptionGroupTable", "offsetTable", "lmqOffsetTable", "forbiddenTable", "dataVersion", "counter", "T@g",
      "0", "1", "99999999999", "readQueueNums", "perm", "order", "attributes", "queue.type", "groupName", "retryMaxTimes", "\ud800"]

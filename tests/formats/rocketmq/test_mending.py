@@ -13,6 +13,7 @@ from rawlog.errors import AccessError, EncodeError, OptionError
 from rawlog.formats.rocketmq import writer
 from rawlog.formats.rocketmq.dispatch import settings_of
 from rawlog.formats.rocketmq.layouts import FILLER_FLAG
+from rawlog.formats.rocketmq.rebuild import rebuild_store
 from rawlog.formats.rocketmq.repair import repair_store
 from rawlog.formats.rocketmq.writer import write_store
 from rawlog.tables import RECORDS
@@ -247,3 +248,16 @@ def test_a_store_written_from_a_golden_one_holds_the_same_records(tmp_path: Path
 def test_delay_levels_are_times() -> None:
     with pytest.raises(OptionError, match="1s 5m 2h 1d"):
         settings_of([], {"delay_levels": "1s 5 months"})
+
+
+def test_rebuild_of_a_damaged_commit_log_is_not_whole(tmp_path: Path) -> None:
+    """The messages after the damage were in no queue of the copy, and the exit code was 0."""
+    root = copy("5.1.4", tmp_path)
+    path = log_files(root)[0]
+    data = bytearray(path.read_bytes())
+    data[4] ^= 1  # the magic code of the first message
+    path.write_bytes(data)
+    report = rebuild_store(rawlog.open(root).files, tmp_path / "out")
+    assert not report.is_whole
+    assert report.damaged_files == 1
+    assert any("messages after it in this file are not in the queues" in note for note in report.notes)

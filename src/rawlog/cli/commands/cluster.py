@@ -189,7 +189,7 @@ class _Show:
         output.line(
             f"  as of offset {head['end_offset'] - 1:,}, epoch {head['epoch']}, {head['timestamp'] or 'no time'}"
         )
-        output.line(f"  metadata.version {head['metadata_version']} ({release}), controllers {quorum or 'not told'}")
+        output.line(f"  metadata.version {head['metadata_version']} ({release}), controllers {quorum or 'unknown'}")
         if head["open_transaction"] is not None:
             output.line(f"  a metadata transaction is open from offset {head['open_transaction']:,} on: not shown")
         if not self.topics:

@@ -32,7 +32,7 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
     """Copy SRC to DST without chosen records or blobs. SRC is never touched.
 
     Of Kafka logs, the records with these keys go; all others keep their offsets, times, producers and transactions, as after Kafka's
-    own cleaner, and indexes are made anew. `rawlog convert --to kafka --where 'NOT …'` does the same by an expression.
+    own cleaner, and indexes are rebuilt. `rawlog convert --to kafka --where 'NOT …'` does the same by an expression.
 
     In an Ambry store the content of these blobs is zeroed in place, as Ambry's own hard delete does: sizes, positions, index and
     checksums of the copy are right.

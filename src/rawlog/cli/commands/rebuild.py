@@ -1,4 +1,4 @@
-"""`rawlog rebuild`: a copy with its derived files made anew."""
+"""`rawlog rebuild`: a copy with its derived files rebuilt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rawlog.cli import mending
 @mending.arguments
 @click.pass_context
 def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], **given: Any) -> None:
-    """Copy SRC to DST with every derived file made anew from the data: indexes, producer snapshots and epochs; consume queues
-    and key index; index segments and blooms. SRC is never touched, DST must not be there yet. Damaged data is for `repair`.
+    """Copy SRC to DST with every derived file rebuilt from the data: indexes, producer snapshots and epochs; consume queues
+    and key index; index segments and blooms. SRC is never changed, DST must not exist yet. Damaged data is for `repair`.
     """
     mending.run(ctx, "rebuild", source, target, mending.told(own), given)

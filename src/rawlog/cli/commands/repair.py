@@ -1,4 +1,4 @@
-"""`rawlog repair`: a mended copy."""
+"""`rawlog repair`: a repaired copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rawlog.cli import mending
     metavar="NAME",
     help="salvage (default) keeps all that is sound, broker (RocketMQ: cut) what the real system would, strict refuses.",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be kept, cut and rebuilt.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be kept, cut and rebuilt.")
 @click.option(
     "--quarantine", metavar="DIR", help="Kafka: keep what is cut here, and the records in it that can still be read."
 )
@@ -39,9 +39,9 @@ def command(
     move: bool,
     **given: Any,
 ) -> None:
-    """Copy SRC to DST with all that is sound in it, so that the real system opens it; every loss is told with its place.
+    """Copy SRC to DST with all that is sound in it, so that the real system opens it; every loss is reported with its place.
 
-    SRC is never touched, DST must not be there yet. What is derived from the data is made anew.
+    SRC is never changed, DST must not exist yet. Files that are derived from the data are rebuilt.
     """
     chosen = mending.told(own, policy=policy, quarantine=quarantine, move="true" if move else None)
     mending.run(ctx, "repair", source, target, chosen, given, dry_run=dry_run)

@@ -166,7 +166,7 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None
             ctx.exit(_run_script(session, script(iter(sys.stdin.readline, ""))))
         tables = {".".join(name): view.table.names for name, view in engine.views.items()}
         with Prompt(Completer(tables, engine.functions, [*COMMANDS, *SAME, "\\d"])) as prompt:
-            say_quietly(f"{counted(len(tables), 'table')}; .help tells the rest")
+            say_quietly(f"{counted(len(tables), 'table')}; .help shows the commands")
             for line in prompt.read():
                 try:
                     if not session.run(line):

@@ -188,7 +188,7 @@ def zero_tail(seen: Inspection) -> Iterator[Mark]:
     """
     if seen.frames.status is Status.PADDING:
         at = seen.frames.reached_in_file
-        yield Mark("zero bytes behind the last message", position=at, size=seen.file.size - at)
+        yield Mark("zero bytes after the last message", position=at, size=seen.file.size - at)
 
 
 def _hidden(messages: Messages, index: int) -> bool:

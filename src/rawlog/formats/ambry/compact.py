@@ -81,11 +81,13 @@ def _plan(store: Store, options: Mapping[str, str]) -> Plan:
         raise OptionError("a store of one log_current has no segments to compact")
     wanted = [name for name in options.get("segments", ",".join(names[:-1])).split(",") if name]
     unknown = [name for name in wanted if name not in names]
-    if unknown or not wanted:
-        raise OptionError(f"segments {unknown or wanted}: of {', '.join(names)}")
+    if unknown:
+        raise OptionError(f"segments {', '.join(unknown)}: not in the store, which has {', '.join(names)}")
+    if not wanted:
+        raise OptionError("the last log segment is never compacted, and there is no other one")
     numbers = sorted(names.index(name) for name in wanted)
     if numbers != list(range(numbers[0], numbers[-1] + 1)):
-        raise OptionError(f"segments {', '.join(wanted)} do not stand side by side")
+        raise OptionError(f"segments {', '.join(wanted)} are not next to one another")
     chosen = options.get("filter", FILTERS[0])
     if chosen not in FILTERS:
         raise OptionError(f"filter {chosen!r}: {' or '.join(FILTERS)} expected")

@@ -20,6 +20,7 @@ from rawlog.formats.ambry.paths import segment_of
 from rawlog.formats.ambry.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
 from rawlog.formats.ambry.store import stores
 from rawlog.formats.ambry.survey import surveys
+from rawlog.text import counted
 
 Files = Sequence[File]
 VIOLATIONS = {
@@ -160,7 +161,7 @@ def index_gap(files: Files) -> Iterator[Mark]:
             behind = survey.between(number, ends.get(number, 0), size)
             if behind.size:
                 yield Mark(
-                    f"{len(behind):,} messages behind the last index file of their segment",
+                    f"{counted(len(behind), 'message')} after the last index file of their segment",
                     path=survey.store.logs[number].path,
                     position=int(behind[0]),
                     size=size - int(behind[0]),
@@ -182,7 +183,7 @@ def unindexed(files: Files) -> Iterator[Mark]:
             behind = survey.between(number, ends.get(number, 0), survey.store.logs[number].size)
             if behind.size and ends:
                 yield Mark(
-                    f"{len(behind):,} messages not in the index yet",
+                    f"{counted(len(behind), 'message')} not in the index yet",
                     path=survey.store.logs[number].path,
                     position=int(behind[0]),
                 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rawlog.errors import DataError, UnsupportedError
-from rawlog.findings import Mark, Rule, Severity, rule
+from rawlog.findings import Few, Mark, Rule, Severity, rule
 from rawlog.format import File
 from rawlog.formats.kafka.internal import partitions, read_records
 from rawlog.formats.kafka.messages import KEYED, decode_keyed
 
 Files = Sequence[File]
-SHOWN = 20
 COLUMNS = ("key", "value", "offset", "batch_position", "is_control")
 
 
@@ -27,8 +26,8 @@ def internal_record(files: Files) -> Iterator[Mark]:
         for one in files
         if one.format == "kafka.log" and one.place.state is None and one.place.topic in KEYED and one.problem is None
     ]
-    told = 0
     for group in partitions(segments):
+        few = Few()
         for file, batch in read_records(group, COLUMNS, "skip"):
             columns = [batch.column(name).to_pylist() for name in COLUMNS]
             for key, value, offset, position, control in zip(*columns, strict=True):
@@ -37,11 +36,9 @@ def internal_record(files: Files) -> Iterator[Mark]:
                 try:
                     decode_keyed(str(file.place.topic), key, value)
                 except DataError as error:
-                    told += 1
-                    if told > SHOWN:
-                        return
                     severity = Severity.INFO if isinstance(error, UnsupportedError) else None
-                    yield Mark(error.message, position, offset=offset, path=file.path, severity=severity)
+                    few.append(Mark(error.message, position, offset=offset, path=file.path, severity=severity))
+        yield from few
 
 
 def rules() -> Sequence[Rule[Files]]:

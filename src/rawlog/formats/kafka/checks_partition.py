@@ -81,7 +81,8 @@ def snapshot_mismatch(files: Files) -> Iterator[Mark]:
 
 @rule("kafka.epochs.mismatch", Severity.WARNING)
 def epochs_mismatch(files: Files) -> Iterator[Mark]:
-    """A batch's leader epoch is not the one that the leader epoch checkpoint has for its offset.
+    """A batch's leader epoch is not the one that the leader epoch checkpoint has for its offset; or it is higher than those of later
+    batches, or negative, although leader epochs never fall.
 
     Followers use the checkpoint to find where they diverge, and may truncate too much or too little.
     """

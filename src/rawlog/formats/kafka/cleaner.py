@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import compression
-from rawlog.errors import CorruptError, DataError
+from rawlog.errors import CorruptError, DataError, LimitError
 from rawlog.format import File
 from rawlog.formats.kafka.filtering import Filtered, keep_records
 from rawlog.formats.kafka.heads import Heads, heads
@@ -21,7 +21,7 @@ from rawlog.formats.kafka.kernels import compact as kernels
 from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, NONE, SMALLEST_RECORD, Attributes
 from rawlog.formats.kafka.legacy import decode_legacy
 from rawlog.formats.kafka.log import TOTAL, only, pieces
-from rawlog.formats.kafka.reader import TooMuch
+from rawlog.formats.kafka.reader import WHOLE_ROWS, TooMuch
 from rawlog.formats.kafka.store.state import Aborted, Producer
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
@@ -116,11 +116,16 @@ class Located:
 
 
 def locate(frames: Frames, head: Heads, limit: int) -> Located:
-    """The records of frames that are all of magic 2, or all older. TooMuch if they decompress to more than is meant to be in memory."""
+    """The records of frames that are all of magic 2, or all older. TooMuch if they decompress to more than is meant to be in memory,
+    LimitError for a batch with more records than that.
+    """
     if len(frames) and head["magic"][0] != MAGIC_V2:
         return _locate_legacy(frames, head, limit)
-    data, starts, stops = _laid_bare(frames, head, limit)
     counts = np.ascontiguousarray(head["record_count"])
+    if (large := np.flatnonzero(counts > WHOLE_ROWS)).size:
+        what = f"{int(counts[large[0]]):,} records in one batch, more than the {WHOLE_ROWS:,} that can be rewritten"
+        raise LimitError(what, position=int(frames.starts[large[0]]), layout=BATCH.name, field="record_count")
+    data, starts, stops = _laid_bare(frames, head, limit)
     room = int(np.clip(np.minimum(counts, (stops - starts) // SMALLEST_RECORD), 0, None).sum())
     offsets, keys, sizes = (np.empty(room, np.int64) for _ in range(3))
     nulls = np.empty(room, np.bool_)

@@ -27,6 +27,7 @@ from rawlog.formats.kafka.rebuild import copy_batches, keep_beside
 from rawlog.formats.kafka.store.state import Aborted
 from rawlog.frames import Frames
 from rawlog.storage import local_path
+from rawlog.text import counted
 
 SMALLEST_MEMORY = 1 << 10
 FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -105,7 +106,7 @@ class Report(Account):
         batches = f"{self.batches_kept:,} of {self.batches_read:,} batches"
         segments = f"{self.segments:,} of {self.segments_before:,} segments"
         size = f"{self.bytes:,} of {self.bytes_before:,} bytes"
-        clean = f"clean up to offset {self.first_dirty:,} after {self.rounds} rounds"
+        clean = f"clean up to offset {self.first_dirty:,} after {counted(self.rounds, 'round')}"
         return [*self.notes, f"{records}, {batches}, {segments}, {size}; {clean}"]
 
     def add(self, counts: Counts) -> None:

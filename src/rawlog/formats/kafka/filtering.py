@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from rawlog import compression
 from rawlog.columns import batch, constant
-from rawlog.errors import CorruptError, DataError, EncodeError
+from rawlog.errors import CorruptError, DataError, EncodeError, LimitError
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels import encode, filter
 from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.legacy import decode_legacy, holds_older
-from rawlog.formats.kafka.reader import COLUMNS, TooMuch
+from rawlog.formats.kafka.reader import COLUMNS, WHOLE_ROWS, TooMuch
 from rawlog.formats.kafka.writer import Batching, Rows, encode_legacy
 from rawlog.frames import Frames
 from rawlog.kernels import byte_view
@@ -66,15 +66,17 @@ def keep_records(
     magic 0 inside is the exception. A frame that is rewritten keeps its base and last offset, leader epoch, producer id and epoch,
     base sequence, codec, and kind of time; its base time is the horizon, else the time of the first record that stays, and its largest
     time that of those that stay. Magic 0 and 1: the wrapper's offset is that of the last record that stays.
-    Raises CorruptError for records that cannot be walked, with the frame's position in `frames.data`; EncodeError for what grows
-    past 2 GiB.
+    Raises CorruptError for records that cannot be walked and LimitError for a batch with more records than can be rewritten, with the
+    frame's position in `frames.data`; EncodeError for what grows past 2 GiB.
     """
     count = len(frames)
     assert counts.size == count == len(head)
     firsts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     assert keep.size == firsts[-1], (keep.size, int(firsts[-1]))
-    kept_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(keep, dtype=np.int64)))
-    kept = kept_before[firsts[1:]] - kept_before[firsts[:-1]]
+    kept = np.zeros(count, np.int64)
+    filled = np.flatnonzero(counts)
+    if filled.size:
+        kept[filled] = np.add.reduceat(keep, firsts[filled], dtype=np.int64)
     v2 = head["magic"] == MAGIC_V2
     retain = np.ones(count, np.bool_) if retain is None else retain
     horizons = np.full(count, NONE, np.int64) if horizons is None else horizons
@@ -85,6 +87,9 @@ def keep_records(
     if stays.all() and not changed.any():
         return Filtered(frames, head, np.arange(count))
 
+    if (large := np.flatnonzero(changed & (kept > 0) & (counts > WHOLE_ROWS))).size:
+        what = f"{int(counts[large[0]]):,} records in one batch, more than the {WHOLE_ROWS:,} that can be rewritten"
+        raise LimitError(what, position=int(frames.starts[large[0]]), layout=BATCH.name, field="record_count")
     made = Heads(head.values.copy())
     pieces: dict[int, Any] = {}
     empty = changed & (kept == 0)

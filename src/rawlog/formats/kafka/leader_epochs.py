@@ -8,7 +8,7 @@ with the checkpoint is wrong too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rawlog.format import File
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE
-from rawlog.formats.kafka.survey import epochs_in
 
 MOST_RUNS = 1 << 14
 """Of more runs than this only the last ones are weighed against one another: the work grows with the square."""
@@ -64,8 +63,19 @@ class EpochRuns:
             else:
                 self.runs.append(Run(epoch, first, last, stop - start))
 
+    def join(self, following: EpochRuns) -> None:
+        """Take in the batches that follow these."""
+        for run in following.runs:
+            if self.runs and self.runs[-1].epoch == run.epoch:
+                self.runs[-1].last = run.last
+                self.runs[-1].count += run.count
+            else:
+                self.runs.append(replace(run))
+
     def corrections(self, files: Sequence[File]) -> list[Correction]:
         """Which epochs are wrong, and what they are to be."""
+        from rawlog.formats.kafka.survey import epochs_in
+
         table = epochs_in(tuple(files))
         if table is not None and ((np.diff(table, axis=0) <= 0).any() or (table < 0).any()):
             table = None

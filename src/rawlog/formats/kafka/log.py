@@ -32,7 +32,7 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
-from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns, decode_slices
+from rawlog.formats.kafka.reader import COLUMNS, WHOLE_ROWS, Columns, TooMuch, decode_columns, decode_slices
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.status import Status
@@ -68,7 +68,7 @@ def fault(frames: Frames) -> DataError:
     length = int.from_bytes(bytes(frames.data[at : at + 4]), "big", signed=True)
     message = f"batch length {length}, at least {SMALLEST_LENGTH} expected"
     if length >= SMALLEST_LENGTH:
-        message = f"batch length {length:,} leads beyond the end of the file, although sound batches follow"
+        message = f"batch length {length:,} is beyond the end of the file, although more data follows"
     return CorruptError(
         message,
         position=frames.reached_in_file,
@@ -192,7 +192,8 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     if not len(frames):
         return
     limit = COMPRESSED_PIECE if head.any(CODEC_MASK) else PIECE
-    if not head.mixed and frames.stops[-1] - frames.starts[0] <= limit:
+    rows = np.cumsum(np.clip(head["record_count"], 0, None), dtype=np.int64)
+    if not head.mixed and frames.stops[-1] - frames.starts[0] <= limit and rows[-1] <= WHOLE_ROWS:
         yield 0, len(frames)
         return
     legacy = head["magic"] != MAGIC_V2
@@ -200,7 +201,9 @@ def pieces(frames: Frames, head: Heads) -> Iterator[tuple[int, int]]:
     for first, last in pairwise(edges):
         start = first
         while start < last:
-            stop = min(_fitting(frames, start, limit), last)
+            before = int(rows[start - 1]) if start else 0
+            few = max(start + 1, int(np.searchsorted(rows, before + WHOLE_ROWS, side="right")))
+            stop = min(_fitting(frames, start, limit), last, few)
             yield start, stop
             start = stop
 

@@ -517,7 +517,7 @@ class Judge:
             if witness.certain and witness.producer_id == number and self._holds(one, witness.offset):
                 one.ended, one.marker, one.witness = True, witness.offset, witness
                 one.outcome = COMMITTED if witness.kind == ControlType.COMMIT else ABORTED
-                one.reasons.append("one byte of the marker is damaged, and its checksum tells which")
+                one.reasons.append("one byte of the marker is damaged, and its checksum shows which")
                 return
         own = one.run.epoch if one.following is None or one.following.kind is None else one.run.epoch + 1
         if one.following is not None and one.following.epoch == own and self._raises_epochs(number):

@@ -351,6 +351,8 @@ def _decode(
     total = payloads.size
     room = min(int(payloads.counts.sum()), total // SMALLEST_RECORD)
     with_key, with_value = "key" in columns, "value" in columns
+    # A time that no column holds is an error only for those who ask for times.
+    append_times = payloads.append_times if "timestamp" in columns else np.zeros_like(payloads.append_times)
     offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
     keys = BinaryBuffers(room, total) if with_key else BinaryBuffers.nothing()
     values = BinaryBuffers(room, total) if with_value else BinaryBuffers.nothing()
@@ -365,7 +367,7 @@ def _decode(
         payloads.counts,
         payloads.base_offsets,
         payloads.base_times,
-        payloads.append_times,
+        append_times,
         with_key,
         with_value,
         np.frombuffer(offsets, np.int64),
@@ -530,7 +532,7 @@ def _record_error(
     return _fault(
         f"record {number} of {declared}, byte {position - begin} of the records: {words}",
         int(positions[index]),
-        "records",
+        "timestamp" if status == Status.BAD_VALUE else "records",
     )
 
 

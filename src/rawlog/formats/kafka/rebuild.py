@@ -17,6 +17,7 @@ from rawlog.formats.kafka.partition_writer import METADATA, PartitionWriter, seg
 from rawlog.formats.kafka.paths import split
 from rawlog.status import Status
 from rawlog.storage import Source, local_path
+from rawlog.text import counted
 from rawlog.walk import describe, walk
 
 
@@ -38,7 +39,12 @@ class Report(Account):
 
     def lines(self) -> list[str]:
         """The notes, then the counts."""
-        return [*self.notes, f"{self.segments:,} segments, {self.batches:,} batches, {self.bytes:,} bytes"]
+        counts = (
+            counted(self.segments, "segment"),
+            counted(self.batches, "batch", "batches"),
+            counted(self.bytes, "byte"),
+        )
+        return [*self.notes, ", ".join(counts)]
 
 
 def segments_of(files: Sequence[File]) -> list[File]:

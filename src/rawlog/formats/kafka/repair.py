@@ -101,7 +101,8 @@ class Report(Account):
         for one in self.ranges:
             which = f", offsets {one.offsets[0]} to {one.offsets[1]}" if one.offsets is not None else ""
             why = f": {one.reason}" if one.reason else ""
-            made.append(f"{one.action} {one.path} bytes {one.start:,} to {one.stop:,}{which}{why}")
+            place = f" bytes {one.start:,} to {one.stop:,}" if one.action != "renamed" else ""
+            made.append(f"{one.action} {one.path}{place}{which}{why}")
         for first, last in self.lost:
             made.append(
                 f"lost offsets {first} to {last}" if last is not None else f"lost offsets from {first} on, perhaps"
@@ -311,7 +312,7 @@ class _Mend:
             first < piece.start and (last is None or last >= end) for first, last in self.whole.lost
         )
         if end < piece.start and is_after_loss and piece.last - end <= MOST:
-            reason = f"it is named {end} now: the offsets from there on are lost"
+            reason = f"its name is {end} now, because these offsets before it are lost"
             self._range(file, 0, 0, "renamed", reason, (end, piece.start - 1))
             return end
         if piece.start != name:
@@ -363,7 +364,7 @@ class _Mend:
         if not self.writer.batches or end >= first or not is_gap:
             return first
         self.damage.append((end, first - 1))
-        reason = f"it is named {end} now: the offsets from there on are lost"
+        reason = f"its name is {end} now, because these offsets before it are lost"
         self._range(file, 0, 0, "renamed", reason, (end, first - 1))
         return end
 
@@ -532,7 +533,9 @@ class _Mend:
                 epochs[at] = one.right
                 changed.append(at)
                 offsets = (int(bases[at]), int(head["last_offset"][at]))
-                reason = f"leader epoch {one.wrong} set to {one.right}, as the batches around it and the epoch checkpoint say"
+                reason = (
+                    f"leader epoch {one.wrong} set to {one.right}, by the batches around it or the epoch checkpoint"
+                )
                 self._range(file, int(starts[at]), int(stops[at]), "changed", reason, offsets)
         return changed
 

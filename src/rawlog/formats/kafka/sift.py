@@ -29,6 +29,7 @@ from rawlog.formats.kafka.rebuild import keep_beside, keep_times, segments_of
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.tables import RECORDS
+from rawlog.text import counted
 from rawlog.walk import describe, walk
 
 MOST_RANGES = 100_000
@@ -49,11 +50,11 @@ class Sifted(Account):
     def remove(self, offsets: NDArray[np.int64]) -> None:
         """Note offsets that rise."""
         self.removed += offsets.size
-        edges = np.flatnonzero(np.diff(offsets) != 1) + 1
-        for run in np.split(offsets, edges):
-            if not run.size:
-                continue
-            first, last = int(run[0]), int(run[-1])
+        if not offsets.size:
+            return
+        edges = np.flatnonzero(offsets[1:] - offsets[:-1] != 1)[:MOST_RANGES]
+        firsts, lasts = offsets[np.concatenate(([0], edges + 1))], offsets[np.concatenate((edges, [offsets.size - 1]))]
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
             if self.offsets and self.offsets[-1][1] + 1 == first:
                 self.offsets[-1] = (self.offsets[-1][0], last)
             elif len(self.offsets) < MOST_RANGES:
@@ -64,9 +65,12 @@ class Sifted(Account):
         runs = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in self.offsets[:50]]
         more = f" and {len(self.offsets) - 50:,} more runs" if len(self.offsets) > 50 else ""
         what = (
-            f"{self.removed:,} records removed: offsets {', '.join(runs)}{more}" if self.removed else "nothing removed"
+            f"{counted(self.removed, 'record')} removed: offsets {', '.join(runs)}{more}"
+            if self.removed
+            else "nothing removed"
         )
-        return [*self.notes, what, f"{self.records:,} records kept, {self.batches_rewritten:,} batches rewritten"]
+        rewritten = counted(self.batches_rewritten, "batch", "batches")
+        return [*self.notes, what, f"{counted(self.records, 'record')} kept, {rewritten} rewritten"]
 
 
 def sift_partition(files: Sequence[File], folder: str, keep: Keep, options: Mapping[str, str]) -> Sifted:

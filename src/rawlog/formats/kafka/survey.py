@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.errors import RawlogError
-from rawlog.findings import Mark
+from rawlog.findings import MOST, Few, Mark
 from rawlog.format import File
 from rawlog.formats.kafka.continuity import Extent, Plain, continuity
 from rawlog.formats.kafka.heads import Heads, heads
@@ -27,15 +27,13 @@ from rawlog.formats.kafka.layouts import (
     TXN_INDEX_ENTRY,
     Attributes,
 )
+from rawlog.formats.kafka.leader_epochs import EpochRuns
 from rawlog.formats.kafka.seek import index_entries, time_entries
 from rawlog.formats.kafka.store.state import Aborted, Producers
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.store import Store
 from rawlog.walk import walk
-
-SHOWN = 20
-"""Findings of one code on one file that are shown."""
 
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
@@ -52,7 +50,7 @@ def _survey(store: Store) -> dict[str, list[Mark]]:
         fold = store.summaries.get(segment.path)
         look.segment(segment, fold if isinstance(fold, SegmentFold) else fold_segment(segment, store))
     look.end()
-    return look.found
+    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in look.found.items()}
 
 
 # One segment, or a split of it ----------------------------------------------------------------------------------------
@@ -96,9 +94,13 @@ class SegmentFold:
         #: Whether offsets rise. Where they do not, splits cannot be merged: the segment must be folded in one.
         self.rises = True
         #: Marks of rules, by code. Those of `absent` hold only if the log is not compacted.
-        self.marks: dict[str, list[Mark]] = defaultdict(list)
-        #: Entries of the offset index for a wrapper that begins the split: number, offset, position, last offset there.
-        self.pending: list[tuple[int, int, int, int]] = []
+        self.marks: dict[str, Few] = defaultdict(Few)
+        self.epoch_runs = EpochRuns()
+        #: The batches with a mark for their epoch: base offset and epoch.
+        self.epochs_named: set[tuple[int, int]] = set()
+        #: Entries of the offset index: number, offset, position, first and last offset there. The first is not known of a wrapper that
+        #: begins a split, nor the last of the last entry, which is for all that was appended after it.
+        self.pending: list[tuple[int, int, int, int | None, int | None]] = []
         #: Entries of the time index, by number: those that a batch holds, and of old batches what they name and what was largest so far.
         self.held: set[int] = set()
         self.old_times: list[tuple[int, int, int]] = []
@@ -130,8 +132,7 @@ class SegmentFold:
             self._mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
 
     def _mark(self, code: str, mark: Mark) -> None:
-        if len(self.marks[code]) < SHOWN:
-            self.marks[code].append(mark)
+        self.marks[code].append(mark)
 
     def _batches(self, frames: Frames, head: Heads) -> None:
         """Order, gaps, epochs and producers of one window."""
@@ -152,6 +153,7 @@ class SegmentFold:
         thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
         self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
         self.producers.add(frames, head, self.file.path)
+        self.epoch_runs.add(head.only(sound))
         self._leader_epochs(frames, head)
         self.rises &= bool((last[sound] > np.concatenate(([self.last_offset], last[sound][:-1]))).all())
         self.rises &= bool((last[sound] >= head["base_offset"][sound]).all())
@@ -176,6 +178,8 @@ class SegmentFold:
             found, said = int(epoch[index]), int(stated[one])
             message = f"a batch at offset {int(base[one])} is of epoch {found}, the checkpoint says {said if said >= 0 else 'none'}"
             place = int(frames.positions[index]), int(frames.sizes[index]), int(base[one])
+            if len(self.epochs_named) < MOST:
+                self.epochs_named.add((int(base[one]), found))
             self._mark("epochs", Mark(message, *place, said, found, self.file.path))
 
     def close(self) -> SegmentFold:
@@ -203,24 +207,30 @@ class SegmentFold:
             hits = (at < position.size) & (position[np.minimum(at, position.size - 1)] == rows[:, 1])
         # A set that was appended at once reaches up to the next entry's batch.
         until = np.concatenate((at[1:], [position.size]))
+        first = base[np.minimum(at, position.size - 1)] if position.size else at
+        final = (
+            last[np.clip(np.minimum(until, position.size) - 1, at, max(position.size - 1, 0))] if position.size else at
+        )
+        is_last = own == len(every) - 1
+        wrong = ~hits | (rows[:, 0] < first) | (rows[:, 0] > final) | is_last
         size, path = INDEX_ENTRY.size, self._index.path
-        for index in np.flatnonzero(~hits).tolist():
+        for index in np.flatnonzero(wrong).tolist():
             offset, target = rows[index].tolist()
-            message = f"the entry for offset {offset} points at byte {target}, where no sound batch begins"
-            self._mark("index", Mark(message, int(own[index]) * size, size, offset, found=target, path=path))
-        there = np.flatnonzero(hits)
-        first = base[at[there]]
-        final = last[np.maximum(at[there], np.minimum(until[there], position.size) - 1)]
-        for one in np.flatnonzero((rows[there, 0] < first) | (rows[there, 0] > final)).tolist():
-            entry = int(own[there[one]]), *rows[there[one]].tolist(), int(final[one])
-            if self.start and self.first is not None and self.first.is_wrapper and not at[there[one]]:
-                self.pending.append(entry)
-            else:
-                self._wrong_entry(int(first[one]), *entry)
+            if not hits[index]:
+                message = f"the entry for offset {offset} points at byte {target}, where no sound batch begins"
+                mark = Mark(message, int(own[index]) * size, size, offset, found=target, path=path)
+                self._mark("index", mark)
+                continue
+            begins = self.start and self.first is not None and self.first.is_wrapper and not at[index]
+            start, stop = None if begins else int(first[index]), None if is_last[index] else int(final[index])
+            self._entry(int(own[index]), offset, target, start, stop)
 
-    def _wrong_entry(self, first: int, number: int, offset: int, target: int, final: int) -> None:
+    def _entry(self, number: int, offset: int, target: int, first: int | None, final: int | None) -> None:
+        """Report an entry whose offset is not one of its batches; keep it if those are not known yet."""
         assert self._index is not None
-        if not first <= offset <= final:
+        if first is None or final is None:
+            self.pending.append((number, offset, target, first, final))
+        elif not first <= offset <= final:
             span, size = f"{first} to {final}", INDEX_ENTRY.size
             message = f"the entry at byte {target} names offset {offset}, the batches there have {span}"
             self._mark("index", Mark(message, number * size, size, offset, span, offset, self._index.path))
@@ -267,17 +277,17 @@ class SegmentFold:
             first = following.first
             self.rises &= first.base > self.last_offset
             self.compacted |= self.first is not None and not first.is_wrapper and first.base > self.last_offset + 1
-            if self.first is None:
-                self.pending += following.pending
-            elif first.is_wrapper:
-                for entry in following.pending:
-                    self._wrong_entry(self.last_offset + 1, *entry)
+            before = None if self.first is None else self.last_offset + 1
+            for number, offset, target, low, high in following.pending:
+                self._entry(number, offset, target, before if low is None else low, high)
+            if first.is_wrapper and self.first is not None:
                 self._times_in_wrapper(first)
             self.first = self.first or first
         self.last_offset = max(self.last_offset, following.last_offset)
         for code, marks in following.marks.items():
-            for mark in marks:
-                self._mark(code, mark)
+            self.marks[code].join(marks)
+        self.epoch_runs.join(following.epoch_runs)
+        self.epochs_named |= following.epochs_named
         self.old_times += [(index, max(top, self.latest), time) for index, top, time in following.old_times]
         self.latest = max(self.latest, following.latest)
         self.stop = following.stop
@@ -294,6 +304,9 @@ class SegmentFold:
 
     def finish(self) -> SegmentFold:
         """Say that all splits of the segment are in: entries of the time index that no batch holds are known now."""
+        pending, self.pending = self.pending, []
+        for number, offset, target, low, _ in pending:
+            self._entry(number, offset, target, offset if low is None else low, self.last_offset)
         for index, top, time in self.old_times:
             if top != int(self._time_rows[index, 0]):
                 self._wrong_time(index, f"that batch has {time}")
@@ -316,8 +329,13 @@ class _Survey:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.found: dict[str, list[Mark]] = defaultdict(list)
+        #: By code, then by path.
+        self.found: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
+        self.epoch_runs = EpochRuns()
+        self.epochs_named: set[tuple[int, int]] = set()
+        #: The segments by the base offset of their first sound batch.
+        self.bases: list[tuple[int, str]] = []
         self.last_offset = NONE
         self.start_offset: int | None = None
         self.last_file: File | None = None
@@ -327,9 +345,7 @@ class _Survey:
         self.snapshots = {one.place.start_offset: one for one in store if _is(one, "kafka.snapshot")}
 
     def mark(self, code: str, mark: Mark) -> None:
-        marks = self.found[code]
-        if len([one for one in marks if one.path == mark.path]) < SHOWN:
-            marks.append(mark)
+        self.found[code][mark.path].append(mark)
 
     def segment(self, file: File, fold: SegmentFold) -> None:
         """One segment: compared with those before it, then with the files of the same name."""
@@ -351,12 +367,13 @@ class _Survey:
         self.compacted |= fold.compacted
         self.last_offset = max(self.last_offset, fold.last_offset)
         for code, marks in fold.marks.items():
-            for mark in marks:
-                if code == "absent":
-                    if not self.compacted:
-                        self.mark("timeindex", mark)
-                else:
-                    self.mark(code, mark)
+            path = next((mark.path for mark in marks), None)
+            if code != "absent" or not self.compacted:
+                self.found["timeindex" if code == "absent" else code][path].join(marks)
+        self.epoch_runs.join(fold.epoch_runs)
+        self.epochs_named |= fold.epochs_named
+        if fold.first is not None:
+            self.bases.append((fold.first.base, file.path))
         known = len(self.producers.aborts)
         self.producers.merge(fold.producers)
         rows = [row for part in self.producers.aborts[known:] for row in part.tolist()]
@@ -412,6 +429,17 @@ class _Survey:
                 size = SNAPSHOT_ENTRY.size
                 self.mark("snapshot", Mark(message, position, size, row["last_offset"], path=file.path))
 
+    def fallen_epochs(self) -> None:
+        """Epochs that the batches around them contradict, where the checkpoint is missing or says nothing of them."""
+        for one in self.epoch_runs.corrections(self.store):
+            if (one.first, one.wrong) in self.epochs_named:
+                continue
+            path = next((path for base, path in reversed(self.bases) if base <= one.first), None)
+            message = (
+                f"a batch at offset {one.first} is of epoch {one.wrong}, the batches around it of epoch {one.right}"
+            )
+            self.mark("epochs", Mark(message, offset=one.first, expected=one.right, found=one.wrong, path=path))
+
     def end(self) -> None:
         """What only the whole log tells."""
         end = self.last_offset + 1
@@ -427,6 +455,7 @@ class _Survey:
             for odd in sorted(self.producers.finish().oddities, key=lambda one: (one.offset, one.position)):
                 mark = Mark(odd.message, odd.position, odd.size, odd.offset, odd.expected, odd.found, odd.path)
                 self.mark(odd.code, mark)
+        self.fallen_epochs()
         for number, first in sorted(self.producers.open_transactions().items()):
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
             self.mark("hanging-transaction", Mark(message, offset=first, path=self.last_file.path))

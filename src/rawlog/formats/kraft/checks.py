@@ -72,9 +72,9 @@ def incomplete(seen: Inspection) -> Iterator[Mark]:
         if "first" not in memory:
             memory["first"] = kind
             if kind != ControlType.SNAPSHOT_HEADER:
-                yield Mark("no header in front", position, offset=offset)
+                yield Mark("no header at the beginning", position, offset=offset)
         elif memory.get("last") == ControlType.SNAPSHOT_FOOTER:
-            yield Mark("records behind the footer", position, offset=offset)
+            yield Mark("records after the footer", position, offset=offset)
         memory["last"] = kind
     yield from _missing_batches(seen.frames)
     if seen.frames.last and memory.get("last") != ControlType.SNAPSHOT_FOOTER:

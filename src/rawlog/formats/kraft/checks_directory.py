@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from rawlog import columns
 from rawlog.errors import DataError, RawlogError
-from rawlog.findings import Mark, Rule, Severity, rule
+from rawlog.findings import Few, Mark, Rule, Severity, rule
 from rawlog.format import File
 from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.heads import heads
@@ -25,14 +25,13 @@ from rawlog.walk import walk
 
 Files = Sequence[File]
 COLUMNS = ("key", "value", "offset", "timestamp", "headers", "batch_position", "is_control", "control_type")
-SHOWN = 20
 _BEGIN, _FEATURE = 23, 12
 
 
 @lru_cache(maxsize=2)
-def _survey(files: tuple[File, ...]) -> dict[str, list[Mark]]:
+def _survey(files: tuple[File, ...]) -> dict[str, Few]:
     readable = [one for one in files if one.problem is None]
-    found: dict[str, list[Mark]] = defaultdict(list)
+    found: dict[str, Few] = defaultdict(Few)
     for replica in replicas(readable):
         if replica.segments or replica.snapshots:
             _Survey(replica, found).run()
@@ -42,15 +41,14 @@ def _survey(files: tuple[File, ...]) -> dict[str, list[Mark]]:
     return found
 
 
-def _found(files: Files, code: str) -> list[Mark]:
-    marks = _survey(tuple(files)).get(code, [])
-    return marks[:SHOWN]
+def _found(files: Files, code: str) -> Iterable[Mark]:
+    return _survey(tuple(files)).get(code, ())
 
 
 class _Survey:
     """One pass over a metadata log, with the state as it grows."""
 
-    def __init__(self, replica: Replica, found: dict[str, list[Mark]]) -> None:
+    def __init__(self, replica: Replica, found: dict[str, Few]) -> None:
         self.replica, self.found = replica, found
         self.state = State()
         self.level: int | None = None
@@ -228,7 +226,7 @@ def _oddities(partition: Message) -> Iterator[str]:
         yield f"{len(partition['directories'])} directories for {len(partition['replicas'])} replicas"
 
 
-def _quorum(file: File, replica: Replica, found: dict[str, list[Mark]]) -> None:
+def _quorum(file: File, replica: Replica, found: dict[str, Few]) -> None:
     try:
         with Source(file.path) as source:
             epoch = parse(source.read(0, 1 << 20))["leaderEpoch"]

@@ -28,9 +28,6 @@ from rawlog.formats.rocketmq.layouts import (
 from rawlog.formats.rocketmq.reader import MOST_MS, Messages
 from rawlog.status import Status
 
-MOST_MARKS = 1000
-"""Findings of one rule on one window: what is wrong throughout need not be said a million times."""
-
 
 def _rows(seen: Inspection) -> Messages:
     return Messages.take(seen.frames, seen.file)
@@ -38,7 +35,7 @@ def _rows(seen: Inspection) -> Messages:
 
 def _numbers(which: NDArray[Any]) -> list[int]:
     found: list[int] = np.flatnonzero(which).tolist()
-    return found[:MOST_MARKS]
+    return found
 
 
 @rule("rocketmq.commitlog.crc", Severity.ERROR)
@@ -85,7 +82,7 @@ def stale_entries(seen: Inspection) -> Iterator[Mark]:
     for position, count, size, is_tail in _stale_runs(seen):
         if is_tail:
             yield Mark(
-                f"{count:,} stale entries behind the logical end; a broker that does not compare physical offsets takes them up",
+                f"{count:,} stale entries after the logical end; a broker that does not compare physical offsets takes them up",
                 position=position,
                 size=size,
             )
@@ -228,16 +225,13 @@ def not_utf8(seen: Inspection) -> Iterator[Mark]:
     texts = columns.spans(rows.data, start, ends - start)  # the two bytes of a length between them are cut out below
     if int(np.frombuffer(texts.buffers()[2], np.uint8).max(initial=0)) < 0x80:
         return
-    marks = 0
     for row, raw in enumerate(texts.to_pylist()):
         for name, part in (("topic", raw[: int(size[row])]), ("properties", raw[int(size[row]) + 2 :])):
             try:
                 part.decode("utf-8")
             except UnicodeDecodeError as error:
-                marks += 1
-                if marks <= MOST_MARKS:
-                    shown = part[error.start : error.end].hex()
-                    yield Mark(f"{name}: not UTF-8 ({error.reason})", position=rows.frame_position(row), found=shown)
+                shown = part[error.start : error.end].hex()
+                yield Mark(f"{name}: not UTF-8 ({error.reason})", position=rows.frame_position(row), found=shown)
 
 
 @rule("rocketmq.commitlog.filler", Severity.INFO)

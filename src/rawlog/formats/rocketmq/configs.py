@@ -22,6 +22,7 @@ from rawlog.formats.rocketmq.layouts import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.stage import Nowhere, Report, copy_file
 from rawlog.output import descendant
+from rawlog.text import counted
 
 MOST_NOTES = 20
 BROKERS_OWN = (
@@ -82,8 +83,8 @@ class Settings:
         chosen = current or backup
         if chosen is None:
             return
-        self.tables[name] = chosen.value
         if chosen is current and not chosen.problems and not chosen.repeated:
+            self.tables[name] = chosen.value
             self._copy(chosen.file)
             return
         if backup is not None and chosen is current:
@@ -93,6 +94,10 @@ class Settings:
         for problem in chosen.repeated[:MOST_NOTES]:
             self.report.notes.append(f"{chosen.file.path}: {problem}")
         self.report.settings_lost += len(chosen.problems)
+        main = next(iter(config.SHAPES.get(name, {})), None)
+        if chosen.problems and main is not None and not chosen.value.get(main):
+            return  # nothing of it can be read: as good as missing, so that it is made again if it can be
+        self.tables[name] = chosen.value
         self._put(name, chosen.value)
 
     def _read(self, file: File | None) -> Loaded | None:
@@ -154,8 +159,8 @@ class Settings:
             table = {name: self._topic(name, count, name in batch) for name, count in sorted(counts.items())}
             what = "made again" if "topics.json" in self.found else "missing; made"
             self.report.notes.append(
-                f"config/topics.json: {what} from queues and messages, with {len(table):,} topics; permissions, other attributes and "
-                "queues that nothing was sent to are not known"
+                f"config/topics.json: {what} from queues and messages, with {counted(len(table), 'topic')}; permissions, other attributes "
+                "and queues that nothing was sent to are not known"
             )
         else:
             table = self.tables["topics.json"].get("topicConfigTable") or {}

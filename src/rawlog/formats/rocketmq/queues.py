@@ -99,7 +99,7 @@ def scan_ext(data: Bytes, kind: int) -> Frames:
 def fault(frames: Frames) -> DataError:
     """A unit that cannot be, with sound or foreign bytes behind it."""
     return CorruptError(
-        "a unit that points to nothing, with other bytes behind it; a broker ends the queue here and cuts the rest off",
+        "a unit that points to nothing, with other bytes after it; a broker ends the queue here and cuts the rest off",
         position=frames.reached_in_file,
         found=bytes(frames.data[frames.reached : frames.reached + UNIT.size]).hex(" "),
     )

@@ -79,14 +79,10 @@ def write_derived(
             stop = len(rows) if good.all() else int(np.argmin(good))
             dispatch.derive_from(rows.cut(0, stop), settings, derived)
             if stop < len(rows):
-                report.notes.append(
-                    f"{file.path}: byte {rows.frame_position(stop):,}: wrong checksum; nothing behind it was derived from"
-                )
+                report.pass_over(file.path, rows.frame_position(stop), "wrong checksum")
                 break
             if rows.frames.status.is_damage:
-                report.notes.append(
-                    f"{file.path}: byte {rows.frames.reached_in_file:,}: damage; nothing behind it was derived from"
-                )
+                report.pass_over(file.path, rows.frames.reached_in_file, "damage")
     write_from(derived, files, stage, sizes, settings, report)
 
 

@@ -213,7 +213,7 @@ class _Mended:
         excess, tail = max(0, file.size - self.file_size), _tail(file, end - first, self.file_size)
         if excess:
             self.report.bytes_lost += excess
-            self.report.notes.append(f"{file.path}: {excess:,} bytes behind the size of a file were cut off")
+            self.report.notes.append(f"{file.path}: {excess:,} bytes past the size of a file were cut off")
         self.ends_blank = tail == "blank"
         if tail == "blank" or (tail == "zeros" and is_last):
             return True

@@ -34,11 +34,20 @@ class Report(Account):
     messages_lost: int = 0
     queues_left_out: int = 0
     settings_lost: int = 0
+    damaged_files: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing was lost on the way."""
-        return not (self.bytes_lost or self.messages_lost or self.queues_left_out or self.settings_lost)
+        lost = self.bytes_lost or self.messages_lost or self.queues_left_out or self.settings_lost
+        return not (lost or self.damaged_files)
+
+    def pass_over(self, path: str, position: int, why: str) -> None:
+        """Note damage in a commit log: the messages after it are in no queue and not in the key index."""
+        self.damaged_files += 1
+        self.notes.append(
+            f"{path}: byte {position:,}: {why}; messages after it in this file are not in the queues; `rawlog repair` keeps them"
+        )
 
     def leave_out(self, queue: tuple[str, int], units: int, why: str) -> None:
         """Note a queue that has no directory, because its topic's name cannot be that of one."""

@@ -28,7 +28,6 @@ from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.sizes import usual_size
 from rawlog.formats.rocketmq.store import LogFile, Store, stores_of
 
-MOST_MARKS = 100
 QUEUE_FORMATS = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext")
 
 
@@ -222,7 +221,7 @@ def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
         if seen.is_batch:
             wrong |= same & (seen.rows["base_offset"] != seen.wanted[U_OFFSET][order])
             wrong |= same & (seen.rows["batch_size"] != seen.wanted[U_BATCH][order])
-        for row in np.flatnonzero(wrong).tolist()[:MOST_MARKS]:
+        for row in np.flatnonzero(wrong).tolist():
             path, position = seen.place(row)
             yield Mark(
                 "a unit that differs from its message",
@@ -247,11 +246,11 @@ def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
         inside = order < seen.wanted.shape[1]
         known[inside] = seen.wanted[U_PHYSICAL][order[inside]] == seen.addresses[inside]
         lost = ~known & seen.is_real & (seen.addresses >= seen.store.begin) & ~in_missing(seen)
-        for row in np.flatnonzero(lost).tolist()[:MOST_MARKS]:
+        for row in np.flatnonzero(lost).tolist():
             path, position = seen.place(row)
             behind = seen.addresses[row] >= seen.store.end
             yield Mark(
-                "a unit that points behind the end of the log; a broker would cut it off"
+                "a unit that points past the end of the log; a broker would cut it off"
                 if behind
                 else "a unit that points to no message",
                 position,
@@ -315,7 +314,7 @@ def queue_gap(files: Sequence[File]) -> Iterator[Mark]:
         for queue in sorted(store.derived.units):
             units = store.derived.queue(queue)
             following = units[U_OFFSET] + units[U_BATCH]
-            for row in np.flatnonzero(units[U_OFFSET][1:] != following[:-1]).tolist()[:MOST_MARKS]:
+            for row in np.flatnonzero(units[U_OFFSET][1:] != following[:-1]).tolist():
                 is_covered = units[U_OFFSET][row + 1] > following[row] and _has_filler(
                     store, int(units[U_PHYSICAL][row]), int(units[U_PHYSICAL][row + 1])
                 )
