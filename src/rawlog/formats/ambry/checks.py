@@ -21,6 +21,7 @@ from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.status import Status
 from rawlog.storage import Source
+from rawlog.text import LAST_DAY, plain_time
 
 ENVELOPE_LIMIT = 1 << 26
 _PLACES = {
@@ -176,6 +177,23 @@ def early_time(seen: Inspection) -> Iterator[Mark]:
             position=int(seen.frames.positions[index]),
             size=int(seen.frames.sizes[index]),
             expected="-1 or more",
+            found=int(times[index]),
+        )
+
+
+@rule("ambry.log.far-timestamp", Severity.INFO)
+def far_time(seen: Inspection) -> Iterator[Mark]:
+    """The time of a message lies after the year 9999: a clock was wrong. Ambry takes such messages.
+
+    Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null.
+    """
+    messages = seen.share(parsed)
+    times = messages.times
+    for index in np.flatnonzero((times > LAST_DAY // 1000) & messages.sound).tolist():
+        yield Mark(
+            f"a message of the time {plain_time(int(times[index]) * 1000)}",
+            position=int(seen.frames.positions[index]),
+            size=int(seen.frames.sizes[index]),
             found=int(times[index]),
         )
 
@@ -344,7 +362,7 @@ def index_empty(seen: Inspection) -> Iterator[Mark]:
 def log_rules() -> Sequence[Rule[Any]]:
     """The rules of log segments."""
     return (
-        record_crc, crc_upper, unreadable_record, wrong_offsets, wrong_payload, foreign_partition, early_time, zero_tail,
+        record_crc, crc_upper, unreadable_record, wrong_offsets, wrong_payload, foreign_partition, early_time, far_time, zero_tail,
         bad_envelope, bad_metadata, over_capacity,
     )  # fmt: skip
 

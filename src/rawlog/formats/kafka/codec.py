@@ -16,6 +16,7 @@ from typing import Any
 from rawlog.errors import CorruptError, DataError, EncodeError, TruncatedError, UnsupportedError
 from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, is_default, present
 from rawlog.formats.kafka.showing import struct_shower
+from rawlog.text import java_text
 
 FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d", "uuid": "16s"
@@ -62,6 +63,31 @@ def write_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+class ReplacedText(str):
+    """Text whose bytes are not UTF-8, as Kafka reads it: `raw` are the bytes, which are written again."""
+
+    __slots__ = ("raw",)
+    raw: bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return read_text, (self.raw,)
+
+
+def read_text(raw: bytes) -> str:
+    """A string of a message. Kafka takes any bytes and shows U+FFFD for what is not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        made = ReplacedText(java_text(raw))
+        made.raw = raw
+        return made
+
+
+def write_text(text: str) -> bytes:
+    """The bytes of a string: those that it was read from, if they are not UTF-8."""
+    return text.raw if isinstance(text, ReplacedText) else text.encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """What can be done with a schema at one version."""
@@ -80,10 +106,6 @@ class Codec:
         except (struct.error, IndexError):
             raise TruncatedError(
                 f"{self.schema.name} version {self.version}: the bytes end inside it", position=len(data)
-            ) from None
-        except UnicodeDecodeError as error:
-            raise CorruptError(
-                f"{self.schema.name} version {self.version}: text that is not UTF-8 ({error.reason})"
             ) from None
         except DataError as error:
             error.message = f"{self.schema.name} version {self.version}: {error.message}"
@@ -247,7 +269,7 @@ def _text_reader(one: SchemaField, flexible: bool, nullable: bool) -> Read:
         if stop > len(data):
             raise TruncatedError(f"{name}: {size} bytes, {len(data) - position} are left", position=position)
         if is_text:
-            return data[position:stop].decode(), stop
+            return read_text(data[position:stop]), stop
         return data[position:stop], stop
 
     return read
@@ -422,7 +444,7 @@ def _text_writer(one: SchemaField, flexible: bool, nullable: bool) -> Write:
                 raise EncodeError(f"{name}: may not be null")
             out.append(length(-1))
             return
-        raw = value.encode() if is_text else bytes(value)
+        raw = write_text(value) if is_text else bytes(value)
         if is_text and len(raw) > LONGEST_STRING:
             raise EncodeError(f"{name}: {len(raw)} bytes of text, at most {LONGEST_STRING} expected")
         out += (length(len(raw)), raw)

@@ -24,7 +24,7 @@ from rawlog.format import MAX_HEADERS
 from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.kernels import records as kernels
 from rawlog.formats.kafka.kernels.payloads import unpack_payloads
-from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, SMALLEST_RECORD, Attributes
+from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, SMALLEST_RECORD, Attributes
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
@@ -51,7 +51,6 @@ _NO_OFFSETS = np.empty(1, np.int32)
 _WORDS = {
     Status.BAD_VARINT: "a variable-length number that does not end",
     Status.BAD_LENGTH: "a length that does not fit",
-    Status.BAD_VALUE: "a timestamp beyond what microseconds can hold",
     Status.TRAILING: "bytes after the last record",
 }
 
@@ -69,7 +68,8 @@ class Columns:
     """Decoded columns by name, the number of rows, and how many of them each batch gave (in order).
 
     `replaced` are the rows with a header key that is not UTF-8, which reads as Java's clients show it. `first` is the number of the
-    first row in its batch, where a batch comes in several slices.
+    first row in its batch, where a batch comes in several slices. `far` is the number of times that microseconds cannot hold: they are
+    null in the column, and `milliseconds` gives them.
     """
 
     arrays: dict[str, pa.Array]
@@ -77,6 +77,7 @@ class Columns:
     counts: NDArray[np.int64]
     replaced: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     first: int = 0
+    far: int = 0
 
     @property
     def batch_index(self) -> NDArray[np.int64]:
@@ -153,7 +154,7 @@ def whole(slices: Iterator[Columns]) -> Columns:
         return found[0]
     arrays = {name: pa.concat_arrays([one.arrays[name] for one in found]) for name in found[0].arrays}
     replaced = np.concatenate([one.first + one.replaced for one in found])
-    return Columns(arrays, rows, np.array([rows], np.int64), replaced)
+    return Columns(arrays, rows, np.array([rows], np.int64), replaced, far=sum(one.far for one in found))
 
 
 def decode_slices(
@@ -175,8 +176,7 @@ def decode_slices(
     SLICE_ROWS and SLICE_HEADERS what they may hold: TooMuch says how many of them fit, before anything is given.
 
     Raises CorruptError for the first batch that is damaged, with its position in `data`, before any of its records is given: wrong
-    checksum, record, count, codec stream, or timestamps that microseconds cannot hold. LimitError for one that is larger than the
-    limits, UnsupportedError for magic 0 and 1.
+    checksum, record, count or codec stream. LimitError for one that is larger than the limits, UnsupportedError for magic 0 and 1.
     """
     assert columns <= COLUMNS, columns - COLUMNS
     data = byte_view(data)
@@ -404,7 +404,17 @@ def _decode(
     replaced = np.empty(0, np.int64)
     if "headers" in columns:
         arrays["headers"], replaced = _headers(payloads, header_offsets, header_starts[:count], totals)
-    return Columns(arrays, int(count), payloads.counts, replaced)
+    return Columns(arrays, int(count), payloads.counts, replaced, far=int(totals[kernels.FAR_TIMES]))
+
+
+def milliseconds(times: pa.Array) -> NDArray[np.int64]:
+    """The times of a decoded `timestamp` column as the records have them, also those that it cannot hold; -1 for none."""
+    raw: NDArray[np.int64] = np.frombuffer(times.buffers()[1], np.int64)[times.offset : times.offset + len(times)]
+    if not times.null_count:
+        return raw // 1000
+    known = times.is_valid().to_numpy(zero_copy_only=False)
+    # Below a null is what the kernel left there: -1 as microseconds, or the milliseconds of a time beyond them.
+    return np.where(known | (raw == NONE * 1000), raw // 1000, raw)
 
 
 def _check_headers(
