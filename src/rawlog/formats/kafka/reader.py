@@ -28,6 +28,7 @@ from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NO
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
+from rawlog.kernels.varint import read_varint, read_varlong
 from rawlog.status import Status
 from rawlog.tables import HEADERS, arrow_type
 from rawlog.text import java_text
@@ -350,7 +351,9 @@ def _decode(
     """Bound, fill, trim. `positions` are the batches' own, for errors. None for a lone batch of more than `largest` headers."""
     total = payloads.size
     room = min(int(payloads.counts.sum()), total // SMALLEST_RECORD)
-    with_key, with_value = "key" in columns, "value" in columns
+    # One large record: its key and value are taken from the payload as they are, since a copy would be too much.
+    lone = room == 1 and total > SLICE_BYTES
+    with_key, with_value = "key" in columns and not lone, "value" in columns and not lone
     offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
     keys = BinaryBuffers(room, total) if with_key else BinaryBuffers.nothing()
     values = BinaryBuffers(room, total) if with_value else BinaryBuffers.nothing()
@@ -401,10 +404,29 @@ def _decode(
         arrays["key"] = keys.array(count, int(totals[kernels.NULL_KEYS]))
     if with_value:
         arrays["value"] = values.array(count, int(totals[kernels.NULL_VALUES]))
+    if lone:
+        arrays |= _lone_columns(payloads, columns & {"key", "value"})
     replaced = np.empty(0, np.int64)
     if "headers" in columns:
         arrays["headers"], replaced = _headers(payloads, header_offsets, header_starts[:count], totals)
     return Columns(arrays, int(count), payloads.counts, replaced, far=int(totals[kernels.FAR_TIMES]))
+
+
+def _lone_columns(payloads: _Payloads, names: AbstractSet[str]) -> dict[str, pa.Array]:
+    """Key and value of the only record, which has been checked, without a copy."""
+    data, stop = payloads.data, int(payloads.stops[0])
+    _, position = read_varint(data, int(payloads.starts[0]), stop)
+    _, position = read_varlong(data, position + 1, stop)
+    _, position = read_varint(data, position, stop)
+    made: dict[str, pa.Array] = {}
+    for name in ("key", "value"):
+        size, position = (int(number) for number in read_varint(data, position, stop))
+        if name in names:
+            ends = pa.py_buffer(np.array([position, position + max(size, 0)], np.int32))
+            parts = [None, ends, pa.py_buffer(data)]
+            made[name] = pa.Array.from_buffers(pa.binary(), 1, parts) if size >= 0 else pa.nulls(1, pa.binary())
+        position += max(size, 0)
+    return made
 
 
 def milliseconds(times: pa.Array) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.errors import AccessError, DataError
+from rawlog.errors import AccessError, DataError, LimitError
 from rawlog.format import File, Spans, Want
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.internal import as_batch, read_records
@@ -84,6 +84,9 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
     ):
         try:
             told = control_row(kind, value or b"") if control else record_row(key, value, show_secrets)
+        except LimitError as error:
+            error.message = f"offset {offset}: {error.message}"
+            raise error.at(path=file.path) from None
         except DataError:
             if not certain:
                 continue

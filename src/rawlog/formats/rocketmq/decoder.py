@@ -38,6 +38,8 @@ LARGE = 32 << 20
 UNTRANSACTED = (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC)
 
 
+PAIR_COST = 16
+"""Memory that a byte of properties may take as columns, where all of it is separators."""
 MOST_INNER = 1 << 18
 """The most messages inside of others that are taken apart at a time. A broker takes 4 MB, in which fewer fit."""
 
@@ -317,7 +319,7 @@ def _inner_slices(rows: Messages, found: Bodies) -> Iterator[NDArray[np.int64]]:
     for _ in walk_inner(rows, found, 0):
         pass
     for out in walk_inner(rows, found, 0):
-        ends = np.cumsum(out[inner.I_BODY_SIZE])
+        ends = np.cumsum(out[inner.I_BODY_SIZE] + out[inner.I_PROPERTIES_SIZE] * PAIR_COST)
         start = 0
         while start < out.shape[1]:
             before = int(ends[start - 1]) if start else 0
