@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import struct
 from pathlib import Path
 
@@ -242,3 +243,23 @@ def test_a_large_batch_is_read_whole_or_not_at_all(tiny: None, count: int, at: i
         seen.extend(rawlog.open(path).table().batches())
     assert not seen
     assert rawlog.read(path, errors="skip").num_rows == int(at > 0)
+
+
+def test_texts_larger_than_the_limit_are_not_read(tmp_path: Path) -> None:
+    """Checkpoints and the like are read whole: one of 4 GB that takes no place on the disk took all memory."""
+    path = stored(tmp_path, batch(zstandard.compress(bytes((12, 0, 0, 0, 1, 1, 0))), 1))
+    for large in (path.parent / "leader-epoch-checkpoint", tmp_path / "meta.properties"):
+        large.touch()
+        os.truncate(large, 1 << 32)
+    found = {one.code: one for one in rawlog.verify(tmp_path)}
+    assert {"kafka.epochs.header", "kafka.meta.header"} <= set(found)
+    assert "more than the limit of 67,108,864" in found["kafka.meta.header"].message
+    assert rawlog.read(tmp_path).num_rows == 1
+
+
+def test_a_snapshot_that_declares_more_entries_than_it_has(tmp_path: Path) -> None:
+    path = stored(tmp_path, batch(zstandard.compress(bytes((12, 0, 0, 0, 1, 1, 0))), 1))
+    body = struct.pack(">i", 0x7FFFFFFF) + bytes(100)
+    head = struct.pack(">hI", 1, reference.crc32c(body))
+    (path.parent / f"{1:020}.snapshot").write_bytes(head + body)
+    assert "kafka.snapshot.framing" in {one.code for one in rawlog.verify(tmp_path)}
