@@ -23,7 +23,7 @@ from tests.reference import rocketmq as reference
 
 STORE = golden_path("rocketmq", "5.1.4", "store")
 COMPRESSED = 1 | 3 << 8
-MOST = (100 << 20) - 100
+MOST = (64 << 20) - 100
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 

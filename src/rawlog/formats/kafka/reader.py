@@ -39,7 +39,7 @@ USUAL_RATIO, LARGEST_BLOCK = 3, 128 << 10
 """What payloads mostly decompress to at most, times their size, and more than a block of any codec: room is made where it is not enough."""
 LARGEST_WINDOW = (1 << 31) - 1 - SLACK
 """Arrow's binary columns hold less than 2 GiB: more payload than this must be cut by the caller."""
-SLICE_ROWS, SLICE_BYTES, SLICE_HEADERS = 1 << 18, 64 << 20, 1 << 18
+SLICE_ROWS, SLICE_BYTES, SLICE_HEADERS = 1 << 18, 32 << 20, 1 << 18
 """What is decoded at a time, unless a record alone holds more."""
 NO_HEADERS = -1
 """Instead of SLICE_HEADERS: headers are only checked."""
