@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -115,25 +116,50 @@ def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:
     }
 
 
-def marked(made: pa.RecordBatch, texts: Iterable[str]) -> pa.RecordBatch:
-    """A batch in which these header keys are not what the file holds: its bytes are not UTF-8, which the column cannot say."""
-    return made.replace_schema_metadata({**(made.schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()})
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the columns of a batch cannot hold although the file has it: header keys and topics whose bytes are not UTF-8, which read as
+    these texts, and times beyond what microseconds can hold, which are null (`far`).
+    """
+
+    keys: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
+    far: bool = False
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Marks:
+        """The marks of rows of this schema."""
+        found = (schema.metadata or {}).get(MARKS)
+        if found is None:
+            return cls()
+        value = json.loads(found)
+        return cls(frozenset(value["keys"]), frozenset(value["topics"]), value["far"])
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.topics or self.far)
+
+    def __or__(self, other: Marks) -> Marks:
+        return Marks(self.keys | other.keys, self.topics | other.topics, self.far or other.far)
+
+    def on(self, schema: pa.Schema) -> pa.Schema:
+        """The schema with these marks, if there are any."""
+        if not self:
+            return schema
+        value = {"keys": sorted(self.keys), "topics": sorted(self.topics), "far": self.far}
+        return schema.with_metadata({**(schema.metadata or {}), MARKS: to_json(value).encode()})
 
 
-def replaced_texts(schema: pa.Schema) -> list[str]:
-    """The header keys that were replaced when rows of this schema were read: see `marked`."""
-    found = (schema.metadata or {}).get(REPLACED)
-    return [] if found is None else json.loads(found)
+def marked(made: pa.RecordBatch, marks: Marks) -> pa.RecordBatch:
+    """The batch with these marks."""
+    return made.replace_schema_metadata(marks.on(made.schema).metadata) if marks else made
 
 
 def keeping_marks(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
     """The schema of a table of these batches, marked if one of them is."""
-    texts = {text for batch in batches for text in replaced_texts(batch.schema)}
-    return (
-        schema.with_metadata({**(schema.metadata or {}), REPLACED: to_json(sorted(texts)).encode()})
-        if texts
-        else schema
-    )
+    marks = Marks()
+    for batch in batches:
+        marks |= Marks.of(batch.schema)
+    return marks.on(schema)
 
 
-REPLACED = b"rawlog.replaced"
+MARKS = b"rawlog.marks"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rawlog.storage import Source
 
 T = TypeVar("T")
-MAX_DECOMPRESSED, MAX_HEADERS = 1 << 28, 1 << 20
+MAX_DECOMPRESSED, MAX_HEADERS = 64 << 20, 1 << 20
 """Limits of reading, unless the caller says otherwise: the bytes that one compressed part may grow to, the headers of one record."""
 #: Which rows of a batch would read back otherwise than they are, by column.
 Judge = Callable[["pa.RecordBatch"], "Mapping[str, NDArray[np.bool_]]"]

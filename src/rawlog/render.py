@@ -7,7 +7,7 @@ Types that no kernel knows are written by `plain_json`, the slow twin that says 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +25,10 @@ FORMS = ("base64", "hex", "escape")
 NOTHING = byte_view(b"")
 NULL = byte_view(b"null")
 _SLACK = 64
+PIECE = 8 << 20
+"""Rows of more bytes than this are written in pieces."""
+STEP = 3 << 18
+"""Bytes of one value that are written at a time; whole groups of base64."""
 Spans = NDArray[np.int64]
 #: (column, sink, starts, stops): write a piece a row into the sink and tell where each begins and ends.
 Leaf = Callable[[pa.Array, "Sink", Spans, Spans], None]
@@ -75,6 +79,48 @@ class Lines:
         self._weave.write(arrays, np.ones(rows, np.uint8), self._out, spans[0], spans[1])
         return self._out.buffer.data[: self._out.filled]
 
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[memoryview | bytes]:
+        """The text of a batch in pieces of bounded size, however large a value is; each is valid until the next is asked for."""
+        if batch.nbytes <= PIECE:
+            yield self.render(batch)
+        elif batch.num_rows > 1:
+            half = batch.num_rows // 2
+            yield from self.pieces(batch.slice(0, half))
+            yield from self.pieces(batch.slice(half))
+        else:
+            yield from self._weave.stream([batch.column(name) for name in self._names])
+            self._out = Sink()
+
+
+class Streaming:
+    """A leaf that can also write one large value in pieces."""
+
+    def __init__(self, write: Leaf, stream: Callable[[pa.Array], Iterator[bytes]]) -> None:
+        self.write, self.stream = write, stream
+
+    def __call__(self, array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
+        self.write(array, sink, starts, stops)
+
+
+def _streamed(leaf: Leaf, array: pa.Array) -> Iterator[bytes]:
+    """The text of the one value of an array, in pieces if it is large."""
+    if isinstance(leaf, Streaming) and array.nbytes > PIECE and array.is_valid()[0].as_py():
+        yield from leaf.stream(array)
+        return
+    sink = Sink()
+    leaf(array, sink, np.empty(1, np.int64), np.empty(1, np.int64))
+    yield sink.buffer[: sink.filled].tobytes()
+
+
+def _halves(array: pa.Array) -> Iterator[pa.Array]:
+    """An array in parts that are small, or hold one value."""
+    if array.nbytes <= PIECE or len(array) == 1:
+        yield array
+        return
+    half = len(array) // 2
+    yield from _halves(array.slice(0, half))
+    yield from _halves(array.slice(half))
+
 
 class _Weave:
     def __init__(self, leaves: Sequence[Leaf], literals: Sequence[bytes]) -> None:
@@ -96,6 +142,15 @@ class _Weave:
         _, sink.filled, _ = weave.weave(
             pieces.buffer, begins, ends, self.literals, self.edges, valid, out, sink.filled, starts, stops
         )
+
+    def stream(self, arrays: Sequence[pa.Array]) -> Iterator[bytes]:
+        """One row in pieces."""
+        self.pieces = Sink()
+        literals = [self.literals[start:stop].tobytes() for start, stop in pairwise(self.edges.tolist())]
+        for literal, leaf, array in zip(literals, self.leaves, arrays, strict=False):
+            yield literal
+            yield from _streamed(leaf, array)
+        yield literals[-1]
 
 
 # ------------------------------------------------------------------ what the buffers of an array hold
@@ -154,7 +209,32 @@ def text_leaf(style: int, null: bytes = b"") -> Leaf:
     def write(array: pa.Array, sink: Sink, starts: Spans, stops: Spans) -> None:
         _write_text(*runs(array), _valid(array), style, literal, sink, starts, stops)
 
-    return write
+    return Streaming(write, lambda array: _stream_text(array, style))
+
+
+def _stream_text(array: pa.Array, style: int) -> Iterator[bytes]:
+    """One large value in a style, some of its bytes at a time."""
+    data, [begin], [end] = runs(array)
+    before = after = b""
+    if style in (kernels.JSON, kernels.PLAIN):
+        if kernels.is_utf8(data, begin, end):
+            before = after = b'"' if style == kernels.JSON else b""
+        else:
+            style, before, after = kernels.BASE64, b'{"base64":"', b'"}'
+    elif style >= kernels.JSON_BASE64:
+        before = after = b'"'
+    quotes = style == kernels.JSON or style >= kernels.JSON_BASE64
+    yield before
+    while begin < end:
+        stop = min(begin + STEP, end)
+        while stop < end and style in (kernels.JSON, kernels.PLAIN) and data[stop] & 0xC0 == 0x80:
+            stop -= 1  # a character is not cut
+        sink, spans = Sink(), (np.empty(1, np.int64), np.empty(1, np.int64))
+        part = np.array([begin], np.int64), np.array([stop], np.int64)
+        _write_text(data, *part, np.ones(1, np.uint8), style, NOTHING, sink, *spans)
+        yield sink.buffer[int(quotes) : sink.filled - int(quotes)].tobytes()
+        begin = stop
+    yield after
 
 
 def _write_text(
@@ -275,7 +355,7 @@ def _struct_leaf(type: pa.DataType, form: str | None) -> Leaf:
         children = [array.field(index) for index in range(len(fields))]
         woven.write(children, _valid(array), sink, starts, stops)
 
-    return write
+    return Streaming(write, lambda array: woven.stream([array.field(index) for index in range(len(fields))]))
 
 
 def _list_leaf(type: pa.DataType, form: str | None) -> Leaf:
@@ -290,7 +370,21 @@ def _list_leaf(type: pa.DataType, form: str | None) -> Leaf:
         element(items, pieces, begins, ends)
         _join(pieces, begins, ends, edges - edges[0], _valid(array), b"[]", sink, starts, stops)
 
-    return write
+    def stream(array: pa.Array) -> Iterator[bytes]:
+        between = b"["
+        for part in _halves(array.flatten()):
+            yield between
+            if len(part) == 1:
+                yield from _streamed(element, part)
+            else:
+                sink = Sink()
+                whole = pa.ListArray.from_arrays(pa.array([0, len(part)], pa.int32()), part)
+                write(whole, sink, np.empty(1, np.int64), np.empty(1, np.int64))
+                yield sink.buffer[1 : sink.filled - 1].tobytes()
+            between = b","
+        yield b"]"
+
+    return Streaming(write, stream)
 
 
 def _map_leaf(type: pa.DataType, form: str | None) -> Leaf:
@@ -362,7 +456,20 @@ def csv_leaf(type: pa.DataType, form: str | None, safe: Callable[[bytes], str] |
         data = byte_view(pieces.buffer[: pieces.filled])
         _write_text(data, begins, ends, _valid(array), kernels.CSV, NOTHING, sink, starts, stops)
 
-    return write
+    def stream(array: pa.Array) -> Iterator[bytes]:
+        last, needs = b"", False
+        for piece in _streamed(inner, array):
+            needs = (
+                needs or (not last and piece[:1] == b" ") or any(mark in piece for mark in (b'"', b",", b"\n", b"\r"))
+            )
+            last = piece[-1:] or last
+        needs = needs or last in (b"", b" ")
+        yield b'"' if needs else b""
+        for piece in _streamed(inner, array):
+            yield piece.replace(b'"', b'""') if needs else piece
+        yield b'"' if needs else b""
+
+    return Streaming(write, stream)
 
 
 _PLAIN_STYLES = {None: kernels.PLAIN, "base64": kernels.BASE64, "hex": kernels.HEX, "escape": kernels.ESCAPE}

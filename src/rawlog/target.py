@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rawlog.columns import Marks
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -92,18 +94,18 @@ class Passage:
 
         Without `restore` they are written as they are, as rows of any table.
         """
-        from rawlog.columns import replaced_texts
+        from rawlog.columns import Marks
 
         for batch in batches:
             if not batch.num_rows:
                 continue
-            texts = replaced_texts(batch.schema)
-            replaced = _with_keys(batch, texts) if texts else None
+            marks = Marks.of(batch.schema)
+            marked = _marked_rows(batch, marks) if marks else {}
             if restore:
                 batch = restored(batch)
             masks = {} if self.judge is None else dict(self.judge(batch))
-            if replaced is not None:
-                masks["headers"] = masks["headers"] | replaced if "headers" in masks else replaced
+            for name, mask in marked.items():
+                masks[name] = masks[name] | mask if name in masks else mask
             self._look(batch, masks)
             self.rows += batch.num_rows
             if not self.refused:
@@ -129,18 +131,26 @@ class Passage:
         return f"{topic}-{partition} offset {offset}"
 
 
-def _with_keys(batch: pa.RecordBatch, texts: list[str]) -> NDArray[np.bool_]:
-    """The rows that have one of these header keys."""
+def _marked_rows(batch: pa.RecordBatch, marks: Marks) -> dict[str, NDArray[np.bool_]]:
+    """The rows that lost something of a column when they were read."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    mask = np.zeros(batch.num_rows, np.bool_)
-    if "headers" in batch.schema.names:
+    masks: dict[str, NDArray[np.bool_]] = {}
+    names = batch.schema.names
+    if marks.keys and "headers" in names:
         headers = batch.column("headers")
-        odd = pc.is_in(headers.flatten().field("key"), pa.array(texts, pa.string())).to_numpy(zero_copy_only=False)
-        mask[pc.list_parent_indices(headers).to_numpy()[odd]] = True
-    return mask
+        keys = pa.array(sorted(marks.keys), pa.string())
+        odd = pc.is_in(headers.flatten().field("key"), keys).to_numpy(zero_copy_only=False)
+        masks["headers"] = np.zeros(batch.num_rows, np.bool_)
+        masks["headers"][pc.list_parent_indices(headers).to_numpy()[odd]] = True
+    if marks.topics and "topic" in names:
+        topics = pa.array(sorted(marks.topics), pa.string())
+        masks["topic"] = pc.is_in(batch.column("topic"), topics).to_numpy(zero_copy_only=False)
+    if marks.far and "timestamp" in names:
+        masks["timestamp"] = batch.column("timestamp").is_null().to_numpy(zero_copy_only=False)
+    return masks
 
 
 def added(parts: Iterable[Mapping[str, Lost]]) -> dict[str, Lost]:
@@ -222,7 +232,7 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch with exactly the columns of `records`, those that it lacks null. EncodeError for one of another kind."""
     import pyarrow as pa
 
-    from rawlog.columns import marked, replaced_texts
+    from rawlog.columns import Marks, marked
 
     arrays = []
     for field in RECORDS.schema:
@@ -234,5 +244,4 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
         except pa.ArrowException as error:
             raise EncodeError(f"column {field.name}: {str(error).splitlines()[0]}") from None
     made = pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
-    texts = replaced_texts(batch.schema)
-    return marked(made, texts) if texts else made
+    return marked(made, Marks.of(batch.schema))

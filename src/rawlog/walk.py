@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rawlog.errors import CorruptError, DataError, UnsupportedError
+from rawlog.errors import CorruptError, DataError, LimitError, UnsupportedError
 from rawlog.format import File, Format, Origin
 from rawlog.frames import Bytes, Frames
 from rawlog.status import Status
@@ -20,6 +20,8 @@ from rawlog.storage import Source
 WINDOW = 4 << 20
 FIRST_WINDOW = 256 << 10  # most readers of one row need no more; it doubles from window to window
 HEAD = 4096
+LARGEST_WHOLE = 64 << 20
+"""The largest file of those that are read as a whole: texts, settings, snapshots."""
 PAGE = 4096
 ERRORS = ("raise", "stop", "skip")
 
@@ -75,6 +77,15 @@ def walk(
     origin = origin or origin_of(format, source)
     position = origin.position if start is None else start
     if format.whole:
+        if source.size > LARGEST_WHOLE:
+            raise LimitError(
+                f"{source.size:,} bytes of a file that is read as a whole, more than the limit of {LARGEST_WHOLE:,}",
+                path=file.path,
+                position=0,
+                format=format.name,
+                expected=LARGEST_WHOLE,
+                found=source.size,
+            )
         window = max(source.size, 1)
     end = source.size if stop is None else min(stop, source.size)
     yield from _Walk(format, source, origin.kind, end, errors, window, file.place.sealed).run(position, first)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
+import numpy as np
 import pytest
 
 import rawlog
@@ -72,3 +74,50 @@ def test_a_time_index_leads_to_rows_after_a_far_entry(logs):
     late = (1 << 63) // 1000 * 2
     (folder / f"{0:020}.timeindex").write_bytes(late.to_bytes(8, "big") + bytes((0, 0, 0, 9)))
     assert rawlog.read(folder, since="2024-01-01").num_rows == 1
+
+
+@pytest.mark.parametrize("far", [(1 << 63) - 1, -(1 << 63), (1 << 63) // 1000 + 1])
+def test_a_time_that_no_column_can_hold_is_null_and_loses_no_row(run, tmp_path, far):
+    """Brokers take any time. `cat` ended with an error there, and `verify` said `kafka.log.records`."""
+    folder = tmp_path / "plain-0"
+    folder.mkdir()
+    entry = reference.encode_entry(1, 9, b"k", b"old", timestamp=far)
+    data = b"".join(
+        reference.encode_batch(
+            reference.encode_record(0, 0, b"k", b"v"),
+            record_count=1,
+            base_offset=offset,
+            base_timestamp=time,
+            max_timestamp=time,
+        )
+        for offset, time in enumerate((FAR, far, 1_700_000_000_000))
+    )
+    (folder / f"{0:020}.log").write_bytes(data + entry)
+    ran = run("cat", folder, "--json")
+    assert (ran.code, [row["timestamp"] for row in ran.rows]) == (0, [SHOWN, None, "2023-11-14T22:13:20.000Z", None])
+    assert run("count", folder).text.strip() == "4"
+    *found, summary = run("verify", folder, "--json").rows
+    assert [(row["code"], row["offset"]) for row in found] == [("kafka.log.far-timestamp", at) for at in (0, 1, 9)]
+    assert summary["verdict"] == "clean"
+    ran = run("convert", folder, tmp_path / "rows.jsonl", "--to", "jsonl", "--engine", "local")
+    assert ran.code != 0
+    assert "timestamp" in ran.err
+    accepted = ("--to", "jsonl", "--engine", "local", "--accept-loss", "timestamp")
+    assert run("convert", folder, tmp_path / "rows.jsonl", *accepted).code == 0
+
+
+def test_a_rewritten_wrapper_keeps_its_far_times(tmp_path):
+    """An entry that stays of a compressed one of magic 1 is written again from its columns, which have no such time."""
+    from rawlog.formats.kafka.filtering import keep_records
+    from rawlog.formats.kafka.heads import heads
+    from rawlog.formats.kafka.log import decode_run, scan
+    from rawlog.formats.kafka.reader import milliseconds
+    from rawlog.kernels import byte_view
+
+    far = (1 << 62) + 5
+    inside = b"".join(reference.encode_entry(1, number, b"k", b"v", timestamp=far) for number in range(2))
+    data = reference.encode_entry(1, 1, None, gzip.compress(inside), timestamp=far, attributes=1)
+    frames = scan(byte_view(data), 0)
+    left = keep_records(frames, heads(frames), np.array([2]), np.array([True, False]))
+    found = decode_run(left.frames, left.head, {"timestamp"}, 1 << 20)
+    assert milliseconds(found.arrays["timestamp"]).tolist() == [far]

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rawlog import render
 from rawlog.render import FORMS, csv_lines, json_leaf, json_lines, plain_json
 from rawlog.text import plain_time, printable, to_json
 
@@ -89,6 +90,17 @@ def test_the_kernels_say_what_the_slow_twin_says(batch, form):
     assert not FORBIDDEN.search(text)
     for line in text.splitlines():
         json.loads(line)
+
+
+@given(batches(), st.sampled_from([None, *FORMS]), st.sampled_from([json_lines, csv_lines]))
+@settings(max_examples=200)
+def test_pieces_are_the_same_text(batch, form, make):
+    """A value of 256 MB took 3.9 GB as JSON: what is large is written in pieces."""
+    whole = bytes(make(batch.schema, form).render(batch))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(render, "PIECE", 32)
+        patch.setattr(render, "STEP", 9)
+        assert b"".join(map(bytes, make(batch.schema, form).pieces(batch))) == whole
 
 
 @given(st.lists(st.none() | BYTES, min_size=1, max_size=8))

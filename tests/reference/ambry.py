@@ -9,6 +9,8 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.reference.kafka import java_string
+
 HEADER_SIZES = {1: 34, 2: 38, 3: 40}
 UPDATE_KINDS = ("DELETE", "TTL_UPDATE", "UNDELETE")
 BLOB_TYPES = ("DataBlob", "MetadataBlob")
@@ -70,7 +72,7 @@ def read_key(data: bytes, at: int, stop: int) -> Key:
         raise Wrong
     need(start + 14 + size)
     raw = data[at : at + start + 14 + size]
-    return Key(raw, version, partition, raw[start + 14 :].decode("utf-8", "replace"), account, container)
+    return Key(raw, version, partition, java_string(raw[start + 14 :]), account, container)
 
 
 @dataclass
@@ -180,7 +182,7 @@ def properties(reader: Reader) -> dict[str, Any]:
     found["creation_time"], found["properties_blob_size"] = reader.number("q"), reader.number("q")
 
     def text() -> str:
-        return reader.take(reader.number("i")).decode("utf-8", "replace")
+        return java_string(reader.take(reader.number("i")))
 
     for name in ("content_type", "owner_id", "service_id"):
         found[name] = text()
@@ -440,7 +442,7 @@ def order(raw: bytes) -> tuple[Any, ...]:
     if group == 4:
         halves = raw[18:26], raw[26:34]
         return (group, *(int.from_bytes(half, "big", signed=True) for half in halves))
-    text = raw[16 if group == 1 else 22 :].decode("utf-8", "replace").encode("utf-16-be")
+    text = java_string(raw[16 if group == 1 else 22 :]).encode("utf-16-be")
     number = int.from_bytes(raw[4 if group == 1 else 10 :][:8], "big", signed=True)
     if group == 3:
         return group, text

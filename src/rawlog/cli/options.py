@@ -148,7 +148,7 @@ def limits(function: F) -> F:
         click.option(
             "--max-decompressed",
             type=Size(),
-            default="256M",
+            default="64M",
             show_default=True,
             metavar="SIZE",
             help="Largest size that one compressed part may grow to.",

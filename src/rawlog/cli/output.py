@@ -124,7 +124,8 @@ class _LinesPrinter(Printer):
 
     def write(self, batch: pa.RecordBatch) -> None:
         assert self.lines is not None
-        write(self.lines.render(batch))
+        for piece in self.lines.pieces(batch):
+            write(piece)
 
 
 class _JsonPrinter(_LinesPrinter):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Bytes in Arrow's form that are held and become a row group.
 ROW_GROUP = 64 << 20
+#: Bytes that writing takes for each element of a list, however little it holds.
+ELEMENT_COST = 32
 #: Of a split that writes many partitions: bytes that are held in all, and files that are open at once.
 FAR = "far"
 MOST_HELD, MOST_OPEN = 4 * ROW_GROUP, 200
@@ -50,7 +52,7 @@ class Sheet:
         if not batch.num_rows:
             return
         self._held.append(batch)
-        self.size += batch.nbytes
+        self.size += batch.nbytes + _elements(batch) * ELEMENT_COST
         self.rows += batch.num_rows
         if self.size >= ROW_GROUP:
             self.flush()
@@ -119,6 +121,13 @@ class Sheet:
                 and not (self.far and column.type == "timestamp")
             ],
         )
+
+
+def _elements(batch: pa.RecordBatch) -> int:
+    """The number of values in lists."""
+    import pyarrow as pa
+
+    return sum(len(array.flatten()) for array in batch.columns if pa.types.is_list(array.type))
 
 
 def _by_calendar(rows: pa.RecordBatch, table: Table) -> list[tuple[bool, pa.RecordBatch]]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rawlog import registry
 from rawlog.api import Log
 from rawlog.api import open as open_log
+from rawlog.columns import Marks
 from rawlog.errors import RawlogError
 from rawlog.findings import Findings
 from rawlog.format import File, Format
@@ -151,9 +152,10 @@ def rows_of(log: Log, table: Table | str, **selection: Any) -> tuple[RowList, li
 
 
 def checked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches, each of exactly this schema and sound to its last offset."""
+    """The batches, each of exactly this schema, but for marks, and sound to its last offset."""
     for batch in batches:
-        assert batch.schema.equals(schema, check_metadata=True), f"{batch.schema}\nexpected:\n{schema}"
+        wanted = Marks.of(batch.schema).on(schema)
+        assert batch.schema.equals(wanted, check_metadata=True), f"{batch.schema}\nexpected:\n{wanted}"
         batch.validate(full=True)
         yield batch
 

@@ -12,8 +12,11 @@ import pytest
 import rawlog
 from rawlog.errors import CorruptError
 from rawlog.findings import Finding
+from rawlog.format import Format
+from rawlog.formats.ambry.content import make_envelope, open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
 from rawlog.inspection import all_rules
+from rawlog.target import Passage
 from tests.formats.ambry.stores import CLOCK, STEP, copy_store, expected, small_key, small_messages
 
 
@@ -149,6 +152,41 @@ def test_content_that_is_not_compressed_as_said(tmp_path: Path) -> None:
     (tmp_path / "log_current").write_bytes(golden_path("ambry", "msgs", "put_h3.bin").read_bytes())
     [hit] = found(tmp_path, "ambry.log.envelope")
     assert hit.position == 193
+
+
+def test_content_larger_than_the_limit_is_not_damage(tmp_path: Path) -> None:
+    content = make_envelope("ZSTD", bytes(5000))
+    told = Properties(blob_size=len(content), creation_time=0)
+    (tmp_path / "log_current").write_bytes(put_message(small_key(1), told, content, is_compressed=True))
+    assert not [one.code for one in rawlog.verify(tmp_path) if one.code.endswith((".limit", ".envelope"))]
+    [hit] = [
+        one for one in rawlog.verify(tmp_path, max_decompressed=4999) if one.code.endswith((".limit", ".envelope"))
+    ]
+    assert (hit.code, hit.severity) == ("ambry.log.limit", "warning")
+    assert "--max-decompressed raises it" in hit.message
+
+
+def test_an_lz4_block_cannot_declare_more_than_it_can_hold() -> None:
+    """Memory for what it declared was allocated first."""
+    content = bytearray(make_envelope("LZ4", bytes(100)))
+    content[5:9] = (1 << 26).to_bytes(4, "big")
+    with pytest.raises(CorruptError, match="declare 67,108,864"):
+        open_envelope(bytes(content))
+
+
+def test_a_far_time_is_null_and_no_damage(tmp_path: Path) -> None:
+    """Beyond what microseconds can hold there was no finding, and the null was a loss that nobody named."""
+    far = (1 << 63) // 1000 + 1
+    told = Properties(blob_size=1, creation_time=far, service_id="s\udcff")
+    (tmp_path / "log_current").write_bytes(put_message(small_key(1), told, b"x"))
+    rows = rawlog.read(tmp_path)
+    assert rows["timestamp"].to_pylist() == [None]
+    assert rawlog.read(tmp_path, table="ambry.messages")["service_id"].to_pylist() == ["s\ufffd"]
+    [hit] = found(tmp_path, "ambry.log.far-timestamp")
+    assert (hit.severity, hit.found) == ("info", str(far))
+    passage = Passage(Format(name="jsonl", title="", files=""), {}, ["timestamp"])
+    assert sum(1 for _ in passage.over(rawlog.open(tmp_path).table().batches())) == 1
+    assert set(passage.lost) == {"timestamp"}
 
 
 def test_metadata_that_is_none(tmp_path: Path) -> None:

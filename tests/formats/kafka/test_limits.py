@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import struct
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tests import memory
 from tests.reference import kafka as reference
 from tests.reference.strategies import Sample, logs
 
-MOST = 1 << 28
+MOST = 64 << 20
 ZSTD, GZIP = 4, 1
 
 
@@ -90,12 +91,18 @@ def stored(folder: Path, data: bytes) -> Path:
 
 
 BOMBS = {
-    "headers of one record": lambda: many_headers((1 << 27) - 100),
+    "headers of one record": lambda: many_headers(MOST // 2 - 100),
     "records": lambda: many_records(MOST // 7 - 100),
-    "headers of many records": lambda: headers_everywhere(1 << 17, 1000),
+    "headers of many records": lambda: headers_everywhere(32_000, 1000),
     "several batches": lambda: many_records(400_000) * 60,
     "entries of magic 1": lambda: many_entries(MOST // 34 - 100),
 }
+
+
+def one_value(size: int) -> bytes:
+    """A batch with one record whose value is so many zeros."""
+    inside = bytes((0, 0, 0, 1)) + varint(size)
+    return batch(packed(varint(len(inside) + size + 1) + inside, bytes(1), size + 1), 1)
 
 
 READ, ALL = ("head -n 1 --json", "verify"), ("head -n 1 --json", "verify", "tail -n 1", "explain --at 0")
@@ -113,6 +120,27 @@ def test_a_small_file_never_takes_much_memory(tmp_path: Path, name: str, verb: s
     assert ended.code in (0, 1), ended
     assert "Traceback" not in ended.err
     assert "internal" not in ended.err
+
+
+@pytest.mark.parametrize("verb", ["head -n 1 --json", "convert --to parquet"])
+def test_a_large_value_is_written_in_pieces(tmp_path: Path, verb: str) -> None:
+    """A value of 256 MB took 3.9 GB as JSON, which has six bytes for a zero, and 1.3 GB as Parquet."""
+    path = stored(tmp_path, one_value(MOST - 100))
+    command, *options = verb.split()
+    target = [tmp_path / "rows.parquet"] if command == "convert" else []
+    ended = memory.rawlog(command, path, *target, *options)
+    assert ended.code == 0, ended.err
+    assert ended.megabytes < memory.LARGEST
+
+
+def test_a_large_value_is_the_same_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = reference.encode_record(0, 0, b"key", bytes(range(256)) * 8, [("h", b"v")])
+    for one in (record, reference.encode_record(0, 0, None, None)):
+        path = stored(tmp_path / str(len(one)), reference.encode_batch(one, record_count=1))
+        whole = rawlog.read(path)
+        monkeypatch.setattr(reader, "SLICE_BYTES", 1)
+        assert rawlog.read(path).equals(whole)
+        monkeypatch.undo()
 
 
 def test_writers_take_large_batches_a_slice_at_a_time(tmp_path: Path) -> None:
@@ -234,3 +262,23 @@ def test_many_batches_with_many_records_are_taken_a_few_at_a_time() -> None:
     data = byte_view(many_records(1_000_000) * 9)
     frames = scan(data, 0)
     assert list(pieces(frames, heads(frames))) == [(0, 4), (4, 8), (8, 9)]
+
+
+def test_texts_larger_than_the_limit_are_not_read(tmp_path: Path) -> None:
+    """Checkpoints and the like are read whole: one of 4 GB that takes no place on the disk took all memory."""
+    path = stored(tmp_path, batch(zstandard.compress(bytes((12, 0, 0, 0, 1, 1, 0))), 1))
+    for large in (path.parent / "leader-epoch-checkpoint", tmp_path / "meta.properties"):
+        large.touch()
+        os.truncate(large, 1 << 32)
+    found = {one.code: one for one in rawlog.verify(tmp_path)}
+    assert {"kafka.epochs.header", "kafka.meta.header"} <= set(found)
+    assert "more than the limit of 67,108,864" in found["kafka.meta.header"].message
+    assert rawlog.read(tmp_path).num_rows == 1
+
+
+def test_a_snapshot_that_declares_more_entries_than_it_has(tmp_path: Path) -> None:
+    path = stored(tmp_path, batch(zstandard.compress(bytes((12, 0, 0, 0, 1, 1, 0))), 1))
+    body = struct.pack(">i", 0x7FFFFFFF) + bytes(100)
+    head = struct.pack(">hI", 1, reference.crc32c(body))
+    (path.parent / f"{1:020}.snapshot").write_bytes(head + body)
+    assert "kafka.snapshot.framing" in {one.code for one in rawlog.verify(tmp_path)}

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.errors import EncodeError, RawlogError, UnsupportedError
+from rawlog.errors import EncodeError, LimitError, RawlogError, UnsupportedError
 from rawlog.formats.kafka import messages
-from rawlog.formats.kafka.codec import codec, read_uvarint, write_uvarint
+from rawlog.formats.kafka.codec import MOST_ELEMENTS, codec, read_uvarint, write_uvarint
 from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, schemas
 from tests.golden_data import golden_path
 from tests.reference import kraft as reference
+from tests.reference.kafka import java_string
 
 VECTORS = [line.split() for line in golden_path("kraft", "vectors.txt").read_text().splitlines()]
 NUMBERS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
@@ -193,3 +195,27 @@ def test_a_null_structure_in_a_tag_is_written_out_as_kafka_does() -> None:
 def test_numbers_of_variable_length_come_back(value: int) -> None:
     raw = write_uvarint(value)
     assert read_uvarint(raw, 0) == (value, len(raw))
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"a\xe2\x82", b"\xed\xa0\x80"])
+def test_text_that_is_not_utf8_reads_as_in_kafka_and_is_written_as_it_was(raw: bytes) -> None:
+    """Kafka decodes strings with replacement. Group ids, transactional ids and names of metadata could not be read here."""
+    key = (2).to_bytes(2, "big") + len(raw).to_bytes(2, "big") + raw
+    found = messages.decode_keyed("__consumer_offsets", key, None)
+    assert found.key["group"] == java_string(raw)
+    assert messages.encode_keyed(found)[0] == key
+    feature = bytes((1, 12, 0, len(raw) + 1)) + raw + bytes((0, 7, 0))
+    record = messages.decode_framed(feature)
+    assert record.to_json()["name"] == java_string(raw)
+    assert pickle.loads(pickle.dumps(record.message["name"])) == java_string(raw)
+    assert codec(record.codec.schema, record.version).encode(record.message) == feature[3:]
+
+
+def test_a_message_has_no_more_elements_than_memory_is_meant_for() -> None:
+    """A metadata record of 3 million end points, 2 KB in a compressed batch, took minutes and more than 5 GB."""
+    count = MOST_ELEMENTS + 1
+    head = bytes((1, 0, 0)) + bytes(28) + write_uvarint(count + 1)
+    with pytest.raises(LimitError, match="more than 524,288 elements in one message"):
+        messages.decode_framed(head + bytes((1, 1, 0, 0, 0, 0, 0)) * count)
+    with pytest.raises(LimitError, match="more than the limit of 16,777,216"):
+        messages.decode_framed(head + bytes(17 << 20))

@@ -16,6 +16,7 @@ from rawlog.testing import FormatTests, plain
 from tests.formats.rocketmq.stores import expected, store
 from tests.golden_data import GOLDEN
 from tests.reference import rocketmq as reference
+from tests.reference.kafka import java_string
 
 ROOT = GOLDEN / "rocketmq"
 BROKERS = ("broker-5.3.3", "broker-4.9.7")
@@ -73,7 +74,7 @@ def shown_pairs(message: reference.Message) -> list[tuple[str, str]]:
     """What RocketMQ's parser takes, each where the last of its name stands."""
     pairs = [(name, value) for name, value in message.pieces if name and value]
     kept = [pair for number, pair in enumerate(pairs) if all(pair[0] != name for name, _ in pairs[number + 1 :])]
-    return [tuple(part.decode("utf-8", "backslashreplace") for part in pair) for pair in kept]  # type: ignore[misc]
+    return [tuple(java_string(part) for part in pair) for pair in kept]  # type: ignore[misc]
 
 
 def records_of(message: reference.Message) -> list[dict[str, Any]]:
@@ -91,13 +92,11 @@ def records_of(message: reference.Message) -> list[dict[str, Any]]:
             {
                 "key": message.shown.get(b"KEYS"),
                 "value": body,
-                "topic": message.topic.decode("utf-8", "backslashreplace"),
+                "topic": java_string(message.topic),
                 "partition": message.queue_id,
                 "offset": offset,
                 "timestamp": message.born * 1000 if abs(message.born) <= ((1 << 63) - 1) // 1000 else None,
-                "headers": [
-                    {"key": name.decode("utf-8", "backslashreplace"), "value": value} for name, value in message.pieces
-                ],
+                "headers": [{"key": java_string(name), "value": value} for name, value in message.pieces],
             }
         )
     return rows

@@ -27,6 +27,7 @@ from rawlog.tree import open_tree
 from tests.formats.rocketmq.stores import log_files, store
 from tests.formats.rocketmq.test_mending import row, table
 from tests.reference import rocketmq as reference
+from tests.reference.kafka import java_string
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 GROUPS = 6
@@ -286,7 +287,7 @@ def check_queues(root: Path, entries: dict[int, tuple[reference.Message, bytes]]
             continue
         tags = message.shown.get(b"TAGS", b"").decode("utf-8", "replace")
         tag = reference.java_hash(tags)
-        topic = message.topic.decode("utf-8", "backslashreplace")
+        topic = java_string(message.topic)
         if topic == "SCHEDULE_TOPIC_XXXX" and b"DELAY" in message.shown:
             tag = truth.due[address]
         number = int(message.shown.get(b"INNER_BASE", message.queue_offset))

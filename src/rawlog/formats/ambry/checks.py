@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rawlog.checksums import crc32
-from rawlog.errors import CorruptError, DataError
+from rawlog.errors import CorruptError, DataError, LimitError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
 from rawlog.formats.ambry import keys
@@ -21,8 +21,8 @@ from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.status import Status
 from rawlog.storage import Source
+from rawlog.text import LAST_DAY, plain_time
 
-ENVELOPE_LIMIT = 1 << 26
 _PLACES = {
     kernels.IN_ENCRYPTION_KEY: "encryption_key_at",
     kernels.IN_PROPERTIES: "properties_at",
@@ -180,6 +180,23 @@ def early_time(seen: Inspection) -> Iterator[Mark]:
         )
 
 
+@rule("ambry.log.far-timestamp", Severity.INFO)
+def far_time(seen: Inspection) -> Iterator[Mark]:
+    """The time of a message lies after the year 9999: a clock was wrong. Ambry takes such messages.
+
+    Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null.
+    """
+    messages = seen.share(parsed)
+    times = messages.times
+    for index in np.flatnonzero((times > LAST_DAY // 1000) & messages.sound).tolist():
+        yield Mark(
+            f"a message of the time {plain_time(int(times[index]) * 1000)}",
+            position=int(seen.frames.positions[index]),
+            size=int(seen.frames.sizes[index]),
+            found=int(times[index]),
+        )
+
+
 @rule("ambry.log.padding", Severity.ERROR)
 def zero_tail(seen: Inspection) -> Iterator[Mark]:
     """The file ends in zero bytes behind its last message.
@@ -198,25 +215,46 @@ def _hidden(messages: Messages, index: int) -> bool:
     return keys.parse(messages.key(index)).is_encrypted
 
 
+def _envelopes(seen: Inspection) -> list[tuple[Mark, DataError]]:
+    """The compressed contents that do not open, and why."""
+    messages = seen.share(parsed)
+    marks = []
+    for index in np.flatnonzero((messages["is_compressed"] == 1) & messages.sound).tolist():
+        if _hidden(messages, index):
+            continue
+        try:
+            open_envelope(messages.span(index, "content"), seen.limit)
+        except DataError as error:
+            mark = Mark(
+                f"content that is said to be compressed: {error.message}",
+                position=int(seen.frames.base + messages["content_start"][index]),
+                size=int(messages["content_size"][index]),
+            )
+            marks.append((mark, error))
+    return marks
+
+
 @rule("ambry.log.envelope", Severity.WARNING)
 def bad_envelope(seen: Inspection) -> Iterator[Mark]:
     """The blob record says that its content is compressed, and it is not: no envelope, an unknown algorithm, bytes that do not open.
 
     A user who asks for the blob gets an error. Encrypted content is not looked at.
     """
-    messages = seen.share(parsed)
-    wanted = (messages["is_compressed"] == 1) & messages.sound
-    for index in np.flatnonzero(wanted).tolist():
-        if _hidden(messages, index):
-            continue
-        try:
-            open_envelope(messages.span(index, "content"), ENVELOPE_LIMIT)
-        except DataError as error:
-            yield Mark(
-                f"content that is said to be compressed: {error.message}",
-                position=int(seen.frames.base + messages["content_start"][index]),
-                size=int(messages["content_size"][index]),
-            )
+    for mark, error in seen.share(_envelopes):
+        if not isinstance(error, LimitError):
+            yield mark
+
+
+@rule("ambry.log.limit", Severity.WARNING)
+def limit(seen: Inspection) -> Iterator[Mark]:
+    """Compressed content was not looked at: it says that it holds more bytes than the limit of reading allows, which keeps a small file
+    from taking all memory.
+
+    If the blob is genuine, raise the limit that the message names.
+    """
+    for mark, error in seen.share(_envelopes):
+        if isinstance(error, LimitError):
+            yield mark
 
 
 @rule("ambry.log.metadata", Severity.ERROR)
@@ -344,8 +382,8 @@ def index_empty(seen: Inspection) -> Iterator[Mark]:
 def log_rules() -> Sequence[Rule[Any]]:
     """The rules of log segments."""
     return (
-        record_crc, crc_upper, unreadable_record, wrong_offsets, wrong_payload, foreign_partition, early_time, zero_tail,
-        bad_envelope, bad_metadata, over_capacity,
+        record_crc, crc_upper, unreadable_record, wrong_offsets, wrong_payload, foreign_partition, early_time, far_time, zero_tail,
+        bad_envelope, limit, bad_metadata, over_capacity,
     )  # fmt: skip
 
 

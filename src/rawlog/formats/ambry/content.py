@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rawlog.compression import decompress
-from rawlog.errors import CorruptError, EncodeError
+from rawlog.errors import CorruptError, EncodeError, LimitError
 from rawlog.formats.ambry.layouts import CHUNK_SIZE, ENVELOPE, LONGEST_NAME, METADATA_V2, METADATA_V3, ORIGINAL_SIZE
 from rawlog.formats.ambry.structures import Cursor
 
 ALGORITHMS = ("LZ4", "ZSTD")
 ENVELOPE_VERSION = 1
+LZ4_RATIO = 255
+"""What a byte of an LZ4 block stands for at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,17 @@ def make_metadata(version: int, chunks: list[Chunk], chunk_size: int | None = No
 
 
 def open_envelope(content: bytes, limit: int = 1 << 28) -> tuple[str, bytes]:
-    """The algorithm and the plain bytes of compressed content. DataError if the envelope cannot be or does not open."""
+    """The algorithm and the plain bytes of compressed content. DataError if the envelope is invalid or does not open; LimitError if it
+    declares more than `limit` bytes.
+    """
     algorithm, size, start = read_envelope(content)
     if size > limit:
-        raise CorruptError(f"{size:,} bytes when decompressed, {limit:,} allowed", position=0, found=size)
+        raise LimitError(
+            f"{size:,} bytes when decompressed, more than the limit of {limit:,}; --max-decompressed raises it",
+            position=0,
+            expected=limit,
+            found=size,
+        )
     plain = _inflate(algorithm, content[start:], size)
     if len(plain) != size:
         raise CorruptError(f"decompressed to {len(plain):,} bytes, {size:,} expected", position=0, found=len(plain))
@@ -124,6 +133,8 @@ def _inflate(algorithm: str, data: bytes, size: int) -> bytes:
         return bytes(decompress("zstd", data, limit=size))
     import lz4.block
 
+    if size > LZ4_RATIO * len(data):
+        raise CorruptError(f"LZ4 block: {len(data):,} bytes declare {size:,}", position=0)
     try:
         return bytes(lz4.block.decompress(data, uncompressed_size=size)) if size else b""
     except lz4.block.LZ4BlockError as error:

@@ -25,6 +25,7 @@ from rawlog.formats.ambry.state import LIVE, STATES
 from rawlog.formats.ambry.store import Store, fold_store, stores
 from rawlog.output import child, new_directory, refuse_nested
 from rawlog.storage import Source
+from rawlog.text import java_text
 
 MANIFEST = "manifest.jsonl"
 LONGEST = 180
@@ -262,7 +263,7 @@ def _described(messages: Messages) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in _TEXTS:
         size = int(messages[f"{name}_size"][0])
-        row[name] = messages.span(0, name).decode("utf-8", "replace") if size > 0 else None
+        row[name] = java_text(messages.span(0, name)) if size > 0 else None
     for name in ("account_id", "container_id", "time_to_live", "creation_time", "properties_blob_size"):
         row[name] = int(messages[name][0])
     row["is_private"] = int(messages["is_private"][0]) == 1

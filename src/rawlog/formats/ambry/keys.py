@@ -21,6 +21,7 @@ from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import DATA_TYPES, ID_TYPES, KEY_V6, KEYS, NONE, PARTITION_VERSION, KeyFlag
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
+from rawlog.text import java_text
 
 GROUPS = {1: 1, 2: 2, 3: 3, 4: 3, 5: 3, 6: 4, 7: 4}
 """Keys of different groups are never the same blob."""
@@ -91,7 +92,7 @@ def parse(data: bytes, start: int = 0) -> Key:
         size = number["uuid_size"]
         if size < 0 or len(data) - stop < size:
             raise CorruptError(f"uuid of {size} bytes", position=start, field="uuid_size", found=size)
-        name = bytes(data[stop : stop + size]).decode("utf-8", "replace")
+        name = java_text(bytes(data[stop : stop + size]))
         stop += size
     return Key(
         bytes(data[start:stop]),
@@ -237,7 +238,7 @@ def _signed(number: bytes) -> bytes:
 
 def _sortable(text: bytes) -> bytes:
     """A uuid text so that it sorts by UTF-16 code units, as Java's strings do."""
-    return text.decode("utf-8", "replace").encode("utf-16-be")
+    return java_text(text).encode("utf-16-be")
 
 
 def uuid_bytes(raw: bytes) -> bytes:

@@ -12,6 +12,7 @@ from rawlog.formats.ambry.reader import Messages
 from rawlog.frames import Bytes
 from rawlog.kernels.gather import SLACK
 from rawlog.tables import HEADERS, arrow_type
+from rawlog.text import java_text
 
 _TYPE = arrow_type(HEADERS)
 _TEXT_ROWS = [FIELDS.index(field) + 1 for _, field, how, _ in texts.HEADERS if how in (texts.TEXT, texts.TEXT_OR_NONE)]
@@ -71,7 +72,7 @@ def _texts(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], wri
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([text.decode("utf-8", "replace") for text in array.to_pylist()], pa.string())
+        return pa.array([java_text(text) for text in array.to_pylist()], pa.string())
 
 
 def _buffer(size: int) -> pa.Buffer:

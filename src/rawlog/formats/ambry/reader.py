@@ -29,6 +29,7 @@ from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 from rawlog.tables import RECORDS
+from rawlog.text import java_text
 
 BATCH_BYTES = 32 << 20
 MOST_MS = ((1 << 63) - 1) // 1000
@@ -232,7 +233,9 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 def _batch(messages: Messages, want: Want) -> pa.RecordBatch:
     made = _Columns(messages, want)
     arrays = {column.name: made.column(column.name, column.type) for column in want.table.columns}
-    return columns.batch(want.table, arrays, len(messages))
+    batch = columns.batch(want.table, arrays, len(messages))
+    far = "timestamp" in arrays and arrays["timestamp"].null_count > int((messages.times == NONE).sum())
+    return columns.marked(batch, columns.Marks(far=far))
 
 
 class _Columns:
@@ -374,6 +377,4 @@ def text_column(messages: Messages, name: str, *, empty_is_null: bool = False) -
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array(
-            [None if text is None else text.decode("utf-8", "replace") for text in raw.to_pylist()], pa.string()
-        )
+        return pa.array([None if text is None else java_text(text) for text in raw.to_pylist()], pa.string())

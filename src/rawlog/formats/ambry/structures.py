@@ -16,6 +16,7 @@ from rawlog.errors import CorruptError, TruncatedError, UnsupportedError
 from rawlog.explain import Node, milliseconds
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import CRC_SIZE, KEYS, KIND_OF_UPDATE, NONE, Kind
+from rawlog.text import java_text
 
 TOKEN_TYPES = ("Uninitialized", "JournalBased", "IndexBased")
 PHASES = ("PREPARE", "COPY", "COMMIT", "CLEANUP", "DONE")
@@ -76,7 +77,7 @@ class Cursor:
     def text(self, name: str, meaning: str = "") -> str:
         size = self.number(f"{name} size", "i32")
         piece = self.take(size, name)
-        value = piece.decode("utf-8", "replace")
+        value = java_text(piece)
         self._add(piece, name, "text", value, meaning)
         return value
 

@@ -14,10 +14,10 @@ from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
-from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, OUTLINE, Attributes
+from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import holds_older
 from rawlog.formats.kafka.log import decode_bounded, only, pieces
-from rawlog.formats.kafka.reader import Columns
+from rawlog.formats.kafka.reader import Columns, milliseconds
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.text import FIRST_DAY, LAST_DAY, plain_time
@@ -64,17 +64,17 @@ class Decoded:
             self.close()
         row, offset = columns.batch_index, columns.arrays["offset"].to_numpy()
         self._look_at_offsets(frames, head, row, offset, None if before is None else before[2])
-        micros = columns.arrays["timestamp"].fill_null(NONE * 1000).cast("int64").to_numpy()
-        far = (micros > LAST_DAY) | (micros < FIRST_DAY)
+        times = milliseconds(columns.arrays["timestamp"])
+        far = (times > LAST_DAY // 1000) | (times < FIRST_DAY // 1000)
         for index in np.unique(row[far]).tolist() if far.any() else ():
-            found = int(micros[far & (row == index)][0])
-            mark = _mark(frames, index, f"a record of the time {plain_time(found)}", found=found // 1000)
+            found = int(times[far & (row == index)][0])
+            mark = _mark(frames, index, f"a record of the time {plain_time(found * 1000)}", found=found)
             _add_once(self.far_times, mark)
         if len(frames) == 1:
-            top = int(micros.max()) // 1000
+            top = int(times.max())
             self._open = (frames, head, int(offset[-1]), top if before is None else max(top, before[3]))
         else:
-            self._look_at_times(frames, head, columns.counts, micros)
+            self._look_at_times(frames, head, columns.counts, times)
         for index in np.unique(row[columns.replaced]).tolist():
             _add_once(self.header_keys, _mark(frames, index, "a header key that is not UTF-8"))
 
@@ -91,10 +91,10 @@ class Decoded:
             mark = _mark(frames, index, f"record offset {bad}", offset=bad, expected=span, found=bad)
             _add_once(self.offsets, mark)
 
-    def _look_at_times(self, frames: Frames, head: Heads, counts: NDArray[np.int64], micros: NDArray[np.int64]) -> None:
+    def _look_at_times(self, frames: Frames, head: Heads, counts: NDArray[np.int64], times: NDArray[np.int64]) -> None:
         has_records = np.flatnonzero(counts)
         first = np.concatenate(([0], np.cumsum(counts)[:-1]))[has_records]
-        largest = np.maximum.reduceat(micros, first) // 1000
+        largest = np.maximum.reduceat(times, first)
         for at in np.flatnonzero(largest != head["max_timestamp"][has_records]).tolist():
             self._compare(frames, head, int(has_records[at]), int(largest[at]))
 
@@ -267,7 +267,8 @@ def max_timestamp(seen: Inspection) -> Iterator[Mark]:
 def far_timestamp(seen: Inspection) -> Iterator[Mark]:
     """The time of a record lies outside of the years 1 to 9999: a producer or a clock was wrong. Brokers take such records.
 
-    Many tools cannot show the time. Retention by time does not delete a segment whose largest time is in the future.
+    Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null. Retention by time
+    does not delete a segment whose largest time is in the future.
     """
     yield from seen.share(_decoded).far_times
 

@@ -8,19 +8,24 @@ The functions for a schema at a version are put together once (runs of fixed fie
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from rawlog.errors import CorruptError, DataError, EncodeError, TruncatedError, UnsupportedError
+from rawlog.errors import CorruptError, DataError, EncodeError, LimitError, TruncatedError, UnsupportedError
 from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, is_default, present
 from rawlog.formats.kafka.showing import struct_shower
+from rawlog.text import java_text
 
 FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d", "uuid": "16s"
 }  # fmt: skip
 LONGEST_STRING = 0x7FFF
+LARGEST_MESSAGE, MOST_ELEMENTS = 16 << 20, 1 << 19
+"""The most bytes of a message, and the most structures, strings and tags in it: a controller writes batches of at most 8 MiB. Numbers in
+arrays count for a sixteenth."""
 SHORT = 16
 """Arrays below this many elements, nearly all, are unpacked by structs made beforehand."""
 
@@ -28,6 +33,18 @@ Message = dict[str, Any]
 Step = Callable[[bytes, int, Message], int]
 Read = Callable[[bytes, int], tuple[Any, int]]
 Write = Callable[[Any, list[bytes]], None]
+
+
+_room = threading.local()
+
+
+def _take_room(count: int, position: int) -> None:
+    """LimitError if a message has more elements than are meant to be in memory."""
+    _room.left -= count
+    if _room.left < 0:
+        raise LimitError(
+            f"more than {MOST_ELEMENTS:,} elements in one message", position=position, expected=MOST_ELEMENTS
+        )
 
 
 def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
@@ -62,6 +79,31 @@ def write_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+class ReplacedText(str):
+    """Text whose bytes are not UTF-8, as Kafka reads it: `raw` are the bytes, which are written again."""
+
+    __slots__ = ("raw",)
+    raw: bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return read_text, (self.raw,)
+
+
+def read_text(raw: bytes) -> str:
+    """A string of a message. Kafka takes any bytes and shows U+FFFD for what is not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        made = ReplacedText(java_text(raw))
+        made.raw = raw
+        return made
+
+
+def write_text(text: str) -> bytes:
+    """The bytes of a string: those that it was read from, if they are not UTF-8."""
+    return text.raw if isinstance(text, ReplacedText) else text.encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """What can be done with a schema at one version."""
@@ -74,16 +116,22 @@ class Codec:
     _show: Callable[[Any], Any]
 
     def decode(self, data: bytes, position: int = 0) -> tuple[Message, int]:
-        """The message at `position`, and the position behind it. DataError, with a position in `data`, if there is none."""
+        """The message at `position`, and the position after it. DataError, with a position in `data`, if it cannot be read; LimitError
+        for one that is larger, or has more elements, than any that a broker writes.
+        """
+        if len(data) - position > LARGEST_MESSAGE:
+            raise LimitError(
+                f"{self.schema.name} version {self.version}: {len(data) - position:,} bytes, more than the limit of {LARGEST_MESSAGE:,}",
+                position=position,
+                expected=LARGEST_MESSAGE,
+                found=len(data) - position,
+            )
+        _room.left = MOST_ELEMENTS
         try:
             return self._read(data, position)
         except (struct.error, IndexError):
             raise TruncatedError(
                 f"{self.schema.name} version {self.version}: the bytes end inside it", position=len(data)
-            ) from None
-        except UnicodeDecodeError as error:
-            raise CorruptError(
-                f"{self.schema.name} version {self.version}: text that is not UTF-8 ({error.reason})"
             ) from None
         except DataError as error:
             error.message = f"{self.schema.name} version {self.version}: {error.message}"
@@ -247,7 +295,7 @@ def _text_reader(one: SchemaField, flexible: bool, nullable: bool) -> Read:
         if stop > len(data):
             raise TruncatedError(f"{name}: {size} bytes, {len(data) - position} are left", position=position)
         if is_text:
-            return data[position:stop].decode(), stop
+            return read_text(data[position:stop]), stop
         return data[position:stop], stop
 
     return read
@@ -274,6 +322,8 @@ def _array_reader(one: SchemaField, version: int, flexible: bool, nullable: bool
             raise CorruptError(f"{name}: null, which it may not be", position=position)
         if count * size > len(data) - position:
             raise CorruptError(f"{name}: {count} elements, {len(data) - position} bytes are left", position=position)
+        if count >= SHORT:
+            _take_room(count if element is None else count >> 4, position)
         if read_one is None:
             assert element is not None
             if element == "16s":
@@ -318,6 +368,8 @@ def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField],
             return position + 1
         count, position = read_uvarint(data, position)
         previous = -1
+        if count >= SHORT:
+            _take_room(count, position)
         for _ in range(count):
             tag, size = data[position], data[position + 1]
             if tag < 0x80 and size < 0x80:
@@ -422,7 +474,7 @@ def _text_writer(one: SchemaField, flexible: bool, nullable: bool) -> Write:
                 raise EncodeError(f"{name}: may not be null")
             out.append(length(-1))
             return
-        raw = value.encode() if is_text else bytes(value)
+        raw = write_text(value) if is_text else bytes(value)
         if is_text and len(raw) > LONGEST_STRING:
             raise EncodeError(f"{name}: {len(raw)} bytes of text, at most {LONGEST_STRING} expected")
         out += (length(len(raw)), raw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rawlog.errors import DataError
 from rawlog.formats.kafka.layouts import NONE
-from rawlog.formats.kafka.reader import decode_columns
+from rawlog.formats.kafka.reader import decode_columns, milliseconds
 from rawlog.frames import Frames
 
 
@@ -19,8 +19,7 @@ def read_marker(frames: Frames, index: int) -> tuple[int | None, int, int]:
         return None, NONE, NONE
     value = decoded.arrays["value"][0].as_py() or b""
     epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else NONE
-    moment = decoded.arrays["timestamp"][0]
-    timestamp = NONE if not moment.is_valid else int(moment.value) // 1000
+    timestamp = int(milliseconds(decoded.arrays["timestamp"])[0])
     return control_type(decoded.arrays["key"][0].as_py()), epoch, timestamp
 
 

@@ -6,7 +6,7 @@ What is to stay is the caller's choice: compaction keeps the latest of every key
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from rawlog.formats.kafka.kernels import encode, filter
 from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.legacy import decode_legacy, holds_older
-from rawlog.formats.kafka.reader import COLUMNS, WHOLE_ROWS, TooMuch
+from rawlog.formats.kafka.reader import COLUMNS, WHOLE_ROWS, TooMuch, milliseconds
 from rawlog.formats.kafka.writer import Batching, Rows, encode_legacy
 from rawlog.frames import Frames
 from rawlog.kernels import byte_view
@@ -214,6 +214,8 @@ class _Job:
             arrays[name] = constant(None, RECORDS.column(name).type, found.count)
         mask = self.keep[self.firsts[index] : self.firsts[index + 1]]
         rows = Rows.of(batch(RECORDS, arrays, found.count).filter(pa.array(mask)))
+        if found.far:  # null in the column
+            rows = replace(rows, times=np.ascontiguousarray(milliseconds(arrays["timestamp"])[mask]))
         batching = Batching(CODECS[int(own.codec[0])], magic=int(own["magic"][0]))
         made = encode_legacy(rows, batching, np.array([0, rows.offsets.size], np.int64))
         self.head.values[:, index] = made.head.values[:, 0]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rawlog.errors import AccessError, DataError
+from rawlog.errors import AccessError, DataError, LimitError
 from rawlog.format import File, Want
 from rawlog.formats.kafka import log, transactions
 from rawlog.formats.kafka.meanings import TRANSACTION_STATUSES
@@ -42,6 +42,9 @@ def partitions(files: Sequence[File]) -> list[list[File]]:
     return list(groups.values())
 
 
+MOST_ROWS = 1 << 14
+
+
 def read_records(
     segments: Sequence[File], names: Sequence[str], errors: str, context: Any = None, format: str = "kafka.log"
 ) -> Iterator[tuple[File, pa.RecordBatch]]:
@@ -58,7 +61,9 @@ def read_records(
             while len(frames):
                 try:
                     for batch in log.decode(frames, want):
-                        yield file, batch
+                        # Whoever asks makes Python's values of them, which take far more memory.
+                        for start in range(0, batch.num_rows, MOST_ROWS):
+                            yield file, batch.slice(start, MOST_ROWS)
                     break
                 except DataError as error:
                     error.at(path=file.path, format=format)
@@ -96,6 +101,9 @@ def entries(
                 continue
             try:
                 record = decode_keyed(topic, key, value)
+            except LimitError as error:
+                error.message = f"offset {offset}: {error.message}"
+                raise error.at(path=file.path) from None
             except DataError:
                 continue
             state = "committed"

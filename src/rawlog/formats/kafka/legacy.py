@@ -40,7 +40,7 @@ LAST_LEGACY_CODEC = 3  # zstd came with magic 2
 _WORDS = {
     Status.BAD_LENGTH: "a length that does not fit",
     Status.BAD_COUNT: "a wrapper that holds no whole entry",
-    Status.BAD_VALUE: "an offset or time that cannot be",
+    Status.BAD_VALUE: "an offset that is invalid",
     Status.BAD_MAGIC: "an entry of another magic than 0 or 1",
     Status.BAD_CODEC: "a compressed entry inside a compressed one",
     Status.BAD_CRC: "an inner entry whose checksum does not match",
@@ -148,7 +148,7 @@ def _decode(spans: Spans, starts: NDArray[np.int64], columns: AbstractSet[str], 
     if "timestampType" in columns:
         kinds = np.where(head["magic"] == 0, kernels.NO_TIMESTAMP_TYPE, append.astype(np.int64))
         arrays["timestampType"] = timestamp_types(kinds, spans.counts, room)
-    return Columns(arrays, room, spans.counts, first=spans.first)
+    return Columns(arrays, room, spans.counts, first=spans.first, far=int(made.nulls[3]))
 
 
 def starts_plain(data: Bytes, starts: NDArray[np.int64]) -> bool:
@@ -199,7 +199,7 @@ class _Buffers:
         self.values = BinaryBuffers(room, size) if self.with_value else BinaryBuffers.nothing()
         self.offset_buffer, self.time_buffer = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
         self.times_valid = np.full((room + 7) // 8, 0xFF, np.uint8)
-        self.nulls = np.zeros(3, np.int64)
+        self.nulls = np.zeros(4, np.int64)
 
     @property
     def numbers(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
@@ -215,7 +215,7 @@ class _Buffers:
 
     def arrays(self, count: int) -> dict[str, pa.Array]:
         """The first `count` rows as columns; entries of magic 0 and 1 have no headers."""
-        null_times, null_keys, null_values = self.nulls.tolist()
+        null_times, null_keys, null_values, _ = self.nulls.tolist()
         made: dict[str, pa.Array] = {}
         if "offset" in self.columns:
             made["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, self.offset_buffer], 0)

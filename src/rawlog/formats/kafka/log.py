@@ -261,17 +261,20 @@ def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch
         for some, own, decoded in decode_bounded(frames, head, _record_columns(names), want.limit, want.max_headers):
             if decoded.count:
                 made = columns.batch(want.table, _with_batch_columns(some, own, want, names, decoded), decoded.count)
-                yield columns.marked(made, _replaced(decoded)) if decoded.replaced.size else made
+                marks = columns.Marks(_replaced(decoded), far=decoded.far > 0 and "timestamp" in names)
+                yield columns.marked(made, marks)
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
         error.position = int(frames.positions[bad])
         raise
 
 
-def _replaced(decoded: Columns) -> set[str]:
+def _replaced(decoded: Columns) -> frozenset[str]:
     """The header keys of the records that have one which is not UTF-8, as they read."""
+    if not decoded.replaced.size:
+        return frozenset()
     rows = decoded.arrays["headers"].take(pa.array(decoded.replaced))
-    return {pair["key"] for row in rows.to_pylist() for pair in row if "\ufffd" in pair["key"]}
+    return frozenset(pair["key"] for row in rows.to_pylist() for pair in row if "\ufffd" in pair["key"])
 
 
 def _record_columns(names: set[str]) -> set[str]:

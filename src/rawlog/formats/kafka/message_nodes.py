@@ -8,7 +8,7 @@ from typing import Any
 
 from rawlog.errors import CorruptError, DataError, TruncatedError
 from rawlog.explain import Node, leaf, milliseconds
-from rawlog.formats.kafka.codec import FIXED, Codec, Message, read_uvarint
+from rawlog.formats.kafka.codec import FIXED, Codec, Message, read_text, read_uvarint
 from rawlog.formats.kafka.meanings import DIRECTORY_WORDS, MASK, is_secret, meaning
 from rawlog.formats.kafka.schema import SchemaField, present
 from rawlog.formats.kafka.showing import uuid_text
@@ -153,10 +153,7 @@ class _Walk:
             return [node, Node(self.base + self.start + at, size, called, one.type, MASK, "secret", secret=raw)], stop
         value: Any = raw
         if one.type == "string":
-            try:
-                value = raw.decode()
-            except UnicodeDecodeError:
-                raise CorruptError(f"{called}: not UTF-8") from None
+            value = read_text(raw)
         seen[one.name] = value
         return [node, self.leaf(at, stop, called, one.type, value)], stop
 

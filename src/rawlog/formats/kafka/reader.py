@@ -24,10 +24,11 @@ from rawlog.format import MAX_HEADERS
 from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.kernels import records as kernels
 from rawlog.formats.kafka.kernels.payloads import unpack_payloads
-from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, SMALLEST_RECORD, Attributes
+from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, SMALLEST_RECORD, Attributes
 from rawlog.frames import Bytes
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
+from rawlog.kernels.varint import read_varint, read_varlong
 from rawlog.status import Status
 from rawlog.tables import HEADERS, arrow_type
 from rawlog.text import java_text
@@ -38,7 +39,7 @@ USUAL_RATIO, LARGEST_BLOCK = 3, 128 << 10
 """What payloads mostly decompress to at most, times their size, and more than a block of any codec: room is made where it is not enough."""
 LARGEST_WINDOW = (1 << 31) - 1 - SLACK
 """Arrow's binary columns hold less than 2 GiB: more payload than this must be cut by the caller."""
-SLICE_ROWS, SLICE_BYTES, SLICE_HEADERS = 1 << 18, 64 << 20, 1 << 18
+SLICE_ROWS, SLICE_BYTES, SLICE_HEADERS = 1 << 18, 32 << 20, 1 << 18
 """What is decoded at a time, unless a record alone holds more."""
 NO_HEADERS = -1
 """Instead of SLICE_HEADERS: headers are only checked."""
@@ -51,7 +52,6 @@ _NO_OFFSETS = np.empty(1, np.int32)
 _WORDS = {
     Status.BAD_VARINT: "a variable-length number that does not end",
     Status.BAD_LENGTH: "a length that does not fit",
-    Status.BAD_VALUE: "a timestamp beyond what microseconds can hold",
     Status.TRAILING: "bytes after the last record",
 }
 
@@ -69,7 +69,8 @@ class Columns:
     """Decoded columns by name, the number of rows, and how many of them each batch gave (in order).
 
     `replaced` are the rows with a header key that is not UTF-8, which reads as Java's clients show it. `first` is the number of the
-    first row in its batch, where a batch comes in several slices.
+    first row in its batch, where a batch comes in several slices. `far` is the number of times that microseconds cannot hold: they are
+    null in the column, and `milliseconds` gives them.
     """
 
     arrays: dict[str, pa.Array]
@@ -77,6 +78,7 @@ class Columns:
     counts: NDArray[np.int64]
     replaced: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     first: int = 0
+    far: int = 0
 
     @property
     def batch_index(self) -> NDArray[np.int64]:
@@ -153,7 +155,7 @@ def whole(slices: Iterator[Columns]) -> Columns:
         return found[0]
     arrays = {name: pa.concat_arrays([one.arrays[name] for one in found]) for name in found[0].arrays}
     replaced = np.concatenate([one.first + one.replaced for one in found])
-    return Columns(arrays, rows, np.array([rows], np.int64), replaced)
+    return Columns(arrays, rows, np.array([rows], np.int64), replaced, far=sum(one.far for one in found))
 
 
 def decode_slices(
@@ -175,8 +177,7 @@ def decode_slices(
     SLICE_ROWS and SLICE_HEADERS what they may hold: TooMuch says how many of them fit, before anything is given.
 
     Raises CorruptError for the first batch that is damaged, with its position in `data`, before any of its records is given: wrong
-    checksum, record, count, codec stream, or timestamps that microseconds cannot hold. LimitError for one that is larger than the
-    limits, UnsupportedError for magic 0 and 1.
+    checksum, record, count or codec stream. LimitError for one that is larger than the limits, UnsupportedError for magic 0 and 1.
     """
     assert columns <= COLUMNS, columns - COLUMNS
     data = byte_view(data)
@@ -350,9 +351,9 @@ def _decode(
     """Bound, fill, trim. `positions` are the batches' own, for errors. None for a lone batch of more than `largest` headers."""
     total = payloads.size
     room = min(int(payloads.counts.sum()), total // SMALLEST_RECORD)
-    with_key, with_value = "key" in columns, "value" in columns
-    # A time that no column holds is an error only for those who ask for times.
-    append_times = payloads.append_times if "timestamp" in columns else np.zeros_like(payloads.append_times)
+    # One large record: its key and value are taken from the payload as they are, since a copy would be too much.
+    lone = room == 1 and total > SLICE_BYTES
+    with_key, with_value = "key" in columns and not lone, "value" in columns and not lone
     offsets, times = pa.allocate_buffer(room * 8), pa.allocate_buffer(room * 8)
     keys = BinaryBuffers(room, total) if with_key else BinaryBuffers.nothing()
     values = BinaryBuffers(room, total) if with_value else BinaryBuffers.nothing()
@@ -367,7 +368,7 @@ def _decode(
         payloads.counts,
         payloads.base_offsets,
         payloads.base_times,
-        append_times,
+        payloads.append_times,
         with_key,
         with_value,
         np.frombuffer(offsets, np.int64),
@@ -403,10 +404,39 @@ def _decode(
         arrays["key"] = keys.array(count, int(totals[kernels.NULL_KEYS]))
     if with_value:
         arrays["value"] = values.array(count, int(totals[kernels.NULL_VALUES]))
+    if lone:
+        arrays |= _lone_columns(payloads, columns & {"key", "value"})
     replaced = np.empty(0, np.int64)
     if "headers" in columns:
         arrays["headers"], replaced = _headers(payloads, header_offsets, header_starts[:count], totals)
-    return Columns(arrays, int(count), payloads.counts, replaced)
+    return Columns(arrays, int(count), payloads.counts, replaced, far=int(totals[kernels.FAR_TIMES]))
+
+
+def _lone_columns(payloads: _Payloads, names: AbstractSet[str]) -> dict[str, pa.Array]:
+    """Key and value of the only record, which has been checked, without a copy."""
+    data, stop = payloads.data, int(payloads.stops[0])
+    _, position = read_varint(data, int(payloads.starts[0]), stop)
+    _, position = read_varlong(data, position + 1, stop)
+    _, position = read_varint(data, position, stop)
+    made: dict[str, pa.Array] = {}
+    for name in ("key", "value"):
+        size, position = (int(number) for number in read_varint(data, position, stop))
+        if name in names:
+            ends = pa.py_buffer(np.array([position, position + max(size, 0)], np.int32))
+            parts = [None, ends, pa.py_buffer(data)]
+            made[name] = pa.Array.from_buffers(pa.binary(), 1, parts) if size >= 0 else pa.nulls(1, pa.binary())
+        position += max(size, 0)
+    return made
+
+
+def milliseconds(times: pa.Array) -> NDArray[np.int64]:
+    """The times of a decoded `timestamp` column as the records have them, also those that it cannot hold; -1 for none."""
+    raw: NDArray[np.int64] = np.frombuffer(times.buffers()[1], np.int64)[times.offset : times.offset + len(times)]
+    if not times.null_count:
+        return raw // 1000
+    known = times.is_valid().to_numpy(zero_copy_only=False)
+    # Below a null is what the kernel left there: -1 as microseconds, or the milliseconds of a time beyond them.
+    return np.where(known | (raw == NONE * 1000), raw // 1000, raw)
 
 
 def _check_headers(

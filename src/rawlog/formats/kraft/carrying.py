@@ -25,7 +25,7 @@ from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.log import decode_run, only, pieces, sound, unwrapped_counts
 from rawlog.formats.kafka.partition_writer import PartitionWriter
-from rawlog.formats.kafka.reader import TooMuch
+from rawlog.formats.kafka.reader import TooMuch, milliseconds
 from rawlog.formats.kafka.rebuild import keep_times, segments_of
 from rawlog.frames import Frames
 from rawlog.status import Status
@@ -243,8 +243,7 @@ class Carrier:
             self.cut(writer, base, frames.slice(0, full.fits), head.slice(0, full.fits), until)
             self.cut(writer, base, frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), until)
             return
-        times = decoded.arrays["timestamp"].cast("int64").fill_null(NONE * 1000).to_numpy()
-        keep = times < until * 1000
+        keep = milliseconds(decoded.arrays["timestamp"]) < until
         counts = np.bincount(decoded.batch_index, minlength=len(frames)).astype(np.int64)
         control = head.has(Attributes.CONTROL)
         self.account.records_cut += int(np.count_nonzero(~keep & ~control[decoded.batch_index]))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rawlog.errors import DataError, UnsupportedError
+from rawlog.errors import DataError, LimitError, UnsupportedError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
 from rawlog.formats.kafka import checks as kafka_checks
@@ -96,7 +96,8 @@ def _missing_batches(frames: Frames) -> Iterator[Mark]:
 def record(seen: Inspection) -> Iterator[Mark]:
     """A record of a snapshot is not one that a controller takes: it has a key, no value, or bytes that are no metadata record.
 
-    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw.
+    Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw. Records larger
+    than any that a controller writes are not looked at, which is a warning too.
     """
     for position, offset, control, key, value in seen.share(records_of):
         if control:
@@ -106,7 +107,7 @@ def record(seen: Inspection) -> Iterator[Mark]:
             continue
         try:
             decode_record(value)
-        except UnsupportedError as error:
+        except (UnsupportedError, LimitError) as error:
             yield Mark(error.message, position, offset=offset, severity=Severity.WARNING)
         except DataError as error:
             yield Mark(error.message, position, offset=offset)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.errors import AccessError, DataError
+from rawlog.errors import AccessError, DataError, LimitError
 from rawlog.format import File, Spans, Want
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.internal import as_batch, read_records
@@ -32,7 +32,7 @@ from rawlog.formats.kraft.paths import LOG_FORMAT
 from rawlog.formats.kraft.tables import METADATA
 from rawlog.frames import Frames
 
-COLUMNS = ("key", "value", "offset", "timestamp", "leader_epoch", "is_control", "control_type")
+COLUMNS = ("key", "value", "offset", "timestamp", "leader_epoch", "is_control", "control_type", "batch_position")
 
 
 def option(options: Mapping[str, str], name: str) -> str | None:
@@ -79,11 +79,14 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
     certain = file.format != LOG_FORMAT or file.place.topic is not None
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
     names = [name for name in COLUMNS if name != "timestamp"]
-    for time, key, value, offset, epoch, control, kind in zip(
+    for time, key, value, offset, epoch, control, kind, position in zip(
         times, *(batch.column(name).to_pylist() for name in names), strict=True
     ):
         try:
             told = control_row(kind, value or b"") if control else record_row(key, value, show_secrets)
+        except LimitError as error:
+            error.message, error.position = f"offset {offset}: {error.message}", position
+            raise error.at(path=file.path) from None
         except DataError:
             if not certain:
                 continue

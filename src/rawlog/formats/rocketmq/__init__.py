@@ -244,7 +244,6 @@ FAMILY = Family(
             unrepaired=(
                 "rocketmq.commitlog.body",
                 "rocketmq.commitlog.inner-batch",
-                "rocketmq.commitlog.text",
                 "rocketmq.timerlog.framing",
             ),
         ),

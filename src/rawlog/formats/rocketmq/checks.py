@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import columns
-from rawlog.errors import DataError
+from rawlog.errors import CorruptError, DataError, LimitError
 from rawlog.findings import Mark, Rule, Severity, rule
 from rawlog.format import Inspection
-from rawlog.formats.rocketmq.decoder import MOST_INNER, bodies
+from rawlog.formats.rocketmq.decoder import bodies, walk_inner
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as kernels
-from rawlog.formats.rocketmq.kernels import inner
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     BATCH_UNIT,
@@ -25,8 +24,9 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
 )
-from rawlog.formats.rocketmq.reader import MOST_MS, Messages
+from rawlog.formats.rocketmq.reader import Messages
 from rawlog.status import Status
+from rawlog.text import FIRST_DAY, LAST_DAY, plain_time
 
 
 def _rows(seen: Inspection) -> Messages:
@@ -127,23 +127,41 @@ def entry_crc(seen: Inspection) -> Iterator[Mark]:
         )
 
 
+def _unreadable(seen: Inspection) -> list[tuple[Mark, DataError]]:
+    """The messages whose compressed bodies cannot be read, and why."""
+    marks = []
+    rows = seen.share(_rows)
+    rows = rows.where(rows.crc_ok & ~rows.stale)
+    while len(rows):
+        found = bodies(rows, seen.limit)
+        if found.error is not None:
+            offset = int(rows[kernels.F_QUEUE_OFFSET][found.fits])
+            marks.append((Mark(found.error.message, position=found.error.position, offset=offset), found.error))
+        rows = rows.cut(found.fits + (found.error is not None), len(rows))
+    return marks
+
+
 @rule("rocketmq.commitlog.body", Severity.ERROR)
 def unreadable_body(seen: Inspection) -> Iterator[Mark]:
     """A compressed body cannot be decompressed, or names a compression that does not exist, although its checksum is right.
 
     The producer wrote it so; no consumer can read the message either.
     """
-    rows = seen.share(_rows)
-    rows = rows.where(rows.crc_ok & ~rows.stale)
-    while len(rows):
-        found = bodies(rows, seen.limit)
-        if found.error is not None:
-            yield Mark(
-                found.error.message, position=found.error.position, offset=int(rows[kernels.F_QUEUE_OFFSET][found.fits])
-            )
-            rows = rows.cut(found.fits + 1, len(rows))
-        else:
-            rows = rows.cut(found.fits, len(rows))
+    for mark, error in seen.share(_unreadable):
+        if not isinstance(error, LimitError):
+            yield mark
+
+
+@rule("rocketmq.commitlog.limit", Severity.WARNING)
+def limit(seen: Inspection) -> Iterator[Mark]:
+    """The body of a message was not looked at: it decompresses to more than the limit of reading allows, which keeps a small file from
+    taking all memory.
+
+    If the message is genuine, raise the limit that the message names.
+    """
+    for mark, error in seen.share(_unreadable):
+        if isinstance(error, LimitError):
+            yield mark
 
 
 @rule("rocketmq.commitlog.inner-batch", Severity.ERROR)
@@ -156,13 +174,15 @@ def inner_batches(seen: Inspection) -> Iterator[Mark]:
     rows = rows.where(rows.crc_ok & ~rows.stale & ((rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK))
     if not len(rows):
         return
-    found = bodies(rows, seen.limit)
-    for row in range(found.fits):
-        start, size = found.starts[row : row + 1], found.sizes[row : row + 1]
-        out = np.empty((inner.INNER_FIELDS, min(int(size[0]) // inner.SMALLEST + 2, MOST_INNER)), np.int64)
-        _, _, status = inner.unpack_inner(found.data, start, size, np.ones(1, np.bool_), start, size, out)
-        if status not in (Status.OK, Status.FULL):
-            yield Mark("an inner batch whose lengths do not fit", position=rows.frame_position(row))
+    while len(rows):
+        found = bodies(rows, seen.limit)
+        for row in range(found.fits):
+            try:
+                for _ in walk_inner(rows, found, row):
+                    pass
+            except CorruptError:
+                yield Mark("an inner batch whose lengths do not fit", position=rows.frame_position(row))
+        rows = rows.cut(found.fits + (found.error is not None), len(rows))
 
 
 @rule("rocketmq.commitlog.blank-size", Severity.WARNING)
@@ -190,7 +210,7 @@ def blank_size(seen: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.time", Severity.WARNING)
 def falling_times(seen: Inspection) -> Iterator[Mark]:
-    """The store time of a message is below that of the one before it, zero, or beyond any calendar.
+    """The store time of a message is below that of the one before it, or zero.
 
     Within one broker it never falls: its clock was set back, or the bytes are older than those in front of them. Searching by time is a
     binary search and then finds wrong places; the first message of a file decides where a start after a crash begins to scan.
@@ -200,9 +220,9 @@ def falling_times(seen: Inspection) -> Iterator[Mark]:
     times = rows[kernels.F_STORE_TIME]
     before = seen.memory.get("time", 0)
     highest = np.maximum.accumulate(np.concatenate(([before], times))) if times.size else np.zeros(1, np.int64)
-    for row in _numbers((times < highest[:-1]) | (times <= 0) | (times > MOST_MS)):
+    for row in _numbers((times < highest[:-1]) | (times <= 0)):
         yield Mark(
-            "a store time that falls" if 0 < times[row] <= MOST_MS else "a store time that cannot be",
+            "a store time that falls" if times[row] > 0 else "a store time before 1970",
             position=rows.frame_position(row),
             offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
             expected=f"at least {int(highest[row])}",
@@ -211,11 +231,32 @@ def falling_times(seen: Inspection) -> Iterator[Mark]:
     seen.memory["time"] = int(highest[-1]) if times.size else before
 
 
-@rule("rocketmq.commitlog.text", Severity.WARNING)
-def not_utf8(seen: Inspection) -> Iterator[Mark]:
-    """A topic or property is not UTF-8, which RocketMQ takes all text for.
+@rule("rocketmq.commitlog.far-timestamp", Severity.INFO)
+def far_times(seen: Inspection) -> Iterator[Mark]:
+    """The time at which a message was sent or stored lies outside of the years 1 to 9999: a clock was wrong. Brokers take such messages.
 
-    Its clients show replacement characters; rawlog shows the bytes as \\xNN, and `headers` of `records` has values as they are.
+    Many tools cannot show the time; beyond the year 294247 it does not fit a column of timestamps and reads as null.
+    """
+    rows = seen.share(_rows)
+    rows = rows.where(~rows.stale & ~rows.fillers)
+    for name, field in (("sent", kernels.F_BORN_TIME), ("stored", kernels.F_STORE_TIME)):
+        times = rows[field]
+        for row in _numbers((times > LAST_DAY // 1000) | (times < FIRST_DAY // 1000)):
+            yield Mark(
+                f"a message {name} at the time {plain_time(int(times[row]) * 1000)}",
+                position=rows.frame_position(row),
+                offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
+                found=int(times[row]),
+            )
+
+
+@rule("rocketmq.commitlog.text", Severity.INFO)
+def not_utf8(seen: Inspection) -> Iterator[Mark]:
+    """A topic or property is not UTF-8, which RocketMQ takes all text for. Brokers take it, and clients show U+FFFD for such bytes.
+
+    It is read the same way here, and `headers` of `records` has values as they are. Verbs that copy messages (repair, rebuild, compact,
+    erase, restore) keep its bytes; those that write records in another form name `headers` or `topic` as a loss. No checksum covers
+    these bytes: they may also be damaged.
     """
     rows = seen.share(_rows)
     if not len(rows):
@@ -248,7 +289,8 @@ def fillers(seen: Inspection) -> Iterator[Mark]:
 def commit_log() -> Sequence[Rule[Inspection]]:
     """The rules of a commit-log file."""
     return (
-        body_crc, physical_offset, stale_entries, entry_crc, unreadable_body, inner_batches, blank_size, falling_times, not_utf8, fillers,
+        body_crc, physical_offset, stale_entries, entry_crc, unreadable_body, limit, inner_batches, blank_size, falling_times,
+        far_times, not_utf8, fillers,
     )  # fmt: skip
 
 

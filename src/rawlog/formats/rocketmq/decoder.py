@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog import columns, compression
-from rawlog.errors import CorruptError, DataError, LimitError, UnsupportedError
+from rawlog.errors import CorruptError, DataError, UnsupportedError
 from rawlog.format import Want
 from rawlog.formats.rocketmq import text
 from rawlog.formats.rocketmq.kernels import entries as kernels
@@ -33,22 +33,30 @@ from rawlog.status import Status
 
 GROWN = 64 << 20
 """Decompressed bytes after which a batch is cut."""
+LARGE = 32 << 20
+"""A body that decompresses to more is read alone and never copied."""
 UNTRANSACTED = (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC)
 
 
-MOST_INNER = 1 << 19
-"""The most messages inside of one: a broker takes 4 MB, in which half as many would fit."""
+PAIR_COST = 16
+"""Memory that a byte of properties may take as columns, where all of it is separators."""
+MOST_INNER = 1 << 18
+"""The most messages inside of others that are taken apart at a time. A broker takes 4 MB, in which fewer fit."""
 
 
 @dataclass(slots=True)
 class Bodies:
-    """Where bodies stand once decompressed: in the window's own bytes or behind them."""
+    """Where bodies are once decompressed: in the window's own bytes or after them.
+
+    The body of a lone message may be `large`: its own bytes, with its start and size in them.
+    """
 
     data: Bytes
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     fits: int
     error: DataError | None = None
+    large: Bytes | None = None
 
 
 def bodies(rows: Messages, limit: int) -> Bodies:
@@ -72,6 +80,12 @@ def bodies(rows: Messages, limit: int) -> Bodies:
             piece = np.frombuffer(_inflate(rows, row, int(codecs[row]) - 1, limit), np.uint8)
         except DataError as problem:
             error, fits = problem.at(position=rows.frame_position(row)), row
+            break
+        if piece.size > LARGE:
+            if row == 0:
+                whole = byte_view(piece), np.zeros(1, np.int64), np.array([piece.size], np.int64)
+                return Bodies(rows.data, whole[1], whole[2], 1, large=whole[0])
+            fits = row
             break
         starts[row], sizes[row] = end, piece.size
         end, grown = end + piece.size, grown + piece.size
@@ -151,20 +165,42 @@ def _record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of `records`: a message each, inner batches taken apart. CorruptError for a wrong checksum, unless `packed` (asked before)."""
     count = len(rows)
+    if not packed or not (inside := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
+        yield from _rows(rows, found, want, names, packed=packed)
+        return
+    if count == 1:
+        for some in _inner_slices(rows, found):
+            yield from _rows(rows, found, want, names, some)
+        return
+    most = np.cumsum(np.where(inside, found.sizes[:count] // inner.SMALLEST, 1))
+    if most[-1] > MOST_INNER:
+        cut = min(max(int(np.searchsorted(most, MOST_INNER, side="right")), 1), count - 1)
+        for start, stop in ((0, cut), (cut, count)):
+            part = Bodies(found.data, found.starts[start:stop], found.sizes[start:stop], stop - start)
+            yield from _record_batches(rows.cut(start, stop), part, want, names, packed=packed)
+        return
+    some, error = _unpack(rows, found, inside)
+    yield from _rows(rows, found, want, names, some)
+    if error is not None:
+        raise error
+
+
+def _rows(
+    rows: Messages,
+    found: Bodies,
+    want: Want,
+    names: set[str],
+    some: NDArray[np.int64] | None = None,
+    packed: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `records` for messages, or for `some` (`inner.I_…`) of those inside of them."""
+    count = len(rows)
     numbers = _numbers(rows, found, count)
     parent: NDArray[np.int64] | None = None
     offsets = rows[kernels.F_QUEUE_OFFSET]
     error: DataError | None = None
-    if packed and (inside := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
-        most = np.cumsum(np.where(inside, numbers[fill.N_BODY_SIZE] // inner.SMALLEST, 1))
-        if count > 1 and most[-1] > MOST_INNER:
-            cut = min(max(int(np.searchsorted(most, MOST_INNER, side="right")), 1), count - 1)
-            for start, stop in ((0, cut), (cut, count)):
-                some = Bodies(found.data, found.starts[start:stop], found.sizes[start:stop], stop - start)
-                yield from _record_batches(rows.cut(start, stop), some, want, names, packed=packed)
-            return
-        out, error = _unpack(rows, found, numbers, inside)
-        parent, count = out[inner.I_PARENT], out.shape[1]
+    if some is not None:
+        parent, count = some[inner.I_PARENT], some.shape[1]
         numbers = [number[parent] for number in numbers]
         for to, source in (
             (fill.N_BODY, inner.I_BODY),
@@ -172,14 +208,18 @@ def _record_batches(
             (fill.N_PROPERTIES, inner.I_PROPERTIES),
             (fill.N_PROPERTIES_SIZE, inner.I_PROPERTIES_SIZE),
         ):
-            numbers[to] = np.ascontiguousarray(out[source])
-        offsets = offsets[parent] + out[inner.I_NUMBER]
+            numbers[to] = np.ascontiguousarray(some[source])
+        offsets = offsets[parent] + some[inner.I_NUMBER]
 
     def of_parent(field: int) -> NDArray[np.int64]:
         return rows[field] if parent is None else rows[field][parent]
 
     wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else fill.W_CRC)
-    filled = text.Filled(rows.data, found.data, numbers, wanted, every=True)
+    lone = _lone_body(found, numbers)
+    if lone is not None:
+        wanted &= ~fill.W_BODY
+    inside = found.data if found.large is None or some is None else found.large
+    filled = text.Filled(rows.data, inside, numbers, wanted, every=True)
     if filled.totals[fill.T_BAD]:
         bad = int(np.argmin(filled.good))
         error, count = rows.crc_error(bad), bad
@@ -189,7 +229,7 @@ def _record_batches(
     if "headers" in names:
         made["headers"] = filled.headers()
     if "value" in names:
-        made["value"] = filled.bytes(fill.C_BODY)
+        made["value"] = filled.bytes(fill.C_BODY) if lone is None else lone
     if "topic" in names:
         made["topic"] = filled.text(fill.C_TOPIC)
     if "partition" in names:
@@ -201,9 +241,21 @@ def _record_batches(
     if "timestampType" in names:
         made["timestampType"] = columns.constant(0, "int", filled.rows)
     if count:
-        yield columns.batch(want.table, made, filled.rows).slice(0, count)
+        odd = filled.replaced
+        far = "timestamp" in names and made["timestamp"].null_count > 0
+        marks = columns.Marks(odd.get(fill.C_NAME, frozenset()), odd.get(fill.C_TOPIC, frozenset()), far)
+        yield columns.marked(columns.batch(want.table, made, filled.rows).slice(0, count), marks)
     if error is not None:
         raise error
+
+
+def _lone_body(found: Bodies, numbers: Sequence[NDArray[np.int64]]) -> pa.Array | None:
+    """The column of one large body, which is not copied."""
+    if found.large is None or numbers[fill.N_BODY].size != 1:
+        return None
+    start, size = int(numbers[fill.N_BODY][0]), int(numbers[fill.N_BODY_SIZE][0])
+    ends = pa.py_buffer(np.array([start, start + size], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(found.large)])
 
 
 _RECORD_PARTS = (
@@ -238,34 +290,62 @@ _NUMBER_FIELDS = (
 )
 
 
-def _unpack(
-    rows: Messages, found: Bodies, numbers: Sequence[NDArray[np.int64]], inside: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], DataError | None]:
-    """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch behind them."""
-    sizes = numbers[fill.N_BODY_SIZE]
-    room = min(int(sizes[inside].sum()) // inner.SMALLEST + 1, MOST_INNER) + int((~inside).sum())
-    out = np.empty((inner.INNER_FIELDS, room), np.int64)
-    made, bad, status = inner.unpack_inner(
-        found.data,
-        numbers[fill.N_BODY],
-        sizes,
-        inside,
-        numbers[fill.N_PROPERTIES],
-        numbers[fill.N_PROPERTIES_SIZE],
-        out,
+def _unpack(rows: Messages, found: Bodies, inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], DataError | None]:
+    """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch after them."""
+    count = len(rows)
+    starts, sizes = found.starts[:count], found.sizes[:count]
+    out = np.empty(
+        (inner.INNER_FIELDS, int(sizes[inside].sum()) // inner.SMALLEST + 1 + int((~inside).sum())), np.int64
     )
+    made, bad, status = inner.unpack_inner(
+        found.data, starts, sizes, inside, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], out
+    )
+    assert status != Status.FULL, "room for fewer messages than bodies can hold"
     if status == Status.OK:
         return out[:, :made], None
     made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
-    if status == Status.FULL:
-        return out[:, :made], LimitError(
-            f"inner batch: more than {MOST_INNER:,} messages",
-            position=rows.frame_position(int(bad)),
-            layout="inner message",
-        )
-    return out[:, :made], CorruptError(
-        "inner batch: a length that does not fit", position=rows.frame_position(int(bad)), layout="inner message"
+    return out[:, :made], inner_error(rows, int(bad))
+
+
+def inner_error(rows: Messages, row: int) -> CorruptError:
+    """The body of a message is not a run of messages."""
+    return CorruptError(
+        "inner batch: a length that does not fit", position=rows.frame_position(row), layout="inner message"
     )
+
+
+def _inner_slices(rows: Messages, found: Bodies) -> Iterator[NDArray[np.int64]]:
+    """The messages inside of a lone one, a bounded number at a time. CorruptError before any is given, if its body is not a run of them."""
+    for _ in walk_inner(rows, found, 0):
+        pass
+    for out in walk_inner(rows, found, 0):
+        ends = np.cumsum(out[inner.I_BODY_SIZE] + out[inner.I_PROPERTIES_SIZE] * PAIR_COST)
+        start = 0
+        while start < out.shape[1]:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + LARGE, side="right")), start + 1)
+            yield out[:, start:stop]
+            start = stop
+
+
+def walk_inner(rows: Messages, found: Bodies, row: int) -> Iterator[NDArray[np.int64]]:
+    """The messages inside of one (`inner.I_…`), at most MOST_INNER at a time. CorruptError where its body is not a run of them."""
+    data = found.data if found.large is None else found.large
+    position, size = int(found.starts[row]), int(found.sizes[row])
+    stop, number, nothing = position + size, 0, np.zeros(1, np.int64)
+    while position < stop:
+        out = np.empty((inner.INNER_FIELDS, min((stop - position) // inner.SMALLEST + 1, MOST_INNER)), np.int64)
+        ends = np.array([position], np.int64), np.array([stop - position], np.int64)
+        made, _, status = inner.unpack_inner(data, *ends, np.ones(1, np.bool_), nothing, nothing, out)
+        if status not in (Status.OK, Status.FULL):
+            raise inner_error(rows, row)
+        out = out[:, :made]
+        out[inner.I_NUMBER] += number
+        yield out
+        if status == Status.OK:
+            return
+        number += int(made)
+        position = int(out[inner.I_PROPERTIES, -1] + out[inner.I_PROPERTIES_SIZE, -1])
 
 
 _TRANSACTION_NAMES = pa.array(TRANSACTIONS)
@@ -302,13 +382,17 @@ def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -
     wanted |= (
         fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)
     )
-    if wanted:
-        filled = text.Filled(rows.data, found.data, _numbers(rows, found, count), wanted, every=False)
+    numbers = _numbers(rows, found, count)
+    lone = _lone_body(found, numbers)
+    if lone is not None:
+        wanted &= ~fill.W_BODY
+    if wanted or lone is not None:
+        filled = text.Filled(rows.data, found.data, numbers, wanted, every=False)
         for name, _, column in _MESSAGE_PARTS:
             if name in names:
                 made[name] = filled.text(column)
         if "body" in names:
-            made["body"] = filled.bytes(fill.C_BODY)
+            made["body"] = filled.bytes(fill.C_BODY) if lone is None else lone
         if "properties" in names:
             made["properties"] = filled.map()
         if "crc_ok" in names:

@@ -28,8 +28,8 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.text import escaped
 from rawlog.status import Status
+from rawlog.text import java_text
 from rawlog.walk import walk
 
 Queue = tuple[str, int]
@@ -107,7 +107,7 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
     indexed = transaction != TRANSACTION_MASK if with_keys else np.zeros(len(rows), np.bool_)
     tags, multiple = _hash(rows, indexed, into)
     topics = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]).dictionary_encode()
-    names = [escaped(name) for name in topics.dictionary.to_pylist()]
+    names = [java_text(name) for name in topics.dictionary.to_pylist()]
     codes: NDArray[np.int64] = np.asarray(topics.indices, np.int64)
     if SCHEDULE_TOPIC in names:
         into.assumed_delays += _delays(rows, codes == names.index(SCHEDULE_TOPIC), settings.delays, tags)
@@ -242,7 +242,7 @@ def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArra
             continue
         queues, places = raw_names.split(b","), (offsets[index] or b"").split(b",")
         for queue, place in zip(queues, places, strict=False):
-            name, offset = escaped(queue), _number(place)
+            name, offset = java_text(queue), _number(place)
             if name.startswith(LMQ_PREFIX) and "/" not in name and offset is not None:
                 unit = units[:, numbers[index] : numbers[index] + 1].copy()
                 unit[U_OFFSET] = offset

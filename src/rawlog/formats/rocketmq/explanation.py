@@ -32,10 +32,10 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.reader import first_address
-from rawlog.formats.rocketmq.text import escaped
 from rawlog.frames import Bytes, Frames
 from rawlog.layout import Layout
 from rawlog.storage import Source
+from rawlog.text import java_text
 
 _MAGICS = {
     MAGIC_V1: "message, topic length of one byte",
@@ -135,7 +135,7 @@ def _message(frames: Frames, file: File, start: int, stop: int) -> Node:
     length = layouts.TOPIC_V2 if magic == MAGIC_V2 else layouts.TOPIC_V1
     nodes += layout_nodes(length, data, at, base)
     size, at = _int(data, at, length.size), at + length.size
-    topic = escaped(bytes(data[at : at + size]))
+    topic = java_text(bytes(data[at : at + size]))
     nodes.append(leaf(data, at, size, base, "topic", "string", topic))
     at += size
     nodes += layout_nodes(layouts.PROPERTIES, data, at, base)
@@ -201,7 +201,7 @@ def _properties(data: Bytes, start: int, stop: int, base: int) -> list[Node]:
             name, mark, value = piece.partition(bytes([NAME_VALUE]))
             size = len(piece) + (1 if at + len(piece) < stop else 0)
             meaning = "" if mark and name and value else "RocketMQ passes over it: no name or no value"
-            nodes.append(leaf(data, at, size, base, escaped(name), "string", escaped(value), meaning))
+            nodes.append(leaf(data, at, size, base, java_text(name), "string", java_text(value), meaning))
         elif at < stop:
             nodes.append(leaf(data, at, 1, base, "nothing", "string", "", "a separator behind another one"))
         at += len(piece) + 1

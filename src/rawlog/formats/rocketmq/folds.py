@@ -39,9 +39,9 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.text import escaped
 from rawlog.storage import Source
 from rawlog.tables import Table
+from rawlog.text import java_text
 
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]
@@ -294,7 +294,7 @@ def entries_in(rows: Messages) -> Iterator[Entry]:
     if not len(rows):
         return
     topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
-    names = [escaped(name) for name in topics.dictionary.to_pylist()]
+    names = [java_text(name) for name in topics.dictionary.to_pylist()]
     codes = np.asarray(topics.indices)
     system = np.array([_is_system(name) for name in names])[codes]
     _, sizes = dispatch.property_spans(rows, "REAL_TOPIC")
@@ -328,7 +328,7 @@ def _properties(raw: bytes) -> dict[str, str]:
     for piece in raw.split(bytes([PAIR_END])):
         name, _, value = piece.partition(bytes([NAME_VALUE]))
         if name and value:
-            pairs[escaped(name)] = escaped(value)
+            pairs[java_text(name)] = java_text(value)
     return pairs
 
 

@@ -19,8 +19,8 @@ from rawlog.formats.rocketmq.covering import LAYOUTS, Slot
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import LMQ_PREFIX, PRE_BLANK_SIZE, UNIT, SysFlag
 from rawlog.formats.rocketmq.reader import Messages, scan
-from rawlog.formats.rocketmq.text import escaped
 from rawlog.storage import Source
+from rawlog.text import java_text
 
 SAMPLE = 16
 """Messages with which a queue file is compared."""
@@ -169,7 +169,7 @@ class Slots:
 def place_of(message: Messages) -> tuple[str, int, int]:
     """The topic, queue and number that a message has by its own account."""
     start, size = int(message[fields.F_TOPIC][0]), int(message[fields.F_TOPIC_SIZE][0])
-    topic = escaped(bytes(message.data[start : start + size]))
+    topic = java_text(bytes(message.data[start : start + size]))
     return topic, int(message[fields.F_QUEUE_ID][0]), int(message[fields.F_QUEUE_OFFSET][0])
 
 

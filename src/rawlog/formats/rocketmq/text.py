@@ -1,8 +1,8 @@
 """Text columns and property columns from spans of bytes that a kernel found.
 
-RocketMQ defines topics and properties as UTF-8 and checks nowhere that they are. Bytes that are not stay visible as `\\xNN`, as
-Python's `backslashreplace` writes them, so that no row is refused and nothing vanishes; a finding tells of them, and the column
-`headers` of `records` has the values' own bytes.
+RocketMQ defines topics and properties as UTF-8 and checks nowhere that they are. Bytes that are not read as in Java, where brokers and
+clients show U+FFFD for them, so that no row is refused; a finding reports them, and the column `headers` of `records` has the values' own
+bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
 from rawlog.formats.rocketmq.kernels import fill
 from rawlog.formats.rocketmq.kernels import text as kernels
 from rawlog.formats.rocketmq.layouts import SysFlag
@@ -21,6 +20,7 @@ from rawlog.frames import Bytes
 from rawlog.kernels.gather import SLACK
 from rawlog.status import Status
 from rawlog.tables import HEADERS, arrow_type
+from rawlog.text import java_text
 
 USUAL = 12
 MAP = arrow_type("map<string,string>")
@@ -32,35 +32,26 @@ def string_view(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(array), array.buffers(), array.null_count, array.offset)
 
 
-def as_text(array: pa.Array) -> pa.Array:
-    """A binary array as strings; what is not UTF-8 is escaped."""
+def as_text(array: pa.Array) -> tuple[pa.Array, frozenset[str]]:
+    """A binary array as strings. What is not UTF-8 reads as in Java; those texts are also returned."""
     text, values = string_view(array), array.buffers()[2]
     if not values or not values.size or int(np.frombuffer(values, np.uint8).max()) < 0x80:
-        return text  # ASCII throughout: no need to look at each
+        return text, frozenset()  # ASCII throughout: no need to look at each
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
-        return pa.array([None if raw is None else escaped(raw) for raw in array.to_pylist()], pa.string())
-    return text
-
-
-def escaped(raw: bytes) -> str:
-    """Bytes as text, with `\\xNN` for what is not UTF-8."""
-    return raw.decode("utf-8", "backslashreplace")
-
-
-def texts(
-    data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], valid: NDArray[np.bool_] | None = None
-) -> pa.Array:
-    """A string column of runs of `data`."""
-    return as_text(columns.spans(data, starts, sizes, valid))
+        pairs = [(raw, None if raw is None else java_text(raw)) for raw in array.to_pylist()]
+        odd = frozenset(read for raw, read in pairs if read is not None and "\ufffd" in read and read.encode() != raw)
+        return pa.array([read for _, read in pairs], pa.string()), odd
+    return text, frozenset()
 
 
 class Filled:
     """The columns of any size of a run of messages, filled by one pass over them.
 
     `numbers` are positions and sizes by place (`kernels.fill.N_…`), `wanted` says which columns (`W_…`). Of properties `every` takes
-    all pieces in stored order; else what RocketMQ shows: of a repeated name the last, no empty values.
+    all pieces in stored order; else what RocketMQ shows: of a repeated name the last, no empty values. `replaced` has the texts of each
+    column whose bytes are not UTF-8.
     """
 
     def __init__(
@@ -88,6 +79,7 @@ class Filled:
                 break
         assert status == Status.OK, "room for fewer properties than their bytes can hold"
         self.totals = self._totals.tolist()
+        self.replaced: dict[int, frozenset[str]] = {}
 
     def _allocate(self, numbers: Sequence[NDArray[np.int64]], wanted: int, strings: int, pairs: int) -> None:
         rows = self.rows
@@ -129,9 +121,12 @@ class Filled:
         return pa.Array.from_buffers(pa.binary(), count, [mask, self._offsets[column], text.slice(0, size)], nulls)
 
     def text(self, column: int) -> pa.Array:
-        """A column as strings; what is not UTF-8 is escaped."""
+        """A column as strings; what is not UTF-8 reads as in Java."""
         known = column not in (fill.C_BODY, fill.C_TOPIC) and not self.totals[fill.T_HIGH]
-        return string_view(self.bytes(column)) if known or column >= fill.C_BORN_HOST else as_text(self.bytes(column))
+        if known or column >= fill.C_BORN_HOST:
+            return string_view(self.bytes(column))
+        text, self.replaced[column] = as_text(self.bytes(column))
+        return text
 
     def map(self) -> pa.Array:
         """The properties as a map."""

@@ -232,7 +232,8 @@ class FileOutlet(Outlet):
                 if self.kind == "csv":
                     file.write(render.csv_header(self.table.schema))
                 for batch in batches:
-                    file.write(lines.render(batch))
+                    for piece in lines.pieces(batch):
+                        file.write(piece)
                     rows += batch.num_rows
         except OSError as error:
             raise unwritable(self.path, error) from None

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rawlog.errors import AccessError, CorruptError, OptionError
 from rawlog.format import File
 from rawlog.jobs.convert.lines import read_lines
@@ -19,9 +21,11 @@ from rawlog.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BATCH_ROWS = 1 << 14
+BATCH_ROWS, BATCH_BYTES = 1 << 14, 32 << 20
 #: Files up to this size are put in the order of their rows where the target needs it.
 LARGEST_SORTED = 1 << 30
+#: ... unless their rows take so many times the size of the file, and more than so many bytes.
+MOST_RATIO, LEAST_SORTED = 8, 64 << 20
 ORDER = ("topic", "partition", "offset")
 
 
@@ -87,17 +91,27 @@ def read_sheet(file: File, table: Table, selection: Selection, *, in_order: bool
     """
     batches = _checked(file, table)
     if in_order and file.size <= LARGEST_SORTED:
-        batches = _in_order(batches, table)
+        batches = _in_order(batches, table, max(LEAST_SORTED, MOST_RATIO * file.size))
     for batch in batches:
         chosen = selection.apply(batch, table)
         if chosen.num_rows:
             yield chosen
 
 
-def _in_order(batches: Iterator[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
+def _in_order(batches: Iterator[pa.RecordBatch], table: Table, most: int) -> Iterator[pa.RecordBatch]:
+    """The rows in order, if they take at most so many bytes, else as they come."""
     import pyarrow as pa
 
-    whole = pa.Table.from_batches(list(batches), schema=table.schema)
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > most:
+            yield from held
+            yield from batches
+            return
+    whole = pa.Table.from_batches(held, schema=table.schema)
     if set(ORDER) <= set(table.names):
         whole = whole.sort_by([(name, "ascending") for name in ORDER])
     yield from whole.to_batches(max_chunksize=BATCH_ROWS)
@@ -147,7 +161,44 @@ def _parquet(path: str, table: Table) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(system.open_input_file(inner)) as file:
         _known(file.schema_arrow.names, table)
         columns = [name for name in table.names if name in file.schema_arrow.names]
-        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+        repeating = _repeating(file)
+    with pq.ParquetFile(system.open_input_file(inner), read_dictionary=repeating) as file:
+        yield from _bounded_batches(file, columns)
+
+
+def _bounded_batches(file: Any, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Batches of a Parquet file, of BATCH_ROWS and BATCH_BYTES at most but for a single row.
+
+    A value that occurs in many rows is in the file once. It stays so until the rows are cut into batches.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
+        sizes = np.zeros(batch.num_rows, np.int64)
+        for array in batch.columns:
+            if pa.types.is_dictionary(array.type):
+                sizes += pc.fill_null(pc.binary_length(array.dictionary).take(array.indices), 0).to_numpy()
+        ends = np.cumsum(sizes)
+        start = 0
+        while start < batch.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, side="right")), start + 1)
+            some = batch.slice(start, stop - start)
+            plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in some.columns]
+            yield pa.RecordBatch.from_arrays(plain, names=some.schema.names)
+            start = stop
+
+
+def _repeating(file: Any) -> list[str]:
+    """The columns of bytes and text in which the file has each value once, whatever the number of rows."""
+    found = set()
+    for group in range(file.num_row_groups):
+        for number in range(file.metadata.num_columns):
+            column = file.metadata.row_group(group).column(number)
+            if column.physical_type == "BYTE_ARRAY" and {"RLE_DICTIONARY", "PLAIN_DICTIONARY"} & set(column.encodings):
+                found.add(column.path_in_schema)
+    return sorted(name for name in found if "." not in name)
 
 
 @contextlib.contextmanager

@@ -151,7 +151,8 @@ def decode_entries(
 ) -> Any:
     """Decode the entries of all spans, which `measure_spans` has counted. -> (count, position, status)
 
-    `nulls` takes the number of null times, keys and values.
+    `nulls` takes the number of null times, keys and values, and of the times beyond what microseconds can hold: these are null, and
+    their place in `times` has the milliseconds.
     """
     row = 0
     key_end, value_end = np.int64(0), np.int64(0)
@@ -190,12 +191,12 @@ def decode_entries(
             time = np.int64(append_times[span])
             if time == no_append_time:
                 time = np.int64(NONE) if magic == 0 else read_i64(data, start + TIME)
-            if time > MOST_MS or time < -MOST_MS:
-                return row, start, BAD_VALUE
-            times[row] = time * 1000
-            if time == NONE:
+            far = time > MOST_MS or time < -MOST_MS
+            times[row] = time if far else time * 1000
+            if far or time == NONE:
                 clear_bit(times_valid, row)
                 nulls[0] += 1
+                nulls[3] += far
             offsets[row] = wrap_i64(bases[span] + read_i64(data, start))
             row += 1
             if with_key:

@@ -16,16 +16,16 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import LONG, SLACK, copy_exact, copy_wide
 from rawlog.kernels.ints import wrap_i64
 from rawlog.kernels.varint import read_varint, read_varlong
-from rawlog.status import BAD_COUNT, BAD_LENGTH, BAD_VALUE, BAD_VARINT, FULL, OK, TRAILING
+from rawlog.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 
 MOST_MS = ((1 << 63) - 1) // 1000
 """The latest millisecond that microseconds can hold."""
 NO_APPEND_TIME = -(1 << 63)
 """In `append_times`: the records have times of their own."""
 
-TOTALS = 6
+TOTALS = 7
 """Sums that `decode_records_v2` leaves behind, by place."""
-NULL_TIMES, NULL_KEYS, NULL_VALUES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(TOTALS)
+NULL_TIMES, NULL_KEYS, NULL_VALUES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, FAR_TIMES = range(TOTALS)
 
 
 @inline
@@ -97,7 +97,8 @@ def decode_records_v2(
 
     Of a failure `count` tells the records before it and `position` where the record begins. `keys` and `values`
     need SLACK bytes more than all spans together (unless not asked for); the bitmaps must be all ones.
-    `header_starts[n]` is where the headers of record n begin, `header_offsets` counts them.
+    `header_starts[n]` is where the headers of record n begin, `header_offsets` counts them. A time beyond what microseconds can hold
+    is null; its place in `times` has the milliseconds.
     """
     row = 0
     key_end, value_end = np.int64(0), np.int64(0)
@@ -180,12 +181,12 @@ def decode_records_v2(
             time: Any = append_time
             if append_time == NO_APPEND_TIME:
                 time = wrap_i64(base_time + time_delta)
-            if time > MOST_MS or time < -MOST_MS:
-                return row, start, BAD_VALUE
-            times[row] = time * 1000
-            if time == NONE:
+            far = time > MOST_MS or time < -MOST_MS
+            times[row] = time if far else time * 1000
+            if far or time == NONE:
                 clear_bit(times_valid, row)
                 totals[NULL_TIMES] += 1
+                totals[FAR_TIMES] += far
             offsets[row] = wrap_i64(base_offset + offset_delta)
             row += 1
             if with_key:

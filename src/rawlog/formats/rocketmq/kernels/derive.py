@@ -59,24 +59,17 @@ def hash_utf8(data: Any, start: Any, stop: Any, value: Any) -> Any:
             value = step(value, byte)
             continue
         more = 1 if 0xC2 <= byte < 0xE0 else 2 if 0xE0 <= byte < 0xF0 else 3 if 0xF0 <= byte < 0xF5 else 0
-        if more == 0 or stop - position < more:
-            value = step(value, REPLACEMENT)
-            continue
         point = byte & (0x3F >> more)
-        sound = True
-        for index in range(more):
-            following = np.int64(data[position + index])
-            sound = sound and (following & 0xC0) == 0x80
-            point = (point << 6) | (following & 0x3F)
-        if (more == 2 and (point < 0x800 or 0xD800 <= point < 0xE000)) or (
-            more == 3 and (point < 0x10000 or point > 0x10FFFF)
-        ):
-            sound = False
-        if not sound:
+        low, high = 0xA0 if byte == 0xE0 else 0x90 if byte == 0xF0 else 0x80, 0x8F if byte == 0xF4 else 0xBF
+        # As many bytes as can belong to one character make one U+FFFD, and an encoded surrogate does: `rawlog.text.java_text` is the twin.
+        while more > 0 and position < stop and low <= data[position] <= high:
+            point = (point << 6) | (np.int64(data[position]) & 0x3F)
+            low, high = 0x80, 0xBF
+            position += 1
+            more -= 1
+        if more > 0 or 0xD800 <= point < 0xE000 or byte < 0xC2 or byte >= 0xF5:
             value = step(value, REPLACEMENT)
-            continue
-        position += more
-        if point >= 0x10000:
+        elif point >= 0x10000:
             point -= 0x10000
             value = step(value, 0xD800 | (point >> 10))
             value = step(value, 0xDC00 | (point & 0x3FF))
