@@ -209,6 +209,5 @@ def test_a_batch_with_a_far_time_stays(time: int, tmp_path: Path) -> None:
     data[17:21] = reference.crc32c(bytes(data[21:stop])).to_bytes(4, "big")
     log.write_bytes(data)
     ended = run("repair", source, tmp_path / "out")
-    assert ended.exit_code == 1, ended.output
-    assert "a timestamp beyond what microseconds can hold" in ended.output
+    assert ended.exit_code == 0, ended.output
     assert (tmp_path / "out" / "__cluster_metadata-0" / log.name).read_bytes() == bytes(data)
