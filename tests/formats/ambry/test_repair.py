@@ -401,3 +401,19 @@ def test_a_partition_that_nothing_sets_right_remains_and_is_reported(tmp_path: P
     outcome = run_repair(store, tmp_path / "out")
     assert [one.code for one in outcome.remaining] == ["ambry.log.partition"]
     assert not outcome.is_whole
+
+
+@pytest.mark.parametrize("work", [rebuild_store, compact_store])
+@pytest.mark.parametrize("loss", ["segment", "end"])
+def test_rebuild_and_compact_report_what_only_the_old_index_knows(work: Any, loss: str, tmp_path: Path) -> None:
+    """Both ended with exit 0 and nothing to say: their new index forgot the lost blobs, and showed deleted ones as live."""
+    broken = copy_store("store-ops", tmp_path / "42")
+    if loss == "segment":
+        (broken / "1_0_log").unlink()
+    else:
+        rows = rawlog.read(broken / "1_0_log", table="ambry.messages").to_pylist()
+        (broken / "1_0_log").write_bytes((broken / "1_0_log").read_bytes()[: rows[-5]["position"]])
+    report = work(open_tree(broken).files, str(tmp_path / "out"))
+    assert not report.is_whole
+    assert report.lost
+    assert all("`rawlog repair` keeps what the index files say" in line for line in report.lost)

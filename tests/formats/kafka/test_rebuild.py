@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rawlog
 from rawlog.errors import AccessError, CorruptError
+from rawlog.formats.kafka.compact import compact_partition
 from rawlog.formats.kafka.rebuild import rebuild_partition
-from tests.golden_data import KafkaCase, kafka_cases
+from tests.golden_data import KafkaCase, golden_path, kafka_cases
 
 CLEAN = [case for case in kafka_cases() if case.broker in ("broker-3.9.2", "broker-4.3.0")]
 INTERVALS = {"segments-by-size-0": "2048", "segments-by-time-0": "2048"}
@@ -81,3 +84,27 @@ def test_damage_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="no log segment"):
         rebuild_partition([], tmp_path / "out" / "x-0")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["codec-none-0"]
+
+
+@pytest.mark.parametrize("work", [rebuild_partition, compact_partition])
+def test_a_missing_segment_is_reported_by_the_verbs_that_copy(work: Any, tmp_path: Path) -> None:
+    """verify and repair named the 60 lost offsets, rebuild and compact ended with exit 0 and said nothing."""
+    folder = tmp_path / "segments-by-size-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), folder)
+    assert work(rawlog.open(folder).files, tmp_path / "whole").is_whole
+    for path in folder.glob(f"{120:020}.*"):
+        path.unlink()
+    report = work(rawlog.open(folder).files, tmp_path / "out")
+    assert not report.is_whole
+    assert f"{180:020}.log: offsets 120 to 179 are missing" in report.notes
+
+
+def test_swapped_segments_are_reported_by_rebuild(tmp_path: Path) -> None:
+    folder = tmp_path / "segments-by-size-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), folder)
+    (folder / f"{60:020}.log").rename(folder / "moved")
+    (folder / f"{120:020}.log").rename(folder / f"{60:020}.log")
+    (folder / "moved").rename(folder / f"{120:020}.log")
+    report = rebuild_partition(rawlog.open(folder).files, tmp_path / "out")
+    assert report.gaps == 2
+    assert not report.is_whole

@@ -261,3 +261,15 @@ def test_rebuild_of_a_damaged_commit_log_is_not_whole(tmp_path: Path) -> None:
     assert not report.is_whole
     assert report.damaged_files == 1
     assert any("messages after it in this file are not in the queues" in note for note in report.notes)
+
+
+def test_rebuild_of_swapped_commit_logs_is_not_whole(tmp_path: Path) -> None:
+    """396 of 585 messages were in no queue of the copy, nothing was said, and the exit code was 0."""
+    root = copy("broker-4.9.7", tmp_path)
+    first, second, *_ = log_files(root)
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    report = rebuild_store(rawlog.open(root).files, tmp_path / "out")
+    assert not report.is_whole
+    assert report.damaged_files == 2

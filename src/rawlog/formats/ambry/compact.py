@@ -25,6 +25,7 @@ from rawlog.formats.ambry.rebuild import (
     copy_log,
     copy_messages,
     log_name,
+    lost_lines,
     number_option,
     one_store,
     probability_option,
@@ -64,6 +65,7 @@ def compact_store(files: Sequence[File], target: str, options: Mapping[str, str]
     report = Report()
     folded = fold(read_catalog(store, errors="raise"), sound_indexes(store), ORPHANS)
     report.dropped += tail_lines(store)
+    report.lost += lost_lines(files)
     kept = survivors(folded, plan)
     report.messages = int(kept.sum())
     report.notes.append(f"{kept.size - report.messages:,} of {kept.size:,} messages dropped")

@@ -138,6 +138,17 @@ def one_store(files: Sequence[File]) -> Store:
     return found[0]
 
 
+def lost_lines(files: Sequence[File]) -> list[str]:
+    """What the index files still know and the log does not have any more, one line each: an index built from the log forgets it."""
+    from rawlog.formats.ambry.store_checks import index_end, lost_segment
+
+    marks = [mark for one in (lost_segment, index_end) for mark in one.check(files)]
+    return [
+        f"{(mark.path or '').rpartition('/')[2]}: {mark.message}; `rawlog repair` keeps what the index files say of them"
+        for mark in marks
+    ]
+
+
 def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str] | None = None) -> Report:
     """Copy a store to `target` with index and bloom files built from its log.
 
@@ -151,6 +162,7 @@ def rebuild_store(files: Sequence[File], target: str, options: Mapping[str, str]
     report = Report()
     catalog = read_catalog(store, errors="raise")
     report.dropped += tail_lines(store)
+    report.lost += lost_lines(files)
     with new_directory(target) as work:
         for number, file in enumerate(store.logs):
             copy_log(store, number, child(work, log_name(file)))

@@ -23,7 +23,7 @@ from rawlog.formats.kafka.kernels.indexing import MOST
 from rawlog.formats.kafka.loaded import Loaded, Segment, load
 from rawlog.formats.kafka.partition_writer import PartitionWriter, segment_name, staged
 from rawlog.formats.kafka.paths import split
-from rawlog.formats.kafka.rebuild import copy_batches, keep_beside
+from rawlog.formats.kafka.rebuild import copy_batches, gap_notes, keep_beside
 from rawlog.formats.kafka.store.state import Aborted
 from rawlog.frames import Frames
 from rawlog.storage import local_path
@@ -99,6 +99,13 @@ class Report(Account):
     batches_kept: int = 0
     bytes_before: int = 0
     bytes: int = 0
+    #: Places where offsets were missing before.
+    gaps: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log had no gaps: what is in them was not compacted but lost."""
+        return not self.gaps
 
     def lines(self) -> list[str]:
         """The notes, then the counts."""
@@ -156,6 +163,8 @@ def compact_partition(
     loaded.expire(settings.now, settings.producer_id_expiration_ms)
     report = Report(str(path), end_offset=loaded.end_offset, segments_before=len(loaded.segments))
     report.bytes_before = sum(one.size for one in loaded.segments)
+    report.notes += gap_notes(files)
+    report.gaps = len(report.notes)
     with staged(path.parent, overwrite=overwrite) as stage:
         folder = stage / path.name
         folder.mkdir()

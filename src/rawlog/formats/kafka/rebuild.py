@@ -10,6 +10,7 @@ from pathlib import Path
 from rawlog.account import Account
 from rawlog.errors import AccessError
 from rawlog.format import File
+from rawlog.formats.kafka.continuity import continuity
 from rawlog.formats.kafka.derived import Limits
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.log import sound
@@ -31,11 +32,13 @@ class Report(Account):
     bytes: int = 0
     bytes_lost: int = 0
     end_offset: int = 0
+    #: Places where offsets are missing, and segments whose batches belong to another place of the log.
+    gaps: int = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte of the log was kept."""
-        return not self.bytes_lost
+        """Whether every byte of the log was kept, and nothing was missing before."""
+        return not self.bytes_lost and not self.gaps
 
     def lines(self) -> list[str]:
         """The notes, then the counts."""
@@ -58,6 +61,20 @@ def segments_of(files: Sequence[File]) -> list[File]:
     return sorted(found, key=lambda one: one.place.start_offset or 0)
 
 
+def gap_notes(files: Sequence[File]) -> list[str]:
+    """What is missing between the segments of a partition or is in the wrong one, as verify sees it: one line each."""
+    found = continuity(files)
+    notes = [f"{split(gap.file.path)[1]}: {gap}" for gap in found.gaps]
+    for piece in found.pieces:
+        extent = found.extents[piece.segment]
+        if piece.start != extent.first:
+            name = split(extent.file.path)[1]
+            notes.append(
+                f"{name}: offsets {piece.first} to {piece.last} belong to another segment; `rawlog repair` puts them there"
+            )
+    return notes
+
+
 def rebuild_partition(
     files: Sequence[File],
     target: str | os.PathLike[str],
@@ -74,6 +91,8 @@ def rebuild_partition(
     path = Path(local_path(os.fspath(target))).absolute()
     segments = segments_of(files)
     report = Report(str(path))
+    report.notes += gap_notes(files)
+    report.gaps = len(report.notes)
     with staged(path.parent, overwrite=overwrite) as stage:
         folder = stage / path.name
         folder.mkdir()

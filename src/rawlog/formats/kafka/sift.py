@@ -25,7 +25,7 @@ from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import decode_bounded, only, pieces, sound
 from rawlog.formats.kafka.partition_writer import PartitionWriter
-from rawlog.formats.kafka.rebuild import keep_beside, keep_times, segments_of
+from rawlog.formats.kafka.rebuild import gap_notes, keep_beside, keep_times, segments_of
 from rawlog.frames import Frames
 from rawlog.status import Status
 from rawlog.tables import RECORDS
@@ -80,7 +80,7 @@ def sift_partition(files: Sequence[File], folder: str, keep: Keep, options: Mapp
     """
     limits = Limits.told(options)
     segments = segments_of(files)
-    report = Sifted()
+    report = Sifted(notes=gap_notes(files))
     writer = PartitionWriter(Path(folder), None, interval=limits.index_interval_bytes)
     try:
         for segment in segments:

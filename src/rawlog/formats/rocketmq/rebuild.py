@@ -73,8 +73,17 @@ def write_derived(
     """All derived files of a store below `stage`."""
     settings = dispatch.settings_of(files, options)
     derived = Derived()
-    for file in dispatch.commit_logs(files):
-        for rows in dispatch.messages_of(file):
+    logs = dispatch.commit_logs(files)
+    for file in logs:
+        is_reported = False
+        for rows in dispatch.messages_of(file, with_stale=True):
+            if rows.stale.any():
+                # After the end of a log they are normal. Anywhere else the file has another one's name.
+                first = int(np.argmax(rows.stale))
+                if not is_reported and (file is not logs[-1] or rows.frame_position(first) == 0):
+                    report.pass_over(file.path, rows.frame_position(first), "messages of another place of the log")
+                    is_reported = True
+                rows = rows.where(~rows.stale)
             good = rows.crc_ok
             stop = len(rows) if good.all() else int(np.argmin(good))
             dispatch.derive_from(rows.cut(0, stop), settings, derived)
