@@ -47,8 +47,17 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
     """
     splits = job.plan(tree)
     done: list[D] = []
+    before = latest = Progress()
+
+    def add(now: Progress) -> None:
+        nonlocal latest
+        latest = before + now
+        if progress is not None:
+            progress(latest)
+
     while splits:
-        done += _round(job, splits, spark, progress)
+        done += _round(job, splits, spark, None if progress is None else add)
+        before = latest
         done.sort(key=lambda one: one.number)
         splits = job.follow(done)
     return job.commit(done)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rawlog.tree import Tree
@@ -62,6 +62,10 @@ class Progress:
     total_splits: int = 0
     frames: int = 0
     rows: int = 0
+
+    def __add__(self, other: Progress) -> Progress:
+        """Both, one after the other."""
+        return Progress(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 D = TypeVar("D", bound=Done)
