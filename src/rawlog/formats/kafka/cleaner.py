@@ -18,11 +18,11 @@ from rawlog.format import File
 from rawlog.formats.kafka.filtering import Filtered, keep_records
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels import compact as kernels
-from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, NONE, SMALLEST_RECORD, Attributes
+from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, NONE, SMALLEST_RECORD, Attributes, ControlType
 from rawlog.formats.kafka.legacy import decode_legacy
 from rawlog.formats.kafka.log import TOTAL, only, pieces
 from rawlog.formats.kafka.reader import WHOLE_ROWS, TooMuch
-from rawlog.formats.kafka.store.state import Aborted, Producer
+from rawlog.formats.kafka.store.state import Aborted, Producer, marker_fields
 from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
 from rawlog.kernels.blocks import SCRATCH
@@ -210,14 +210,10 @@ class Tracker:
     def discards(self, frames: Frames, head: Heads) -> NDArray[np.bool_]:
         """Which batches their transactions let go of: the data of aborted ones, markers of those that have no data left."""
         attributes = np.where(head["magic"] == MAGIC_V2, head["attributes"], 0)
-        marks = np.empty((3, len(head)), np.int64)
-        kernels.read_markers(
-            byte_view(frames.data), np.ascontiguousarray(frames.starts), np.ascontiguousarray(frames.stops),
-            attributes, np.ascontiguousarray(head["record_count"]), BATCH.size, marks,
-        )  # fmt: skip
+        kinds = _kinds(frames, attributes, head["record_count"])
         discard = np.empty(len(head), np.bool_)
         kernels.judge_batches(
-            np.ascontiguousarray(head["last_offset"]), attributes, marks[0], self.number(head["producer_id"]), self._firsts,
+            np.ascontiguousarray(head["last_offset"]), attributes, kinds, self.number(head["producer_id"]), self._firsts,
             self._owners, self._state, self._ongoing, self._committed, self._seen, self._kept, discard,
         )  # fmt: skip
         return discard
@@ -227,6 +223,18 @@ class Tracker:
         chosen = [self.aborted[index] for index in np.flatnonzero(self._kept).tolist()]
         self._kept[:] = False
         return sorted(chosen, key=lambda one: one.last_offset)
+
+
+def _kinds(frames: Frames, attributes: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What every batch is to the cleaner: data, an empty control batch, the type of the marker it holds, or another control batch."""
+    control = attributes & int(Attributes.CONTROL) != 0
+    kinds = np.where(control, np.where(counts <= 0, kernels.EMPTY, kernels.OTHER), kernels.DATA).astype(np.int64)
+    full = np.flatnonzero(control & (counts > 0))
+    if full.size:
+        types, _, _ = marker_fields(frames, full)
+        known = np.isin(types, (ControlType.ABORT, ControlType.COMMIT))
+        kinds[full[known]] = types[known]
+    return kinds
 
 
 @dataclass(slots=True)

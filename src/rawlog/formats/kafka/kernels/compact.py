@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.formats.kafka.layouts import CODEC_MASK, SMALLEST_RECORD, Attributes, ControlType
+from rawlog.formats.kafka.layouts import SMALLEST_RECORD, Attributes, ControlType
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.blocks import LOW
-from rawlog.kernels.ints import read_i16, read_i32, wrap_i64
+from rawlog.kernels.ints import wrap_i64
 from rawlog.kernels.md5 import digest
 from rawlog.kernels.varint import read_varint, read_varlong
 from rawlog.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
@@ -27,9 +27,6 @@ ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
 OTHER, EMPTY, DATA = -1, -2, -3
 """What a batch is where it is no marker: a control batch of another type, one without records, or no control batch."""
 _CONTROL, _TRANSACTIONAL = int(Attributes.CONTROL), int(Attributes.TRANSACTIONAL)
-_TYPE = 2  # of a control record's key, behind its version
-_KEY = 4
-_COORDINATOR, _MARKER = 2, 6  # of a marker's value, behind its version
 
 
 @kernel
@@ -191,47 +188,6 @@ def judge_records(
             else:
                 keep[row] = offset + 1 >= table[_slot(table, digests[0, row], digests[1, row]), 2]
     return keeps_deletes.size, without, OK
-
-
-@kernel
-def read_markers(data: Any, starts: Any, stops: Any, attributes: Any, counts: Any, records: Any, out: Any) -> Any:
-    """What every batch is: DATA, EMPTY, OTHER, or the type of the marker it holds, with what the marker says. -> (count, position, status)
-
-    `out` has three rows: type, coordinator epoch and the delta of the record's time. `records` is how far behind a batch's start
-    its records begin. A control batch that is compressed, which no broker writes, counts as OTHER.
-    """
-    for index in range(starts.size):
-        out[1, index] = -1
-        out[2, index] = 0
-        if attributes[index] & _CONTROL == 0:
-            out[0, index] = DATA
-            continue
-        out[0, index] = EMPTY if counts[index] <= 0 else OTHER
-        if counts[index] <= 0 or attributes[index] & CODEC_MASK != 0:
-            continue
-        position, stop = np.int64(starts[index]) + records, np.int64(stops[index])
-        size, position = read_varint(data, position, stop)
-        if position < 0 or size < 1 or stop - position < size:
-            continue
-        stop = position + size
-        delta, position = read_varlong(data, position + 1, stop)
-        if position < 0:
-            continue
-        _, position = read_varint(data, position, stop)
-        if position < 0:
-            continue
-        size, position = read_varint(data, position, stop)
-        if position < 0 or size < _KEY or stop - position < size:
-            continue
-        kind = read_i16(data, position + _TYPE)
-        position += size
-        if kind in (ABORT, COMMIT):
-            out[0, index] = kind
-            out[2, index] = delta
-            size, position = read_varint(data, position, stop)
-            if position >= 0 and size >= _MARKER and stop - position >= size:
-                out[1, index] = read_i32(data, position + _COORDINATOR)
-    return starts.size, np.int64(data.size), OK
 
 
 @kernel

@@ -107,7 +107,7 @@ class Producers:
         times = head["max_timestamp"][chosen]
         markers = np.flatnonzero(control[chosen])
         if markers.size:
-            kinds[markers], coordinators[markers], times[markers] = _markers(frames, chosen[markers])
+            kinds[markers], coordinators[markers], times[markers] = marker_fields(frames, chosen[markers])
         odd, expected = np.zeros(chosen.size, np.int64), np.zeros(chosen.size, np.int64)
         aborts = np.empty((markers.size, kernels.ABORTED), np.int64)
         transactional = head.has(Attributes.TRANSACTIONAL)[chosen]
@@ -280,7 +280,7 @@ def _continue_aborts(rows: NDArray[np.int64], opened: dict[int, int], met: set[i
                 row[3] = first
 
 
-def _markers(
+def marker_fields(
     frames: Frames, chosen: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The types, coordinator epochs and times of control batches."""
