@@ -51,13 +51,39 @@ def test_runs_side_by_side_add_everything_once(tmp_path: Path) -> None:
         record(shared / f"{number}.log", 40, first=number * 1000)
     record(own / "own.log", 30, first=9000)
     running = [start(ONE_RUN, lake, *paths) for paths in ([shared], [shared], [own, shared])]
-    for process in running:
-        output, _ = process.communicate()
-        assert process.returncode == 0, output.decode()
+    ended = [(process.communicate()[0], process.returncode) for process in running]
+    for output, code in ended:
+        assert code == 0, output.decode()
     for name, table in (("rawlog.records", "records"), ("replay.entries", "replay.entries"), ("rawlog.files", "files")):
         assert held(lake, name) == expected(shared, own, table=table)
     assert orphans(lake) == set()
     assert list(living(str(lake))) == []
+
+
+def test_a_table_that_another_run_creates_at_the_same_moment_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run saw no table, another created it, and the first one's own creation failed with "Table already exists"."""
+    from rawlog.tables import FINDINGS
+
+    first = Lake(str(tmp_path), create=True)
+    Lake(str(tmp_path)).ensure(FINDINGS)
+    monkeypatch.setattr(first, "load", lambda name: None)
+    monkeypatch.setattr(first.catalog, "create_namespace_if_not_exists", first.catalog.create_namespace)
+    assert first.ensure(FINDINGS).name() == ("rawlog", "findings")
+
+
+def test_a_creation_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rawlog.tables import FINDINGS
+
+    lake = Lake(str(tmp_path), create=True)
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(lake.catalog, "create_namespace_if_not_exists", full)
+    with pytest.raises(AccessError, match="No space left on device"):
+        lake.ensure(FINDINGS)
 
 
 def test_a_run_that_begins_does_not_sweep_what_another_is_about_to_commit(tmp_path: Path) -> None:

@@ -65,6 +65,31 @@ PROPERTIES = {
 }
 
 
+def make_once(make: Callable[[], object], is_there: Callable[[], bool]) -> None:
+    """Create something in a catalog that other runs may create at the same moment; whoever comes second finds it there.
+
+    The catalog answers the second one with errors of several types, by how far it got: whether the thing exists now decides.
+    """
+    try:
+        make()
+    except Exception:
+        if not is_there():
+            raise
+
+
+def _catalog_file(uri: str, location: str) -> Any:
+    """A catalog in a SQLite file, with its tables."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    def opened() -> Any:
+        return SqlCatalog(CATALOG_NAME, uri=uri, warehouse=location, **_object_store())
+
+    try:
+        return opened()
+    except Exception:  # another run created the catalog's tables at the same moment; opened again, they are there
+        return opened()
+
+
 class Overtaken(AccessError):
     """Another run took some of the sources meanwhile: what is left to do must be planned anew."""
 
@@ -116,7 +141,6 @@ class Lake:
     def _load(self, catalog: str | None, create: bool) -> Any:
         try:
             from pyiceberg.catalog import load_catalog
-            from pyiceberg.catalog.sql import SqlCatalog
             from sqlalchemy import NullPool, create_engine
         except ImportError:
             raise AccessError('PyIceberg is not installed: `pip install "rawlog[lake]"`') from None
@@ -130,7 +154,7 @@ class Lake:
                 except Exception as error:
                     raise OptionError(f"catalog {catalog!r}: {_line(error)}") from None
             uri = f"sqlite:///{file}?timeout={LOCKED}"
-            loaded = SqlCatalog(CATALOG_NAME, uri=uri, warehouse=self.location, **_object_store())
+            loaded = _catalog_file(uri, self.location)
             # No connection stays open between two calls: nobody closes a lake that was only looked at, and Python 3.13 complains then.
             loaded.close()
             loaded.engine = create_engine(uri, poolclass=NullPool)
@@ -209,17 +233,12 @@ class Lake:
 
     def ensure(self, table: Table, cuts: Sequence[Cut] = ()) -> Any:
         """The Iceberg table for one of ours, made (with partitions, if so asked) or widened as needed."""
-        from pyiceberg.exceptions import TableAlreadyExistsError
-
         name = lake_name(table)
         found = self.load(name)
         with self.told():
             if found is None:
-                try:
-                    return self._create(name, table, cuts)
-                except TableAlreadyExistsError:  # by another run, a moment ago
-                    found = self.load(name)
-                    assert found is not None
+                make_once(lambda: self._create(name, table, cuts), lambda: self.catalog.table_exists(name))
+                found = self.catalog.load_table(name)
             known = {field.name for field in found.schema().fields}
             missing = {key: value for key, value in PROPERTIES.items() if key not in found.properties}
             if not known.issuperset(table.names) or missing:
@@ -231,12 +250,11 @@ class Lake:
                             update.union_by_name(table.schema)
             return found
 
-    def _create(self, name: str, table: Table, cuts: Sequence[Cut]) -> Any:
-        from pyiceberg.exceptions import NamespaceAlreadyExistsError
-
+    def _create(self, name: str, table: Table, cuts: Sequence[Cut]) -> None:
         space = name.split(".")[0]
-        with contextlib.suppress(NamespaceAlreadyExistsError):
-            self.catalog.create_namespace_if_not_exists(space)
+        make_once(
+            lambda: self.catalog.create_namespace_if_not_exists(space), lambda: self.catalog.namespace_exists(space)
+        )
         with self.catalog.create_table_transaction(
             name,
             table.schema,
@@ -247,7 +265,6 @@ class Lake:
                 with transaction.update_spec() as spec:
                     for cut in cuts:
                         spec.add_field(cut.column, cut.transform, cut.name)
-        return self.catalog.load_table(name)
 
     # What is done -----------------------------------------------------------------------------------------------------
 
