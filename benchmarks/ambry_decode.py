@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from rawlog import registry
-from rawlog.format import Want
+from rawlog.core.format import Want
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
-from rawlog.tree import open_tree
-from rawlog.walk import walk
+from rawlog.io.walk import walk
+from rawlog.reading.tree import open_tree
 
 
 def make_log(path: Path, size: int, sizes: str) -> int:

@@ -18,7 +18,7 @@ from rawlog import registry
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import HEADER_V3, KEY_V6, Kind
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 
 PIECE = 100_000
 

@@ -34,8 +34,8 @@ import rawlog
 from rawlog.engines import local
 from rawlog.engines import spark as on_spark
 from rawlog.jobs.ingest import Ingest
+from rawlog.reading.tree import open_tree
 from rawlog.spark import register, session
-from rawlog.tree import open_tree
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 PARTITIONS = 8

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 import rawlog
-from rawlog.formats.kafka.compact import compact_partition
-from rawlog.tables import RECORDS
-from rawlog.tree import open_tree
+from rawlog.core.tables import RECORDS
+from rawlog.formats.kafka.store.compact import compact_partition
+from rawlog.reading.tree import open_tree
 
 SEGMENT = 128 << 20
 BATCH = 1 << 20

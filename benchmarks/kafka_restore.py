@@ -24,7 +24,7 @@ import rawlog
 from benchmarks.kafka_encode import make_records, produce
 from rawlog.engines import local
 from rawlog.jobs.restore import Asked, Restore
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 
 MEGABYTE = 1 << 20
 STEP = 1_000_000

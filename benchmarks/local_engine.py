@@ -20,14 +20,14 @@ from typing import Any
 
 from spark_count import make_segments
 
+from rawlog.core.tables import RECORDS
 from rawlog.engines import local
 from rawlog.jobs import Done, Job, Outcome, Split, Stage
 from rawlog.jobs.verify import Verify
-from rawlog.parts import plan
-from rawlog.rows import read
-from rawlog.select import Selection
-from rawlog.tables import RECORDS
-from rawlog.tree import Tree, open_tree
+from rawlog.reading.parts import plan
+from rawlog.reading.rows import read
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
 
 
 @dataclass(frozen=True, slots=True)

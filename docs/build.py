@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rawlog import registry
-from rawlog.format import Family, Format
-from rawlog.inspection import framing_rules
-from rawlog.layout import Layout
-from rawlog.tables import Table
+from rawlog.core.format import Family, Format
+from rawlog.core.layout import Layout
+from rawlog.core.tables import Table
+from rawlog.reading.inspection import framing_rules
 
 PAGES = Path(__file__).parent / "formats"
 README = Path(__file__).parent.parent / "README.md"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import (
+from rawlog.core.errors import (
     AccessError,
     CorruptError,
     DataError,
@@ -21,8 +21,8 @@ from rawlog.errors import (
     UnknownFormatError,
     UnsupportedError,
 )
-from rawlog.findings import Findings
-from rawlog.rows import Rows
+from rawlog.core.findings import Findings
+from rawlog.reading.rows import Rows
 from tests.golden_data import golden_path
 
 BASIC = golden_path("replay", "v2", "basic.log")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog import checksums
+from rawlog.io import checksums
 
 DATA = np.random.default_rng(7).integers(0, 256, 100_000, np.uint8)
 LIBRARY = {"crc32c": crc32c.crc32c, "crc32": zlib.crc32}

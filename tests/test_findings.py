@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import OptionError
-from rawlog.findings import Few, Finding, Findings, Mark, Severity, rule
-from rawlog.inspection import Chosen, all_rules
-from rawlog.tables import FINDINGS
+from rawlog.compare.replicas import all_rules, check_chosen
+from rawlog.core.errors import OptionError
+from rawlog.core.findings import Few, Finding, Findings, Mark, Severity, rule
+from rawlog.core.tables import FINDINGS
+from rawlog.reading.inspection import Chosen
 from tests.golden_data import golden_path
 
 
@@ -105,10 +106,10 @@ def test_rules_are_chosen_by_code_or_its_first_words(
 
 def test_a_rule_that_there_is_not_is_answered_with_the_nearest() -> None:
     with pytest.raises(OptionError, match=r"did you mean .*replay\.recording\.framing"):
-        Chosen(("replay.recording.faming",)).check()
+        check_chosen(Chosen(("replay.recording.faming",)))
     with pytest.raises(OptionError):
         rawlog.verify(golden_path("replay", "v2", "find.log"), skip=["nonsense"])
-    assert Chosen(("replay", "rawlog.file")).check()
+    assert check_chosen(Chosen(("replay", "rawlog.file")))
 
 
 def test_a_file_of_no_known_format_is_worth_knowing(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import OptionError
-from rawlog.names import check_names
-from rawlog.select import Selection
-from rawlog.tables import RECORDS
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import RECORDS
+from rawlog.reading.names import check_names
+from rawlog.reading.select import Selection
 from tests.golden_data import golden_path
 
 KAFKA = golden_path("kafka", "broker-3.9.2", "data")

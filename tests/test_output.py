@@ -17,18 +17,18 @@ import pytest
 from click.testing import CliRunner
 
 import rawlog
-from rawlog import output
 from rawlog.cli import cli
-from rawlog.errors import AccessError, EncodeError, OptionError
-from rawlog.format import File, Place
+from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.format import File, Place
+from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry.keys import make
 from rawlog.formats.ambry.writer import Properties, put_message
-from rawlog.formats.replay.repair import repair as repair_recordings
-from rawlog.formats.rocketmq.rebuild import rebuild_store
-from rawlog.formats.rocketmq.repair import repair_store
-from rawlog.output import Output, child, descendant, new_directory, refuse_nested, scratch, writing
-from rawlog.tables import RECORDS
-from rawlog.tree import Tree
+from rawlog.formats.replay.store.repair import repair as repair_recordings
+from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.io import output
+from rawlog.io.output import Output, child, descendant, new_directory, refuse_nested, scratch, writing
+from rawlog.reading.tree import Tree
 
 LOCAL = ("--engine", "local")
 SIZES = {"commitlog_size": "65536", "queue_size": "6000", "index_slots": "100", "index_entries": "400"}
@@ -214,7 +214,7 @@ def test_renaming_to_a_hostile_topic_is_refused(place: Path) -> None:
 @pytest.mark.parametrize("name", ["../../x", "..", "a/b"])
 def test_restoring_a_cluster_with_a_hostile_topic_is_refused(name: str, place: Path) -> None:
     """The name is in the cluster's metadata, where no file system has ever seen it."""
-    from rawlog.formats.kraft.blueprint import Blueprint, Topic, new_id
+    from rawlog.formats.kraft.store.blueprint import Blueprint, Topic, new_id
 
     rawlog.write(place / "in", rows("sound"), format="kafka")
     topics = [Topic(one, one, new_id(), 1, {}) for one in ("sound", name)]
@@ -359,7 +359,7 @@ def test_a_replacement_that_was_killed_between_its_renames_is_undone(tmp_path: P
     """Where two names cannot be swapped in one step, a kill between the two renames left no target at all."""
     code = """
 import os, sys
-from rawlog import output
+from rawlog.io import output
 output._exchanged = lambda one, other: False
 rename = os.rename
 def killed(one, other):

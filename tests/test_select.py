@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog import registry
-from rawlog.errors import OptionError
-from rawlog.format import NO_TIME, File, Place, Spans
-from rawlog.select import Selection, parse_columns, parse_offset_option, parse_time
+from rawlog.core.errors import OptionError
+from rawlog.core.format import NO_TIME, File, Place, Spans
+from rawlog.reading.select import Selection, parse_columns, parse_offset_option, parse_time
 from rawlog.testing import plain
 from tests.golden_data import golden_path
 from tests.reference import replay

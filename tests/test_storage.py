@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.errors import AccessError
-from rawlog.output import writing
-from rawlog.storage import Source, exists, is_remote, listing, local_path
+from rawlog.core.errors import AccessError
+from rawlog.io.output import writing
+from rawlog.io.storage import Source, exists, is_remote, listing, local_path
 from rawlog.testing.base import shared
 from tests.golden_data import golden_path
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import FILES, FINDINGS, RECORDS, arrow_type
 from rawlog.registry import table_named, tables
-from rawlog.tables import FILES, FINDINGS, RECORDS, arrow_type
 
 
 def test_records_has_the_shape_of_sparks_own_kafka_source() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rawlog.account import Account
-from rawlog.text import counted, offset_range
+from rawlog.core.report import Account
+from rawlog.core.text import counted, offset_range
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, OptionError, UnknownFormatError
-from rawlog.output import refuse_nested
+from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.io.output import refuse_nested
+from rawlog.reading.tree import open_tree
 from rawlog.testing import plain
-from rawlog.tree import open_tree
 from tests.golden_data import GOLDEN, golden_path
 
 FIND = golden_path("replay", "v2", "find.log")
@@ -171,7 +171,7 @@ def test_a_file_that_vanishes_is_an_access_error_or_a_finding(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(AccessError, match="No such file"):
         log.table("records").to_arrow()
-    from rawlog.inspection import inspect_file
+    from rawlog.reading.inspection import inspect_file
 
     [finding] = inspect_file(log.files[0])
     assert finding.code == "rawlog.file.unreadable"

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.errors import CorruptError, RawlogError, UnsupportedError
-from rawlog.format import File, Format, Origin
-from rawlog.frames import Frames
+from rawlog.core.errors import CorruptError, RawlogError, UnsupportedError
+from rawlog.core.format import File, Format, Origin
+from rawlog.core.frames import Frames
+from rawlog.core.status import Status
+from rawlog.io.storage import Source
+from rawlog.io.walk import hex_lines, walk
 from rawlog.registry import formats
-from rawlog.status import Status
-from rawlog.storage import Source
 from rawlog.testing.base import frames_of, shared
-from rawlog.walk import hex_lines, walk
 from tests.golden_data import golden_path
 from tests.reference import replay, strategies
 
@@ -225,7 +225,7 @@ def test_bytes_are_shown_around_a_place() -> None:
 
 
 def test_every_status_of_damage_has_its_words() -> None:
-    from rawlog.walk import describe
+    from rawlog.io.walk import describe
 
     for status in Status:
         if status.is_damage:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.errors import OptionError
-from rawlog.tables import RECORDS, Column, Table
-from rawlog.where import columns_of, evaluate
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import RECORDS, Column, Table
+from rawlog.reading.where import columns_of, evaluate
 from tests.golden_data import golden_path
 
 T = 1_706_868_930_000_000

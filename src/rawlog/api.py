@@ -8,17 +8,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rawlog import registry
-from rawlog.errors import OptionError, unknown
-from rawlog.findings import Findings
-from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS
-from rawlog.inspection import Chosen, inspect_replicas, verify_tree
-from rawlog.names import check_names
-from rawlog.output import refuse_nested
-from rawlog.rows import Rows
-from rawlog.select import Selection, parse_columns, parse_time
-from rawlog.target import Passage, batches_of, writable
-from rawlog.target import write as write_rows
-from rawlog.tree import Tree, open_tree
+from rawlog.core.errors import OptionError, unknown
+from rawlog.core.findings import Findings
+from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
+from rawlog.io.output import refuse_nested
+from rawlog.jobs.target import Passage, batches_of, writable
+from rawlog.jobs.target import write as write_rows
+from rawlog.reading.inspection import Chosen, inspect_replicas, verify_tree
+from rawlog.reading.names import check_names
+from rawlog.reading.rows import Rows
+from rawlog.reading.select import Selection, parse_columns, parse_time
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,11 +98,13 @@ def verify(
 
     `max_decompressed` and `max_headers` are limits as for `rawlog.read`.
     """
-    chosen = Chosen(tuple(only), tuple(skip), max_decompressed, max_headers).check()
+    from rawlog.compare.replicas import check_chosen
+
+    chosen = check_chosen(Chosen(tuple(only), tuple(skip), max_decompressed, max_headers))
     tree = open_tree(paths, format=format)
     result = verify_tree(tree, chosen)
     if against is not None:
-        from rawlog.replicas import replicas_of, rules_for
+        from rawlog.compare.replicas import replicas_of, rules_for
 
         for pair in replicas_of(tree, open_tree(against, format=format)):
             result.items += inspect_replicas(pair, rules_for(pair), chosen).items

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Mapping
 from functools import lru_cache
 
-from rawlog.errors import UnknownFormatError, unknown
-from rawlog.format import Family, Format, Lookup
-from rawlog.tables import COMMON, Table
+from rawlog.core.errors import UnknownFormatError, unknown
+from rawlog.core.format import Family, Format, Lookup
+from rawlog.core.tables import COMMON, Table
 
 FAMILIES = ("kafka", "kraft", "rocketmq", "replay", "ambry")
 """In the order in which recognition asks them: the head of a recording is almost all zeros, and DLedger's is one too."""

@@ -191,7 +191,7 @@ def test_huge_declared_lengths_take_no_memory(spawn, tmp_path):
 
 
 def test_an_internal_error_is_one_line(run, log, monkeypatch):
-    import rawlog.rows
+    import rawlog.reading.rows
 
     def broken(self):
         raise ZeroDivisionError("oops")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rawlog.cli import engine
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
 from tests.golden_data import golden_path
 
 OPEN: dict[str, Any] = {"engine": None, "master": None, "conf": (), "threads": None}

@@ -14,9 +14,9 @@ import pytest
 
 from rawlog import registry
 from rawlog.cli.following import Follower, last_rows
-from rawlog.rows import Rows
-from rawlog.select import Selection
-from rawlog.tree import open_tree
+from rawlog.reading.rows import Rows
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import open_tree
 from tests.cli.conftest import COMMAND, HEADER, entry, recording
 from tests.golden_data import golden_path
 

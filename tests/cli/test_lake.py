@@ -76,7 +76,7 @@ def test_nothing_is_taken_from_under_a_reader_within_the_time_of_grace(run: Run,
 
 def test_what_a_run_is_about_to_commit_is_left_alone(run: Run, lake: Path, logs: Path) -> None:
     from rawlog.jobs import Stage
-    from rawlog.tree import open_tree
+    from rawlog.reading.tree import open_tree
 
     record(logs / "late.log", 7, first=9000)
     with Ingest(str(lake)) as job:

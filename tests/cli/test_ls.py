@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rawlog.cli.commands import ls
-from rawlog.format import File
+from rawlog.core.format import File
 from tests.golden_data import golden_path
 
 SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import RawlogError
+from rawlog.core.errors import RawlogError
 from tests.jobs.recordings import damage, ingest, record
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
 from tests.cli.conftest import Ran
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
@@ -188,7 +188,7 @@ def test_rows_are_not_written_over_what_they_are_read_from(tmp_path: Path) -> No
 
 STAGING = """
 import sys
-from rawlog.output import Output, writing
+from rawlog.io.output import Output, writing
 with Output(sys.argv[1]) as output, writing(sys.argv[1] + ".html") as file:
     (output.new() / "half").write_bytes(b"half")
     print("ready", flush=True)

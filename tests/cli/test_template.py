@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from rawlog.cli.template import compile_template, unescape
-from rawlog.errors import OptionError
-from rawlog.tables import RECORDS
-from rawlog.text import printable
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import RECORDS
+from rawlog.core.text import printable
 
 BATCH = pa.RecordBatch.from_pylist(
     [

@@ -15,7 +15,7 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.tables import RECORDS
+from rawlog.core.tables import RECORDS
 from rawlog.testing import FormatTests, outline, plain
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rawlog.core.errors import OptionError
 from rawlog.engines import local
-from rawlog.errors import OptionError
 from rawlog.jobs import Done, Job, Outcome, Progress, Split, Stage
-from rawlog.tree import Tree
+from rawlog.reading.tree import Tree
 
 NOTHING = Tree((), ())
 

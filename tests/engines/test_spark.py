@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from rawlog.cli import cli
+from rawlog.core.errors import AccessError, OptionError
 from rawlog.engines import local
-from rawlog.errors import AccessError, OptionError
 from rawlog.jobs import Progress, Split, Stage
 from rawlog.jobs import verify as verifying
 from rawlog.jobs.diff import Diff
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.ingest import plan as planning
 from rawlog.jobs.verify import Verify
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.engines.test_local import NOTHING, Count
 from tests.jobs.recordings import expected, held, ingest, record
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.storage import Source
+from rawlog.io.storage import Source
 from tests.golden_data import kafka_cases
 
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import rawlog
+from rawlog.core.tables import RECORDS
 from rawlog.engines import local
 from rawlog.jobs.ingest import Ingest, Ingested
 from rawlog.jobs.lake import Lake
-from rawlog.tables import RECORDS
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 
 
 def record(path: Path, count: int, *, first: int = 0, size: int = 40) -> Path:

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
+from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.engines import local
-from rawlog.errors import AccessError, CorruptError, EncodeError, OptionError
 from rawlog.jobs.convert import Convert, Converted, outlet, source_tree
 from rawlog.jobs.convert.sources import kind_of
+from rawlog.jobs.target import LossError
+from rawlog.reading.select import Selection
 from rawlog.registry import table_named
-from rawlog.select import Selection
-from rawlog.tables import RECORDS
-from rawlog.target import LossError
 from tests.formats.ambry.stores import store_path
 from tests.formats.rocketmq.stores import store as rocketmq_store
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
@@ -126,7 +126,7 @@ def test_a_selection_holds_for_every_target(tmp_path: Path) -> None:
 def test_a_lake_is_a_source(tmp_path: Path) -> None:
     """Data files of a lake are in no order; a partition's rows are put together by their offsets."""
     from rawlog.jobs.ingest import Ingest
-    from rawlog.tree import open_tree
+    from rawlog.reading.tree import open_tree
 
     source = tmp_path / "log"
     log_of(source, *(row(number) for number in range(50)), batch_records="7", segment_bytes="600")

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rawlog.format import File
+from rawlog.core.format import File
+from rawlog.core.tables import RECORDS
 from rawlog.jobs.convert import sources
-from rawlog.select import Selection
-from rawlog.tables import RECORDS
+from rawlog.reading.select import Selection
 
 
 def repeated(path: Path, size: int, rows: int) -> File:

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog import comparison
-from rawlog.difference import Change, Tally, compare_ordered
+from rawlog.compare import comparison
+from rawlog.compare.fingerprints import compare_mixed, show_values
+from rawlog.core.difference import Change, Tally, compare_ordered
+from rawlog.core.errors import CorruptError, OptionError, UnknownFormatError
+from rawlog.core.tables import RECORDS
 from rawlog.engines import local
-from rawlog.errors import CorruptError, OptionError, UnknownFormatError
-from rawlog.fingerprints import compare_mixed, show_values
 from rawlog.jobs.diff import Diff
-from rawlog.select import Selection
-from rawlog.tables import RECORDS
-from rawlog.tree import open_tree
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 from tests.jobs.recordings import record
 

@@ -13,7 +13,7 @@ import rawlog
 from rawlog import registry
 from rawlog.jobs.ingest.folds import family_of
 from rawlog.jobs.lake import Lake
-from rawlog.select import Selection
+from rawlog.reading.select import Selection
 from tests.golden_data import golden_path
 from tests.jobs.recordings import ingest, ordered, stored
 
@@ -160,7 +160,7 @@ def test_settings_of_another_shape_are_a_finding_and_the_rest_is_the_state(lake:
 
 
 def test_a_selection_is_kept_and_another_one_replaces_it(lake: Path, broker: Path) -> None:
-    from rawlog.select import Selection
+    from rawlog.reading.select import Selection
 
     names = {row["topic"] for row in raw(broker, table="kraft.topics")}
     chosen = min(names)

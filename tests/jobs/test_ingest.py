@@ -16,16 +16,16 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog import parts
+from rawlog.core.errors import AccessError, OptionError
 from rawlog.engines import local
-from rawlog.errors import AccessError, OptionError
 from rawlog.jobs import lake as lakes
 from rawlog.jobs.ingest import Ingest, Ingested, plan
 from rawlog.jobs.ingest import follow as following
 from rawlog.jobs.ingest.values import Decoded
 from rawlog.jobs.lake import Lake
-from rawlog.select import Selection
-from rawlog.tree import open_tree
+from rawlog.reading import parts
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import open_tree
 from tests import duck
 from tests.jobs.reading import count_bytes, in_logs, make_partitions
 from tests.jobs.recordings import damage, expected, held, ingest, record

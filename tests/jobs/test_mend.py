@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import rawlog
+from rawlog.core.errors import AccessError, CorruptError, OptionError
 from rawlog.engines import local
-from rawlog.errors import AccessError, CorruptError, OptionError
 from rawlog.jobs.job import Stage
 from rawlog.jobs.mend import Mend
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import store_path
 from tests.formats.rocketmq.stores import store as rocketmq_store
 from tests.golden_data import golden_path

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
 from rawlog.jobs.ingest import Ingest, Ingested
 from rawlog.jobs.lake import Lake, is_lake
 from rawlog.jobs.lake.upkeep import join, orphans
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.jobs.recordings import expected, ordered, record
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import rawlog
-from rawlog.checksums import crc32c
 from rawlog.cli import cli
 from rawlog.formats.kafka.layouts import BATCH
+from rawlog.io.checksums import crc32c
 from tests.golden_data import golden_path
 
 KAFKA = golden_path("kafka", "broker-4.3.0", "data")

@@ -18,14 +18,14 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
+from rawlog.core.errors import AccessError, DataError, EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.engines import local
-from rawlog.errors import AccessError, DataError, EncodeError, OptionError
-from rawlog.formats.kraft.committed import partition_of
+from rawlog.formats.kraft.store.committed import partition_of
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.restore import Asked, Restore, Restored
 from rawlog.jobs.restore import directories as source_of_batches
-from rawlog.tables import RECORDS
-from rawlog.tree import Tree, open_tree
+from rawlog.reading.tree import Tree, open_tree
 from tests.formats.ambry.stores import store_path
 from tests.golden_data import golden_path
 

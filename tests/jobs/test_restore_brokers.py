@@ -19,8 +19,8 @@ import rawlog
 from rawlog.engines import local
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.restore import Asked, Restore, Restored
-from rawlog.select import Selection
-from rawlog.tree import Tree, open_tree
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
 from tests.conftest import needed
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import golden_path

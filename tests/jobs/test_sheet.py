@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rawlog.errors import AccessError
+from rawlog.core.errors import AccessError
+from rawlog.core.tables import RECORDS, Column, Table
 from rawlog.jobs import sheet
 from rawlog.jobs.lake import Lake, Taken
 from rawlog.jobs.sheet import Sheet
-from rawlog.tables import RECORDS, Column, Table
 
 WIDE = Table(
     "test.wide",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.errors import AccessError
+from rawlog.core.errors import AccessError
 from rawlog.jobs import lake as lakes
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.lake import Lake
@@ -27,7 +27,7 @@ outcome = ingest(Path(sys.argv[1]), *map(Path, sys.argv[2:]))
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from rawlog.errors import AccessError
+from rawlog.core.errors import AccessError
 from tests.jobs.recordings import ingest
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 try:
@@ -64,7 +64,7 @@ def test_a_table_that_another_run_creates_at_the_same_moment_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run saw no table, another created it, and the first one's own creation failed with "Table already exists"."""
-    from rawlog.tables import FINDINGS
+    from rawlog.core.tables import FINDINGS
 
     first = Lake(str(tmp_path), create=True)
     Lake(str(tmp_path)).ensure(FINDINGS)
@@ -74,7 +74,7 @@ def test_a_table_that_another_run_creates_at_the_same_moment_is_used(
 
 
 def test_a_creation_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.tables import FINDINGS
+    from rawlog.core.tables import FINDINGS
 
     lake = Lake(str(tmp_path), create=True)
 
@@ -88,7 +88,7 @@ def test_a_creation_that_fails_for_another_reason_is_an_error(tmp_path: Path, mo
 
 def test_a_run_that_begins_does_not_sweep_what_another_is_about_to_commit(tmp_path: Path) -> None:
     from rawlog.jobs import Stage
-    from rawlog.tree import open_tree
+    from rawlog.reading.tree import open_tree
 
     lake, logs = tmp_path / "lake", tmp_path / "logs"
     record(logs / "a.log", 40)
@@ -124,7 +124,7 @@ def test_a_locked_catalog_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatc
     locking = sqlite3.connect(lake / "catalog.db", isolation_level=None)
     with Ingest(str(lake)) as job:
         from rawlog.engines import local
-        from rawlog.tree import open_tree
+        from rawlog.reading.tree import open_tree
 
         commit = job.commit
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from rawlog.core.errors import OptionError
 from rawlog.engines import local
-from rawlog.errors import OptionError
-from rawlog.inspection import Chosen, verify_tree
 from rawlog.jobs import verify
 from rawlog.jobs.verify import Verify
-from rawlog.tree import open_tree
+from rawlog.reading.inspection import Chosen, verify_tree
+from rawlog.reading.tree import open_tree
 from tests.jobs.reading import count_bytes, in_logs, make_partitions
 from tests.jobs.recordings import damage, record
 

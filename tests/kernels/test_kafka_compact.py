@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import FULL, OK
 from rawlog.formats.kafka.kernels import compact as kernels
 from rawlog.kernels import byte_view
 from rawlog.kernels.blocks import SCRATCH
-from rawlog.status import FULL, OK
 
 
 def test_a_map_that_is_full_ends_in_front_of_the_next_key(plain: Any) -> None:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.spark import options
-from rawlog.tables import RECORDS
 
 if TYPE_CHECKING:
     from tests.services.s3 import S3Server

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rawlog.errors import AccessError, OptionError, RawlogError
+from rawlog.core.errors import AccessError, OptionError, RawlogError
 from rawlog.spark import java as javas
 from rawlog.spark import session
 from rawlog.spark.java import Java, facade, find_java, java_version

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, EncodeError, OptionError
+from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.spark import sink
-from rawlog.tables import RECORDS
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.errors import CorruptError, DataError, OptionError, UnknownFormatError
+from rawlog.core.errors import CorruptError, DataError, OptionError, UnknownFormatError
 from rawlog.spark import options, splits
 from tests.golden_data import golden_path
 
@@ -329,8 +329,8 @@ def test_modes_fail_pass_over_or_drop(tmp_path: Path) -> None:
 
 
 def test_only_dropmalformed_drops_a_file_whose_header_is_damaged() -> None:
-    from rawlog.format import File
-    from rawlog.parts import Part
+    from rawlog.core.format import File
+    from rawlog.reading.parts import Part
 
     path = golden_path("replay", "damaged", "v1-version-3.log")
     part = Part((File(str(path), path.stat().st_size, None, "replay.recording"),))

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, CorruptError, OptionError, TruncatedError
+from rawlog.core.errors import AccessError, CorruptError, OptionError, TruncatedError
+from rawlog.io.storage import Source
 from rawlog.spark import follow, options
-from rawlog.storage import Source
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError
+from rawlog.core.errors import AccessError
 from rawlog.sql import functions
 from tests.spark.test_stream import Query, logs
 

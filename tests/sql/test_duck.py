@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
 from rawlog.sql.duck import DuckEngine, quote_reserved
 from rawlog.sql.views import Source, views
 from tests.golden_data import golden_path

@@ -73,7 +73,7 @@ class Verbs(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            from rawlog.errors import unknown
+            from rawlog.core.errors import unknown
 
             raise click.UsageError(str(unknown("verb", args[0], self.list_commands(ctx))), ctx) from None
 

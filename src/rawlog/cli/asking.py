@@ -77,8 +77,8 @@ def open_engine(given: dict[str, Any], paths: Sequence[str], first: str | None =
 
 def _are_small(paths: Iterable[str]) -> bool:
     """Whether all files at some paths together are little, without looking further than that."""
+    from rawlog.io.storage import is_remote, listing
     from rawlog.spark.staging import SMALL
-    from rawlog.storage import is_remote, listing
 
     size = 0
     for path in paths:

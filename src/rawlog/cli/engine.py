@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rawlog.cli.progress import Progress
-from rawlog.errors import AccessError, OptionError
+from rawlog.core.errors import AccessError, OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rawlog.jobs.job import Job, Outcome
     from rawlog.jobs.job import Progress as Told
-    from rawlog.tree import Tree
+    from rawlog.reading.tree import Tree
 
 F = TypeVar("F", bound=Callable[..., Any])
 O = TypeVar("O", bound="Outcome")  # noqa: E741

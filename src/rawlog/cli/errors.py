@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from rawlog.errors import DataError, OptionError, RawlogError
-from rawlog.text import printable
+from rawlog.core.errors import DataError, OptionError, RawlogError
+from rawlog.core.text import printable
 
 DONE, FOUND, USAGE, UNREADABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
 #: Whoever read our output has had enough: that is success.

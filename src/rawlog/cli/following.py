@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rawlog import registry
-from rawlog.errors import AccessError, DataError, TruncatedError
-from rawlog.format import File
-from rawlog.parts import Part, plan
-from rawlog.rows import Note, Rows, read
-from rawlog.select import Selection
-from rawlog.status import Status
-from rawlog.storage import is_remote, local_path
-from rawlog.tables import Table
-from rawlog.tree import Tree, open_tree
-from rawlog.walk import walk
+from rawlog.core.errors import AccessError, DataError, TruncatedError
+from rawlog.core.format import File
+from rawlog.core.status import Status
+from rawlog.core.tables import Table
+from rawlog.io.storage import is_remote, local_path
+from rawlog.io.walk import walk
+from rawlog.reading.parts import Part, plan
+from rawlog.reading.rows import Note, Rows, read
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa

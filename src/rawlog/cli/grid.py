@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rawlog.cli import output
-from rawlog.text import formed, plain_time, printable
+from rawlog.core.text import formed, plain_time, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +133,7 @@ def cells(column: pa.Array, form: str | None = None) -> list[str]:
     """The values of a column for people: null is empty, bytes are text with escapes, nested values are JSON."""
     import pyarrow as pa
 
-    from rawlog.render import is_text, plain_json, values_of
+    from rawlog.reading.render import is_text, plain_json, values_of
 
     if is_text(column.type):
         if form is not None and (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):

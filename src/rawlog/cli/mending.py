@@ -10,11 +10,11 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.errors import OptionError
-from rawlog.text import printable
+from rawlog.core.errors import OptionError
+from rawlog.core.text import printable
 
 if TYPE_CHECKING:
-    from rawlog.findings import Finding
+    from rawlog.core.findings import Finding
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: What the bar says meanwhile.
@@ -64,13 +64,13 @@ def run(
     dry_run: bool = False,
 ) -> None:
     """Do a verb's work with the families that have it and files at `source`; tell what came of it."""
+    from rawlog.core.tables import RECORDS
     from rawlog.engines.local import cores
+    from rawlog.io.storage import is_remote, local_path
     from rawlog.jobs.mend import Mend
-    from rawlog.names import check_names
-    from rawlog.select import Selection
-    from rawlog.storage import is_remote, local_path
-    from rawlog.tables import RECORDS
-    from rawlog.tree import open_tree
+    from rawlog.reading.names import check_names
+    from rawlog.reading.select import Selection
+    from rawlog.reading.tree import open_tree
 
     tree = open_tree(source)
     if "topic" in chosen:

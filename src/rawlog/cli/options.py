@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from rawlog.select import Selection
+    from rawlog.reading.select import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -221,7 +221,7 @@ def bytes_form(function: F) -> F:
 
 def selection_of(given: dict[str, Any]) -> Selection:
     """The Selection that the options describe. OptionError for those that contradict one another."""
-    from rawlog.select import Selection, parse_columns, parse_offset_option, parse_time
+    from rawlog.reading.select import Selection, parse_columns, parse_offset_option, parse_time
 
     fields: dict[str, Any] = {
         "topics": tuple(given["topic"]),

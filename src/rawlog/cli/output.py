@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from rawlog.errors import AccessError, OptionError
-from rawlog.text import printable, to_json
+from rawlog.core.errors import AccessError, OptionError
+from rawlog.core.text import printable, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.render import Lines
-    from rawlog.tables import Table
+    from rawlog.core.tables import Table
+    from rawlog.reading.render import Lines
 
 
 def write(data: bytes | memoryview) -> None:
@@ -134,7 +134,7 @@ class _JsonPrinter(_LinesPrinter):
         self.form = form
 
     def begin(self, schema: pa.Schema) -> None:
-        from rawlog.render import json_lines
+        from rawlog.reading.render import json_lines
 
         self.lines = json_lines(schema, self.form)
 
@@ -145,7 +145,7 @@ class _CsvPrinter(_LinesPrinter):
         self.form = form
 
     def begin(self, schema: pa.Schema) -> None:
-        from rawlog.render import csv_header, csv_lines
+        from rawlog.reading.render import csv_header, csv_lines
 
         self.lines = csv_lines(schema, self.form, safe=printable if is_terminal() else None)
         write(csv_header(schema))
@@ -153,11 +153,11 @@ class _CsvPrinter(_LinesPrinter):
 
 def _raw_printer(given: dict[str, Any], table: Table) -> Printer:
     from rawlog.cli.template import unescape
+    from rawlog.core.tables import arrow_type
     from rawlog.kernels.json import RAW
-    from rawlog.render import Lines, is_text, plain_leaf
-    from rawlog.render import text_leaf as styled
-    from rawlog.select import parse_columns
-    from rawlog.tables import arrow_type
+    from rawlog.reading.render import Lines, is_text, plain_leaf
+    from rawlog.reading.render import text_leaf as styled
+    from rawlog.reading.select import parse_columns
 
     columns = parse_columns(given.get("columns")) or ("value",)
     if len(columns) != 1:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from rawlog.explain import Node
-from rawlog.format import File
-from rawlog.text import printable, to_json
+from rawlog.core.explain import Node
+from rawlog.core.format import File
+from rawlog.core.text import printable, to_json
 
 _STYLE = """
 body{font:14px/1.5 system-ui,sans-serif;margin:2em;color:#1b1f24;background:#fff}

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rawlog.text import counted, size_text
+from rawlog.core.text import counted, size_text
 
 INTERVAL = 0.2
 #: Work that is done before this many seconds shows nothing.

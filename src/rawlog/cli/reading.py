@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rawlog.cli import options
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE, say
-from rawlog.tree import Tree, open_tree
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
-    from rawlog.rows import Rows
-    from rawlog.select import Selection
+    from rawlog.reading.rows import Rows
+    from rawlog.reading.select import Selection
 
 
 class Reading:
@@ -49,8 +49,8 @@ class Reading:
 
         UnknownFormatError if there is nothing of that table; OptionError for a topic or partition that is not there, unless it `may_come`.
         """
-        from rawlog.names import check_names
-        from rawlog.rows import Rows
+        from rawlog.reading.names import check_names
+        from rawlog.reading.rows import Rows
 
         if table not in ("files", "findings") and self.refuse() and not any(file.format for file in self.tree):
             return None
@@ -63,7 +63,7 @@ class Reading:
 
     def note(self, text: str) -> None:
         """Tell what was left out of the rows; lost rows change the exit code."""
-        from rawlog.rows import Loss
+        from rawlog.reading.rows import Loss
 
         if isinstance(text, Loss):
             self.code = FOUND

@@ -1,4 +1,4 @@
-"""`--format`: rpk's grammar for printing records, compiled to columns and literals that `rawlog.render` weaves.
+"""`--format`: rpk's grammar for printing records, compiled to columns and literals that `rawlog.reading.render` weaves.
 
 `rawlog cat --help` tells the grammar (`rawlog.cli.commands.cat.TEMPLATE_HELP`).
 """
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
+from rawlog.core.text import formed, plain_time
 from rawlog.kernels import json as kernels
-from rawlog.render import Leaf, Lines, integer_leaf, made_leaf, runs, text_leaf, values_of
-from rawlog.text import formed, plain_time
+from rawlog.reading.render import Leaf, Lines, integer_leaf, made_leaf, runs, text_leaf, values_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from rawlog.tables import Table
+    from rawlog.core.tables import Table
 
 Safe = Callable[[bytes], str]
 ToBytes = Callable[[bytes], bytes]

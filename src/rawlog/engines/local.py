@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from rawlog.io.output import scratch
 from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
-from rawlog.output import scratch
-from rawlog.tree import Tree
+from rawlog.reading.tree import Tree
 
 D = TypeVar("D", bound=Done)
 O = TypeVar("O", bound=Outcome)  # noqa: E741

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from rawlog.errors import AccessError, RawlogError
+from rawlog.core.errors import AccessError, RawlogError
+from rawlog.io.output import scratch
 from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
-from rawlog.output import scratch
+from rawlog.reading.tree import Tree
 from rawlog.spark.shipping import ship
-from rawlog.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rawlog.comparison import Pair, compare, pairs
-from rawlog.difference import Difference, Tally
+from rawlog.compare.comparison import Pair, compare, pairs
+from rawlog.core.difference import Difference, Tally
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.select import Selection
-from rawlog.tree import Tree
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

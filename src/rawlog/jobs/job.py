@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Generic, TypeVar
 
-from rawlog.tree import Tree
+from rawlog.reading.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

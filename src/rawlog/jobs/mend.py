@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
-from rawlog.account import Account, Several
-from rawlog.errors import AccessError, OptionError, UnknownFormatError, unknown
-from rawlog.findings import Finding, Severity
-from rawlog.format import Unit, Work
-from rawlog.inspection import Chosen, inspect_file, inspect_group, inspect_tree
+from rawlog.core.errors import AccessError, OptionError, UnknownFormatError, unknown
+from rawlog.core.findings import Finding, Severity
+from rawlog.core.format import Unit, Work
+from rawlog.core.report import Account, Several
+from rawlog.io.output import Output, child, descendant
+from rawlog.io.storage import is_remote, local_path
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.output import Output, child, descendant
-from rawlog.storage import is_remote, local_path
-from rawlog.tree import Tree, open_tree
+from rawlog.reading.inspection import Chosen, inspect_file, inspect_group, inspect_tree
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
-    from rawlog.format import Family, File
+    from rawlog.core.format import Family, File
 
 #: The verb whose result is verified: what is still wrong in it is reported.
 REPAIR = "repair"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rawlog.errors import AccessError, unknown
-from rawlog.tables import Table
+from rawlog.core.errors import AccessError, unknown
+from rawlog.core.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

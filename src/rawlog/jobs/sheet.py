@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rawlog.errors import AccessError
+from rawlog.core.errors import AccessError
+from rawlog.core.tables import Table
+from rawlog.core.text import FIRST_DAY, LAST_DAY
+from rawlog.io.storage import is_remote
 from rawlog.jobs.partitions import Cut, divide
-from rawlog.storage import is_remote
-from rawlog.tables import Table
-from rawlog.text import FIRST_DAY, LAST_DAY
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from rawlog import registry
-from rawlog.findings import Finding, Findings
-from rawlog.format import File, Replicas
-from rawlog.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
+from rawlog.compare.replicas import check_chosen, replicas_of, rules_for
+from rawlog.core.findings import Finding, Findings
+from rawlog.core.format import File, Replicas
+from rawlog.core.store import Store
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.replicas import replicas_of, rules_for
-from rawlog.store import Store
-from rawlog.tree import Tree
+from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
+from rawlog.reading.tree import Tree
 
 #: Small files share a split, up to so many bytes and files: starting one costs more than reading them.
 SMALLEST, LARGEST = 1 << 20, 32 << 20
@@ -87,7 +87,7 @@ class Verify(Job[Found, Verified]):
 
     def __init__(self, chosen: Chosen | None = None, against: Tree | None = None) -> None:
         """`chosen` says which rules to run; OptionError if it names one that does not exist. `against` has replicas to compare with."""
-        self.chosen = (chosen or Chosen()).check()
+        self.chosen = check_chosen(chosen or Chosen())
         self.against = against
         self._now: _Progress | None = None
 

@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli) and CRC-32 (IEEE) inside kernels, for spans too short to be worth a call each.
 
 CRC-32C uses the processor's instruction where the host has it, three streams at a time, CRC-32 its carry-less multiplication; else,
-and as the plain twin, 16 tables. Long single spans are the business of `rawlog.checksums`.
+and as the plain twin, 16 tables. Long single spans are the business of `rawlog.io.checksums`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.status import BAD_LENGTH, OK
 from rawlog.kernels import clmul, host_has, inline, kernel
 from rawlog.kernels.ints import read_i64_le, read_u8, read_u32_le
-from rawlog.status import BAD_LENGTH, OK
 
 CASTAGNOLI = 0x82F63B78
 IEEE = 0xEDB88320

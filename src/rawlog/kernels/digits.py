@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import OK
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.weave import put
-from rawlog.status import OK
 
 INTEGER_SIZE, BOOLEAN_SIZE, TIME_SIZE = 20, 5, 34
 MINUTE, HOUR, DAY = 60, 3600, 86400

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_LENGTH, FULL, OK
 from rawlog.kernels import JIT, inline, kernel
-from rawlog.status import BAD_LENGTH, FULL, OK
 
 SLACK = 32
 LONG = 1024

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_LENGTH, OK
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u8, read_u32_le
-from rawlog.status import BAD_LENGTH, OK
 
 WORD = 0xFFFFFFFF
 # org.apache.kafka.common.utils.Utils.murmur2

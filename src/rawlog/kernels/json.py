@@ -1,8 +1,8 @@
 """Writing bytes as text: JSON strings, base64, hex, escapes and fields of CSV.
 
 Like the kernels of `digits`, `write_text` writes one column into `out` from `at` on and says for each row where its text begins
-and ends; those of `weave` copy such pieces into rows. `rawlog.render` makes the room (each docstring gives the bound) and
-decides what is written how; `rawlog.render.plain_json` is the slow twin that gives the same text.
+and ends; those of `weave` copy such pieces into rows. `rawlog.reading.render` makes the room (each docstring gives the bound) and
+decides what is written how; `rawlog.reading.render.plain_json` is the slow twin that gives the same text.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import OK
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_u32_le
 from rawlog.kernels.weave import put
-from rawlog.status import OK
 
 # What `write_text` makes of bytes.
 JSON = 0  # a JSON string; what is not UTF-8 as {"base64":"…"}

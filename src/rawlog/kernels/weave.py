@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import OK
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy, copy_exact
-from rawlog.status import OK
 
 NULL = np.frombuffer(b"null", np.uint8)
 COMMA = 0x2C

@@ -62,9 +62,9 @@ def _exercise(conf: Mapping[str, str]) -> None:
     from pyarrow import parquet
     from pyspark import SparkContext
 
+    from rawlog.core.tables import RECORDS
     from rawlog.spark.query import _arrow_schema, stream
     from rawlog.spark.session import session
-    from rawlog.tables import RECORDS
 
     spark = session("local[2]", conf)
     with tempfile.TemporaryDirectory(prefix="rawlog-archive-") as folder:
@@ -85,7 +85,7 @@ def _exercise(conf: Mapping[str, str]) -> None:
 
 def main() -> int:
     """Make the archive if there is none; the exit code. What fails is told in a line: nothing depends on it."""
-    from rawlog.errors import RawlogError
+    from rawlog.core.errors import RawlogError
     from rawlog.spark.java import find_java
 
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from rawlog import errors
-from rawlog.errors import AccessError, DataError, OptionError, RawlogError, unknown
+from rawlog.core import errors
+from rawlog.core.errors import AccessError, DataError, OptionError, RawlogError, unknown
 
 #: Spark's errors about what was asked: syntax and access rules, data that an expression cannot take.
 _ASKED = re.compile(r"SQLSTATE: (?:42|22|0A|21|2B|54)")

@@ -18,17 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog import registry
-from rawlog.errors import AccessError, DataError, TruncatedError
-from rawlog.format import File, Format
-from rawlog.frames import Frames
-from rawlog.parts import Part, whole
-from rawlog.select import Selection
-from rawlog.status import Status
-from rawlog.storage import Source
-from rawlog.tables import Table
-from rawlog.text import offset_range
-from rawlog.tree import Tree
-from rawlog.walk import HEAD, describe, walk
+from rawlog.core.errors import AccessError, DataError, TruncatedError
+from rawlog.core.format import File, Format
+from rawlog.core.frames import Frames
+from rawlog.core.status import Status
+from rawlog.core.tables import Table
+from rawlog.core.text import offset_range
+from rawlog.io.storage import Source
+from rawlog.io.walk import HEAD, describe, walk
+from rawlog.reading.parts import Part, whole
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
 
 #: Less than this is walked; for more, an index is asked first.
 NEAR = 8 << 20

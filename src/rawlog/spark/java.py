@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rawlog.errors import AccessError
+from rawlog.core.errors import AccessError
 
 OLDEST = 17
 

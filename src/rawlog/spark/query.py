@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import Column, Table
+from rawlog.io.storage import is_remote
 from rawlog.spark.complaints import translated
 from rawlog.spark.session import is_connect
 from rawlog.spark.shipping import ship
@@ -14,8 +16,6 @@ from rawlog.spark.staging import Stage
 from rawlog.sql import functions, text
 from rawlog.sql.engine import Answer, Engine
 from rawlog.sql.views import Files, LakeTable, View
-from rawlog.storage import is_remote
-from rawlog.tables import Column, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

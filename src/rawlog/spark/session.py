@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rawlog.errors import AccessError, OptionError
-from rawlog.output import hold_scratch
+from rawlog.core.errors import AccessError, OptionError
+from rawlog.io.output import hold_scratch
 from rawlog.spark.java import cache_directory, facade, find_java
 
 if TYPE_CHECKING:

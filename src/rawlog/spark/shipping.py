@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rawlog.output import writing
+from rawlog.io.output import writing
 from rawlog.spark.session import is_connect, runs_here, scratch
 
 if TYPE_CHECKING:

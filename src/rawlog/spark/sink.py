@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from rawlog.errors import AccessError, OptionError, unknown
+from rawlog.core.errors import AccessError, OptionError, unknown
+from rawlog.core.tables import RECORDS
+from rawlog.io.output import Output, remove_stage
+from rawlog.io.storage import is_remote
 from rawlog.jobs.convert.outlets import PLAIN, FormatOutlet, Share, made_directory, outlet
-from rawlog.output import Output, remove_stage
+from rawlog.jobs.target import LossError, added, as_records, check_columns
 from rawlog.spark.options import absolute
-from rawlog.storage import is_remote
-from rawlog.tables import RECORDS
-from rawlog.target import LossError, added, as_records, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -19,15 +19,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rawlog import parts, registry
-from rawlog.errors import OptionError, unknown
-from rawlog.format import File
-from rawlog.parts import Part
-from rawlog.rows import Rows
-from rawlog.select import Selection
+from rawlog import registry
+from rawlog.core.errors import OptionError, unknown
+from rawlog.core.format import File
+from rawlog.reading import parts
+from rawlog.reading.parts import Part
+from rawlog.reading.rows import Rows
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
 from rawlog.spark import options, splits
 from rawlog.spark.options import LATEST, Offsets, Request
-from rawlog.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from rawlog import registry, rows
-from rawlog.errors import AccessError, DataError, OptionError
-from rawlog.format import File
-from rawlog.parts import Part
-from rawlog.select import Selection
+from rawlog import registry
+from rawlog.core.errors import AccessError, DataError, OptionError
+from rawlog.core.format import File
+from rawlog.core.store import Store
+from rawlog.core.tables import arrow_type
+from rawlog.io.storage import exists, is_remote
+from rawlog.reading import rows
+from rawlog.reading.parts import Part
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
 from rawlog.spark.options import Request
-from rawlog.storage import exists, is_remote
-from rawlog.store import Store
-from rawlog.tables import arrow_type
-from rawlog.tree import Tree
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rawlog.errors import RawlogError
+from rawlog.core.errors import RawlogError
 from rawlog.spark.session import scratch
 from rawlog.sql.views import Files
 

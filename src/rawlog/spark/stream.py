@@ -24,13 +24,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rawlog import registry
-from rawlog.errors import AccessError, OptionError
-from rawlog.parts import Part, cut, whole
+from rawlog.core.errors import AccessError, OptionError
+from rawlog.reading.parts import Part, cut, whole
+from rawlog.reading.tree import Tree, open_tree
 from rawlog.spark import splits
 from rawlog.spark.follow import Follower, Line, Mark, lines_of
 from rawlog.spark.options import LATEST, MODES, Request
 from rawlog.spark.splits import Chosen
-from rawlog.tree import Tree, open_tree
 
 Offset = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.errors import AccessError, OptionError, RawlogError, unknown
+from rawlog.core.errors import AccessError, OptionError, RawlogError, unknown
 from rawlog.sql import functions, text
 from rawlog.sql.engine import Answer, Engine, answer_table
 from rawlog.sql.parquet import dataset

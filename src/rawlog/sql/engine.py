@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from rawlog.core.tables import Column, Table
 from rawlog.sql import text
 from rawlog.sql.views import Directory, Files, View
-from rawlog.tables import Column, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.checksums import crc32c_spans
+from rawlog.io.checksums import crc32c_spans
 from rawlog.kernels import byte_view, hashes
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)

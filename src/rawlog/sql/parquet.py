@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rawlog.storage import file_system
+from rawlog.io.storage import file_system
 
 if TYPE_CHECKING:
-    from rawlog.tables import Table
+    from rawlog.core.tables import Table
 
 
 def dataset(files: Sequence[str], table: Table) -> Any:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from rawlog.tables import Table
+from rawlog.core.tables import Table
 
 V = TypeVar("V")
 Name = tuple[str, ...]

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rawlog import registry, rows
-from rawlog.errors import DataError, OptionError, UnknownFormatError
-from rawlog.parts import Part, plan
-from rawlog.select import Selection
-from rawlog.storage import is_remote, local_path
-from rawlog.tables import COMMON, Table
-from rawlog.tree import Tree, open_tree
+from rawlog import registry
+from rawlog.core.errors import DataError, OptionError, UnknownFormatError
+from rawlog.core.tables import COMMON, Table
+from rawlog.io.storage import is_remote, local_path
+from rawlog.reading import rows
+from rawlog.reading.parts import Part, plan
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa

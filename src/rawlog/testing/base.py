@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rawlog import registry
 from rawlog.api import Log
 from rawlog.api import open as open_log
-from rawlog.columns import Marks
-from rawlog.errors import RawlogError
-from rawlog.findings import Findings
-from rawlog.format import File, Format
-from rawlog.inspection import inspect_file
-from rawlog.tables import Table
-from rawlog.walk import walk
+from rawlog.core.errors import RawlogError
+from rawlog.core.findings import Findings
+from rawlog.core.format import File, Format
+from rawlog.core.tables import Table
+from rawlog.io.walk import walk
+from rawlog.kernels.columns import Marks
+from rawlog.reading.inspection import inspect_file
 
 RowList = list[dict[str, Any]]
 Tables = Mapping[str, RowList]

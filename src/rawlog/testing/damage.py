@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.errors import DataError, RawlogError
-from rawlog.inspection import inspect_file
+from rawlog.core.errors import DataError, RawlogError
+from rawlog.reading.inspection import inspect_file
 from rawlog.testing.base import Base, frames_of, rows_of, same, shared, survives, told
 
 #: What reading a file of some hundred bytes may take at its peak, whatever lengths it declares.

@@ -7,8 +7,8 @@ import json
 import pyarrow as pa
 
 from rawlog.api import open as open_log
-from rawlog.errors import RawlogError
-from rawlog.inspection import inspect_file
+from rawlog.core.errors import RawlogError
+from rawlog.reading.inspection import inspect_file
 from rawlog.registry import formats
 from rawlog.testing.base import plain
 

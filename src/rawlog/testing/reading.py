@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog import rows
-from rawlog.errors import RawlogError
-from rawlog.explain import Node
-from rawlog.inspection import inspect_file
+from rawlog.core.errors import RawlogError
+from rawlog.core.explain import Node
+from rawlog.io.walk import walk
+from rawlog.reading import rows
+from rawlog.reading.inspection import inspect_file
 from rawlog.testing.base import Base, RowList, checked, frames_of, plain, rows_of, same, shared
-from rawlog.walk import walk
 
 SMALL_FILE = 1 << 16
 

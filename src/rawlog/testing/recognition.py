@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rawlog.reading.tree import HEAD, Tree, open_tree
 from rawlog.testing.base import Base, shared
-from rawlog.tree import HEAD, Tree, open_tree
 
 
 @lru_cache(maxsize=4)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rawlog.api import open as open_log
 from rawlog.api import write
-from rawlog.errors import EncodeError, OptionError
-from rawlog.tables import RECORDS
+from rawlog.core.errors import EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.testing.base import Base, RowList, rows_of, same, shared
 
 

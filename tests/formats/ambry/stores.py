@@ -10,7 +10,7 @@ from typing import Any
 
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.store_writer import StoreWriter
+from rawlog.formats.ambry.store.store_writer import StoreWriter
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
 from tests.golden_data import golden_path
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import CorruptError
-from rawlog.findings import Finding
-from rawlog.format import Format
+from rawlog.compare.replicas import all_rules
+from rawlog.core.errors import CorruptError
+from rawlog.core.findings import Finding
+from rawlog.core.format import Format
 from rawlog.formats.ambry.content import make_envelope, open_envelope
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header
-from rawlog.inspection import all_rules
-from rawlog.target import Passage
+from rawlog.jobs.target import Passage
 from tests.formats.ambry.stores import CLOCK, STEP, copy_store, expected, small_key, small_messages
 
 

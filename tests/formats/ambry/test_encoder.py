@@ -12,14 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.errors import CorruptError, EncodeError, OptionError
-from rawlog.format import File, Want
-from rawlog.formats.ambry import convert, encoder, keys
+from rawlog.core.errors import CorruptError, EncodeError, OptionError
+from rawlog.core.format import File, Want
+from rawlog.core.tables import RECORDS
+from rawlog.formats.ambry import encoder, keys
 from rawlog.formats.ambry.encoder import Choice, encode_batch, encode_row
 from rawlog.formats.ambry.kernels.texts import HEADERS
 from rawlog.formats.ambry.reader import decode, scan
-from rawlog.formats.ambry.store_writer import StoreWriter
-from rawlog.tables import RECORDS
+from rawlog.formats.ambry.store import convert
+from rawlog.formats.ambry.store.store_writer import StoreWriter
 from tests.formats.ambry.stores import STORES, small_messages, store_path
 
 UUID = "6ba7b812-9dad-11d1-80b4-00c04fd430c8"

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog import registry
-from rawlog.errors import OptionError, RawlogError
+from rawlog.core.errors import OptionError, RawlogError
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.compact import compact_store
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.reader import Messages, scan
-from rawlog.formats.ambry.rebuild import rebuild_store
-from rawlog.formats.ambry.repair import repair_store
-from rawlog.formats.ambry.state import CatalogBuilder, fold, is_refused
-from rawlog.formats.ambry.store import fold_store, open_store
+from rawlog.formats.ambry.store.compact import compact_store
+from rawlog.formats.ambry.store.rebuild import rebuild_store
+from rawlog.formats.ambry.store.repair import repair_store
+from rawlog.formats.ambry.store.state import CatalogBuilder, fold, is_refused
+from rawlog.formats.ambry.store.store import fold_store, open_store
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import STORES, copy_store, small_messages, store_path
 from tests.golden_data import golden_path
 from tests.reference import ambry as reference

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import rawlog
-from rawlog.formats.ambry.rebuild import Report
-from rawlog.formats.ambry.repair import repair_store
-from rawlog.formats.ambry.store import fold_store, open_store
-from rawlog.tree import open_tree
+from rawlog.formats.ambry.store.rebuild import Report
+from rawlog.formats.ambry.store.repair import repair_store
+from rawlog.formats.ambry.store.store import fold_store, open_store
+from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import expected, store_path
 from tests.reference import ambry as reference
 

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 
 import rawlog
+from rawlog.core.errors import EncodeError
 from rawlog.engines import local
-from rawlog.errors import EncodeError
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.compact import compact_store
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.rebuild import rebuild_store
-from rawlog.formats.ambry.repair import repair_store
-from rawlog.formats.ambry.store import fold_store, open_store
-from rawlog.formats.ambry.store_writer import StoreWriter
+from rawlog.formats.ambry.store.compact import compact_store
+from rawlog.formats.ambry.store.rebuild import rebuild_store
+from rawlog.formats.ambry.store.repair import repair_store
+from rawlog.formats.ambry.store.store import fold_store, open_store
+from rawlog.formats.ambry.store.store_writer import StoreWriter
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
 from rawlog.jobs.mend import Mend, Mended
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import copy_store, expected, small_key, small_messages, store_path
 
 NOW = 1_596_500_000_000
@@ -275,7 +275,7 @@ def test_zeros_after_the_last_message_are_dropped_and_reported(verb: str, tmp_pa
 
 
 def early_rows(**headers: bytes) -> pa.Table:
-    from rawlog.tables import RECORDS
+    from rawlog.core.tables import RECORDS
 
     listed = [{"key": name, "value": value} for name, value in headers.items()]
     row = {"key": None, "value": b"x", "topic": "t", "partition": 0, "offset": 0, "timestampType": 0, "headers": listed}

@@ -9,14 +9,14 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.explain import Node
+from rawlog.core.explain import Node
 from rawlog.formats.ambry import structures
-from rawlog.formats.ambry.compact import compact_store
+from rawlog.formats.ambry.store.compact import compact_store
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.formats.ambry.writer import sealed
-from rawlog.rows import Rows
-from rawlog.tree import open_tree
-from rawlog.walk import walk
+from rawlog.io.walk import walk
+from rawlog.reading.rows import Rows
+from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import STORES, copy_store, expected, store_path
 
 PHASES = {"PREPARE": 0, "COPY": 1, "COMMIT": 2, "CLEANUP": 3, "DONE": 4}

@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.errors import AccessError, CorruptError, EncodeError, OptionError
+from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
 from rawlog.formats.ambry import bloom, keys
-from rawlog.formats.ambry.compact import compact_store
 from rawlog.formats.ambry.content import Chunk, make_envelope, make_metadata, open_envelope, parse_metadata
-from rawlog.formats.ambry.erase import erase_blobs
-from rawlog.formats.ambry.extract import extract_blobs, safe_name
 from rawlog.formats.ambry.index import parse_index
 from rawlog.formats.ambry.index_writer import encode_index
 from rawlog.formats.ambry.kernels.blooms import murmur3
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.rebuild import rebuild_store
-from rawlog.formats.ambry.repair import repair_store
-from rawlog.formats.ambry.state import fold
-from rawlog.formats.ambry.store import open_store, read_catalog
+from rawlog.formats.ambry.store.compact import compact_store
+from rawlog.formats.ambry.store.erase import erase_blobs
+from rawlog.formats.ambry.store.extract import extract_blobs, safe_name
+from rawlog.formats.ambry.store.rebuild import rebuild_store
+from rawlog.formats.ambry.store.repair import repair_store
+from rawlog.formats.ambry.store.state import fold
+from rawlog.formats.ambry.store.store import open_store, read_catalog
 from rawlog.formats.ambry.writer import (
     Properties,
     blob_record,
@@ -36,7 +36,7 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.kernels import byte_view
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import STORES, copy_store, expected, small_key, small_messages, store_path, write_small
 from tests.golden_data import golden_path
 from tests.reference import ambry as reference

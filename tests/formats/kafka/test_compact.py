@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.errors import DataError, OptionError
+from rawlog.core.errors import DataError, OptionError
 from rawlog.formats.kafka import FAMILY
-from rawlog.formats.kafka.compact import Settings, compact_partition
-from rawlog.formats.kafka.derived import Limits
-from rawlog.formats.kafka.partition_writer import segment_name
+from rawlog.formats.kafka.store.compact import Settings, compact_partition
+from rawlog.formats.kafka.store.derived import Limits
+from rawlog.formats.kafka.store.partition_writer import segment_name
 from tests.golden_data import kafka_cases
 from tests.reference import cleaner, kafka
 

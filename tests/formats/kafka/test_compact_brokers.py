@@ -18,8 +18,8 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.checkpoints import offsets_in
-from rawlog.formats.kafka.compact import compact_partition
-from rawlog.tree import open_tree
+from rawlog.formats.kafka.store.compact import compact_partition
+from rawlog.reading.tree import open_tree
 from tests.services.kafka import KafkaBroker
 
 pytestmark = pytest.mark.broker

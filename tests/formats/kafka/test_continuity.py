@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.repair import repair_partition
+from rawlog.formats.kafka.store.repair import repair_partition
 from tests.golden_data import golden_path
 from tests.reference import kafka
 

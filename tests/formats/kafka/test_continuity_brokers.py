@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.repair import repair_partition
+from rawlog.formats.kafka.store.repair import repair_partition
 from tests.conftest import needed
 from tests.formats.kafka.test_writer_brokers import as_consumed, consumed, make_topics, put
 from tests.golden_data import golden_path

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rawlog.errors import RawlogError
-from rawlog.formats.kafka.filtering import Filtered, keep_records
+from rawlog.core.errors import RawlogError
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.log import decode_run, pieces, scan
+from rawlog.formats.kafka.store.filtering import Filtered, keep_records
 from tests.golden_data import kafka_cases
 from tests.reference import kafka
 

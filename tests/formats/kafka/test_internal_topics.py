@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import RawlogError, UnknownFormatError
+from rawlog.core.errors import RawlogError, UnknownFormatError
 from rawlog.formats.kafka.messages import decode_keyed, encode_keyed
 from tests.kraft_data import BROKERS, data_dir, dumped_keys
 

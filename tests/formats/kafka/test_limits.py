@@ -15,11 +15,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 
 import rawlog
-from rawlog.errors import CorruptError, LimitError
+from rawlog.core.errors import CorruptError, LimitError
+from rawlog.core.frames import Frames
 from rawlog.formats.kafka import legacy, reader
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.log import decode_bounded, only, pieces, scan
-from rawlog.frames import Frames
 from rawlog.kernels import byte_view
 from tests import memory
 from tests.reference import kafka as reference

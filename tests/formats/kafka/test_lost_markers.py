@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.kafka.repair import Report, repair_partition
+from rawlog.formats.kafka.store.repair import Report, repair_partition
 from tests.golden_data import golden_path
 
 BROKERS = ("broker-3.9.2", "broker-4.3.0")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rawlog.formats.kafka.repair import Report
+from rawlog.formats.kafka.store.repair import Report
 from tests.conftest import needed
 from tests.formats.kafka.test_lost_markers import KIND, copy, markers, overwrite, repaired, seen
 from tests.formats.kafka.test_writer_brokers import consumed, make_topics, put

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rawlog.errors import EncodeError, LimitError, RawlogError, UnsupportedError
+from rawlog.core.errors import EncodeError, LimitError, RawlogError, UnsupportedError
 from rawlog.formats.kafka import messages
 from rawlog.formats.kafka.codec import MOST_ELEMENTS, codec, read_uvarint, write_uvarint
 from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, schemas

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, CorruptError
-from rawlog.formats.kafka.compact import compact_partition
-from rawlog.formats.kafka.rebuild import rebuild_partition
+from rawlog.core.errors import AccessError, CorruptError
+from rawlog.formats.kafka.store.compact import compact_partition
+from rawlog.formats.kafka.store.rebuild import rebuild_partition
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 
 CLEAN = [case for case in kafka_cases() if case.broker in ("broker-3.9.2", "broker-4.3.0")]

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import rawlog
-from rawlog.errors import CorruptError, DataError, OptionError
-from rawlog.formats.kafka.rebuild import rebuild_partition
-from rawlog.formats.kafka.repair import repair_partition
-from rawlog.tables import RECORDS
+from rawlog.core.errors import CorruptError, DataError, OptionError
+from rawlog.core.tables import RECORDS
+from rawlog.formats.kafka.store.rebuild import rebuild_partition
+from rawlog.formats.kafka.store.repair import repair_partition
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 from tests.reference import kafka
 

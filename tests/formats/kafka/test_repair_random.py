@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.rebuild import rebuild_partition
-from rawlog.formats.kafka.repair import Report, repair_partition
+from rawlog.formats.kafka.store.rebuild import rebuild_partition
+from rawlog.formats.kafka.store.repair import Report, repair_partition
 from rawlog.testing.damage import WOUNDS, wounded
 from tests.golden_data import KafkaCase, kafka_cases
 from tests.reference import kafka

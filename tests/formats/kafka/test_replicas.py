@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import rawlog
+from rawlog.core.findings import Finding
+from rawlog.core.tables import RECORDS
 from rawlog.engines import local
-from rawlog.findings import Finding
 from rawlog.formats.kafka.layouts import BATCH
 from rawlog.jobs.verify import Verify
-from rawlog.tables import RECORDS
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 
 T = 1_700_000_000_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.storage import Source
+from rawlog.io.storage import Source
 from tests.reference import kafka
 
 BATCHES, RECORDS = 3000, 50

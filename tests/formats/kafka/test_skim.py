@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import DataError
-from rawlog.formats.kafka import transactions
+from rawlog.core.errors import DataError
 from rawlog.formats.kafka.skim import skim
-from rawlog.storage import Source
+from rawlog.formats.kafka.store import transactions
+from rawlog.io.storage import Source
 from tests.reference import kafka
 
 SIZE = 8_000

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import rawlog
-from rawlog.format import File
+from rawlog.core.format import File
+from rawlog.core.store import Store
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.log import scan
 from rawlog.formats.kafka.seek import index_entries
-from rawlog.formats.kafka.survey import SegmentFold, fold_segment, survey
-from rawlog.store import Store
-from rawlog.walk import walk
+from rawlog.formats.kafka.store.survey import SegmentFold, fold_segment, survey
+from rawlog.io.walk import walk
 from tests.golden_data import KafkaCase, kafka_cases
 
 CASES = [case for case in kafka_cases() if len(list(case.path.glob("*.log"))) >= 1]

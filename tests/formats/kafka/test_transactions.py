@@ -14,14 +14,15 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.format import File
-from rawlog.formats.kafka import log, transactions
+from rawlog.core.format import File
+from rawlog.formats.kafka import log
 from rawlog.formats.kafka.heads import heads
-from rawlog.formats.kafka.rebuild import rebuild_partition
-from rawlog.parts import plan
-from rawlog.rows import read
-from rawlog.select import Selection
-from rawlog.storage import Source
+from rawlog.formats.kafka.store import transactions
+from rawlog.formats.kafka.store.rebuild import rebuild_partition
+from rawlog.io.storage import Source
+from rawlog.reading.parts import plan
+from rawlog.reading.rows import read
+from rawlog.reading.select import Selection
 from tests.golden_data import KafkaCase, kafka_cases
 from tests.reference import kafka
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import CorruptError
-from rawlog.formats.kafka.repair import repair_partition
+from rawlog.core.errors import CorruptError
+from rawlog.formats.kafka.store.repair import repair_partition
 from tests.formats.kafka.test_lost_markers import batches, overwrite, repaired
 from tests.golden_data import golden_path
 

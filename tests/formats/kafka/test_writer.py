@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog import compression
-from rawlog.errors import AccessError, EncodeError, OptionError
+from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker, stored_records
-from rawlog.formats.kafka.derived import SegmentIndex
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2
 from rawlog.formats.kafka.log import scan
+from rawlog.formats.kafka.store.derived import SegmentIndex
 from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
+from rawlog.io import compression
 from rawlog.kernels import byte_view
-from rawlog.tables import RECORDS
 from tests.golden_data import kafka_cases, vectors
 from tests.reference import kafka, strategies
 
@@ -222,7 +222,7 @@ def test_segments_end_by_size_by_time_and_by_full_index(tmp_path: Path) -> None:
 
 
 def test_a_table_streams_through_without_holding_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kafka import sink
+    from rawlog.formats.kafka.store import sink
 
     monkeypatch.setattr(sink, "PENDING_BYTES", 1000)
     monkeypatch.setattr(sink, "PENDING_TOTAL", 3000)
@@ -306,7 +306,7 @@ def test_a_target_that_cannot_be_made_is_an_access_error(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_an_access_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kafka import partition_writer
+    from rawlog.formats.kafka.store import partition_writer
 
     def full(_: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pytest
 
 import rawlog
-from rawlog.format import Keep
-from rawlog.formats.kafka.rebuild import rebuild_partition
-from rawlog.formats.kafka.sift import sift_partition
+from rawlog.core.format import Keep
+from rawlog.formats.kafka.store.rebuild import rebuild_partition
+from rawlog.formats.kafka.store.sift import sift_partition
 from tests.conftest import needed
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import kafka_cases

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kraft.mending import Mended, repair
+from rawlog.formats.kraft.store.repair import Mended, repair
 from rawlog.formats.kraft.writer import NewCluster
 from tests.conftest import needed
 from tests.services.kafka import BrokerError, JavaAdmin, KafkaBroker

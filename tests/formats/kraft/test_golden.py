@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import RawlogError
+from rawlog.core.errors import RawlogError
 from rawlog.formats.kafka.messages import decode_control as control_of
 from rawlog.formats.kafka.messages import decode_framed, encode_control, encode_framed
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.replica import At, Replica, clusters
-from rawlog.formats.kraft.state import State
+from rawlog.formats.kraft.store.replica import At, Replica, clusters
+from rawlog.formats.kraft.store.state import State
 from tests.kraft_data import BROKERS, data_dir, dumped_metadata, image, unordered
 
 SECRETS = {"showSecrets": "true"}

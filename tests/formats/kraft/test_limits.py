@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import LimitError
+from rawlog.core.errors import LimitError
 from rawlog.formats.kafka import codec, internal
 from tests import memory
 from tests.formats.kafka.test_limits import batch, packed, varint

@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 
 import rawlog
+from rawlog.core.findings import Severity
 from rawlog.engines import local
-from rawlog.findings import Severity
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.mending import Mended
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.replica import Replica, clusters
-from rawlog.formats.kraft.state import State
+from rawlog.formats.kraft.store.repair import Mended
+from rawlog.formats.kraft.store.replica import Replica, clusters
+from rawlog.formats.kraft.store.state import State
 from rawlog.formats.kraft.writer import encode_batch, encode_controls
 from rawlog.jobs import mend
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 SHARES = 10

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import encode_framed
 from rawlog.formats.kraft.names import MIGRATING
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.replica import At, Replica, clusters
-from rawlog.formats.kraft.state import State
+from rawlog.formats.kraft.store.replica import At, Replica, clusters
+from rawlog.formats.kraft.store.state import State
 from rawlog.formats.kraft.writer import (
     Voter,
     checkpoint_name,

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import EncodeError, RawlogError
+from rawlog.core.errors import EncodeError, RawlogError
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import encode_framed
-from rawlog.formats.kraft.mending import Mended, mend
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.replica import Replica, clusters
+from rawlog.formats.kraft.store.repair import Mended, mend
+from rawlog.formats.kraft.store.replica import Replica, clusters
 from rawlog.formats.kraft.writer import (
     NewCluster,
     encode_batch,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.errors import CorruptError, DataError, TruncatedError, UnsupportedError
-from rawlog.findings import Severity
-from rawlog.inspection import all_rules
+from rawlog.compare.replicas import all_rules
+from rawlog.core.errors import CorruptError, DataError, TruncatedError, UnsupportedError
+from rawlog.core.findings import Severity
 from rawlog.testing import plain
 from tests.golden_data import DamagedReplay, damaged_replays, golden_path
 from tests.reference import replay

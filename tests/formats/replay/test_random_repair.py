@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 import rawlog
+from rawlog.core.findings import Severity
 from rawlog.engines import local
-from rawlog.findings import Severity
-from rawlog.formats.replay.repair import Mended
+from rawlog.formats.replay.store.repair import Mended
 from rawlog.jobs import mend
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.reference import replay
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import EncodeError, OptionError
-from rawlog.tables import RECORDS
+from rawlog.core.errors import EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.testing import plain
 from tests.golden_data import ReplayCase, golden_path, replay_cases
 from tests.reference import replay

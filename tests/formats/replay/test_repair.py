@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.account import Account
+from rawlog.core.errors import UnsupportedError
+from rawlog.core.report import Account
 from rawlog.engines import local
-from rawlog.errors import UnsupportedError
 from rawlog.formats.replay.layouts import FILE_HEADER, NO_TIME_SECONDS
-from rawlog.formats.replay.repair import Mended
+from rawlog.formats.replay.store.repair import Mended
 from rawlog.jobs.mend import Mend
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 
 T = 1_706_868_930

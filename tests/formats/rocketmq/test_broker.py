@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.repair import repair_store
-from rawlog.formats.rocketmq.writer import write_store
+from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.formats.rocketmq.store.writer import write_store
 from tests.conftest import needed
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page

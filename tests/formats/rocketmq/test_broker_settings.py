@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rawlog
+from rawlog.core.errors import RawlogError
 from rawlog.engines import local
-from rawlog.errors import RawlogError
 from rawlog.formats.rocketmq import config
-from rawlog.formats.rocketmq.configs import delivered_offsets
-from rawlog.formats.rocketmq.rebuild import rebuild_store
-from rawlog.formats.rocketmq.repair import repair_store
-from rawlog.formats.rocketmq.sizes import sizes_of
+from rawlog.formats.rocketmq.store.configs import delivered_offsets
+from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.formats.rocketmq.store.sizes import sizes_of
 from rawlog.jobs.mend import Mend, Mended
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import findings, patch
 from tests.reference import rocketmq as reference

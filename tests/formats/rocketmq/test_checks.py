@@ -10,9 +10,9 @@ import pytest
 
 import rawlog
 from rawlog import registry
-from rawlog.findings import Finding
+from rawlog.compare.replicas import all_rules
+from rawlog.core.findings import Finding
 from rawlog.formats.rocketmq import layouts
-from rawlog.inspection import all_rules
 from tests.formats.rocketmq.stores import copy, log_files
 from tests.reference import rocketmq as reference
 

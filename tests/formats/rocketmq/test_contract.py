@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.repair import repair_store
+from rawlog.formats.rocketmq.store.repair import repair_store
 from tests.formats.rocketmq.stores import copy, log_files
 from tests.formats.rocketmq.test_mending import places
 from tests.reference import rocketmq as reference

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import OptionError
-from rawlog.formats.rocketmq.rebuild import rebuild_store
-from rawlog.formats.rocketmq.repair import repair_store
+from rawlog.core.errors import OptionError
+from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.store.repair import repair_store
 from tests.formats.rocketmq.test_conformance import message
 from tests.reference import rocketmq as reference
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq import COMMIT_LOG, encoder, writer
+from rawlog.formats.rocketmq import COMMIT_LOG, encoder
 from rawlog.formats.rocketmq.index import Index, key_hash
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.rebuild import rebuild_store
+from rawlog.formats.rocketmq.store import writer
+from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.io.walk import walk
 from rawlog.testing import plain
-from rawlog.walk import walk
 from tests.formats.rocketmq.stores import ALL, BROKERS, ENGINES, expected, log_files, store
 from tests.reference import rocketmq as reference
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.errors import LimitError
-from rawlog.format import Format
+from rawlog.core.errors import LimitError
+from rawlog.core.format import Format
 from rawlog.formats.rocketmq import decoder
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.layouts import BATCH_MASK
+from rawlog.jobs.target import LossError, Passage
 from rawlog.kernels import byte_view
-from rawlog.target import LossError, Passage
 from tests import memory
 from tests.golden_data import golden_path
 from tests.reference import kafka as reference_kafka

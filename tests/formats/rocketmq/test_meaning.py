@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import rawlog
-from rawlog.errors import CorruptError
+from rawlog.core.errors import CorruptError
 from rawlog.formats.rocketmq import config
 from tests.formats.rocketmq.stores import BROKERS, expected, store
 

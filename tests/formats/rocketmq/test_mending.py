@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.errors import AccessError, EncodeError, OptionError
-from rawlog.formats.rocketmq import writer
-from rawlog.formats.rocketmq.dispatch import settings_of
+from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.formats.rocketmq.layouts import FILLER_FLAG
-from rawlog.formats.rocketmq.rebuild import rebuild_store
-from rawlog.formats.rocketmq.repair import repair_store
-from rawlog.formats.rocketmq.writer import write_store
-from rawlog.tables import RECORDS
+from rawlog.formats.rocketmq.store import writer
+from rawlog.formats.rocketmq.store.dispatch import settings_of
+from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.formats.rocketmq.store.writer import write_store
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import (
     break_framing,

@@ -20,10 +20,10 @@ import pytest
 
 import rawlog
 from rawlog.engines import local
-from rawlog.formats.rocketmq.repair import repair_store
-from rawlog.formats.rocketmq.writer import write_store
+from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.formats.rocketmq.store.writer import write_store
 from rawlog.jobs.mend import Mend, Mended
-from rawlog.tree import open_tree
+from rawlog.reading.tree import open_tree
 from tests.formats.rocketmq.stores import log_files, store
 from tests.formats.rocketmq.test_mending import row, table
 from tests.reference import rocketmq as reference

@@ -15,9 +15,9 @@ from rawlog.cli import cli
 from rawlog.formats.rocketmq import COMMIT_LOG, encoder
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.rebuild import rebuild_store
-from rawlog.formats.rocketmq.repair import repair_store
-from rawlog.walk import walk
+from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.io.walk import walk
 from tests.formats.rocketmq.stores import store
 from tests.reference import rocketmq as reference
 

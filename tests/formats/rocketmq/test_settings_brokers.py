@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.rebuild import rebuild_store
-from rawlog.formats.rocketmq.repair import repair_store
+from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.store.repair import repair_store
 from tests.conftest import needed
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_broker import CONFIG, VERSIONS, entries, start

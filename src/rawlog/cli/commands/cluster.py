@@ -11,13 +11,13 @@ import click
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.cli.grid import aligned
-from rawlog.errors import AccessError, OptionError
-from rawlog.text import counted, plain_time, printable
+from rawlog.core.errors import AccessError, OptionError
+from rawlog.core.text import counted, plain_time, printable
 
 if TYPE_CHECKING:
-    from rawlog.formats.kraft.replica import At, Replica
-    from rawlog.formats.kraft.state import State
-    from rawlog.tree import Tree
+    from rawlog.formats.kraft.store.replica import At, Replica
+    from rawlog.formats.kraft.store.state import State
+    from rawlog.reading.tree import Tree
 
 SHOWN = 20
 
@@ -55,11 +55,11 @@ def command(
     cluster knows.
     """
     from rawlog.formats.kraft.paths import takes
-    from rawlog.formats.kraft.replica import At, clusters
+    from rawlog.formats.kraft.store.replica import At, clusters
     from rawlog.formats.kraft.tables import TOPICS
-    from rawlog.names import check_names
-    from rawlog.select import Selection, parse_time
-    from rawlog.tree import open_tree
+    from rawlog.reading.names import check_names
+    from rawlog.reading.select import Selection, parse_time
+    from rawlog.reading.tree import open_tree
 
     if at_offset is not None and at_time is not None:
         raise OptionError("--at-offset and --at-time exclude one another")
@@ -139,7 +139,7 @@ class _Show:
         self._print(head, tables, odd)
 
     def _rows(self, state: State) -> dict[str, list[dict[str, Any]]]:
-        from rawlog.formats.kraft.fold import ROWS_OF
+        from rawlog.formats.kraft.store.fold import ROWS_OF
 
         return {name: list(rows(state, self.secrets)) for name, rows in ROWS_OF.items()}
 
@@ -153,13 +153,13 @@ class _Show:
     def _odd(self, replica: Replica, state: State) -> list[dict[str, Any]]:
         from dataclasses import asdict
 
-        from rawlog.formats.kraft.disk import compare
+        from rawlog.formats.kraft.store.disk import compare
 
         return [asdict(odd) for odd in compare(self.tree.files, state, replica.cluster_id) if self.takes(odd.topic)]
 
     def _head(self, replica: Replica, state: State) -> dict[str, Any]:
-        from rawlog.formats.kraft.fold import level_text
         from rawlog.formats.kraft.names import METADATA_VERSION
+        from rawlog.formats.kraft.store.fold import level_text
 
         level = state.features.get(METADATA_VERSION)
         return {
@@ -279,7 +279,7 @@ class _Show:
     # ------------------------------------------------------------------ history and differences
 
     def history(self, replica: Replica) -> None:
-        from rawlog.formats.kraft.history import events
+        from rawlog.formats.kraft.store.history import events
 
         for event in events(replica, errors=self.errors, show_secrets=self.secrets):
             if self.at.offset is not None and event.offset > self.at.offset:
@@ -303,7 +303,7 @@ class _Show:
                 output.line(f"{event.offset:>10,}  {row['timestamp']}  {printable(event.text)}")
 
     def difference(self, replica: Replica, between: str) -> None:
-        from rawlog.formats.kraft.history import differences
+        from rawlog.formats.kraft.store.history import differences
 
         first, second = _moments(between)
         before, after = replica.fold(first, self.errors), replica.fold(second, self.errors)
@@ -342,8 +342,8 @@ def _moments(between: str) -> tuple[At, At]:
 
 def _moment(text: str) -> At:
     """A number below 10^11 is an offset; all else is a time."""
-    from rawlog.formats.kraft.replica import At
-    from rawlog.select import parse_time
+    from rawlog.formats.kraft.store.replica import At
+    from rawlog.reading.select import parse_time
 
     if text.isdecimal() and len(text) <= 11:
         return At(offset=int(text))

@@ -11,8 +11,8 @@ import click
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.cli.mending import told
-from rawlog.errors import AccessError
-from rawlog.text import counted, printable
+from rawlog.core.errors import AccessError
+from rawlog.core.text import counted, printable
 
 if TYPE_CHECKING:
     from rawlog.jobs.convert import Converted, Outlet
@@ -96,10 +96,10 @@ def dropped_keys(given: dict[str, Any]) -> list[bytes]:
 
 def run(source: tuple[str, ...], made: Outlet, drop: list[bytes], given: dict[str, Any], *, as_json: bool) -> int:
     """Convert, and tell what came of it; the exit code."""
+    from rawlog.io.storage import is_remote, local_path
     from rawlog.jobs.convert import Convert, source_tree
-    from rawlog.names import check_names
-    from rawlog.storage import is_remote, local_path
-    from rawlog.target import LossError
+    from rawlog.jobs.target import LossError
+    from rawlog.reading.names import check_names
 
     selection = options.selection_of(given)
     paths = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in source]

@@ -8,10 +8,10 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND
-from rawlog.text import counted, offset_range, printable, to_json
+from rawlog.core.text import counted, offset_range, printable, to_json
 
 if TYPE_CHECKING:
-    from rawlog.difference import Difference, Tally
+    from rawlog.core.difference import Difference, Tally
 
 SIGNS = {
     "only_in_a": ("-", "red", "only in A"),
@@ -50,9 +50,9 @@ def command(
     settings. If each side is one partition, its name does not matter.
     """
     from rawlog.cli.reading import Reading
+    from rawlog.core.tables import RECORDS
     from rawlog.jobs.diff import Diff
-    from rawlog.names import check_names
-    from rawlog.tables import RECORDS
+    from rawlog.reading.names import check_names
 
     selection = options.selection_of(given)
     one, other = (Reading([path], as_format) for path in (a, b))

@@ -8,8 +8,8 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE
-from rawlog.errors import OptionError
-from rawlog.text import counted, printable
+from rawlog.core.errors import OptionError
+from rawlog.core.text import counted, printable
 
 
 @click.command(epilog="Exit codes: 0 done; 2 a blob that is not there; 3 cannot be read or written.")
@@ -43,7 +43,7 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
         _erase_blobs(source, target, given, as_json=as_json)
         ctx.exit(DONE)
     from rawlog.cli.commands.convert import dropped_keys, run
-    from rawlog.format import MAX_DECOMPRESSED, MAX_HEADERS
+    from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
     from rawlog.jobs.convert import outlet
 
     engine.check(given)
@@ -57,8 +57,8 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
 
 
 def _erase_blobs(source: str, target: str, given: dict[str, Any], *, as_json: bool) -> None:
-    from rawlog.formats.ambry.erase import erase_blobs
-    from rawlog.tree import open_tree
+    from rawlog.formats.ambry.store.erase import erase_blobs
+    from rawlog.reading.tree import open_tree
 
     tree = open_tree(source)
     files = [file for file in tree.files if file.system == "ambry"]

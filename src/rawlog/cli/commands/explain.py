@@ -8,15 +8,15 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.cli.grid import cut, pad, width_of
-from rawlog.text import counted, printable, to_json
+from rawlog.core.text import counted, printable, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rawlog.explain import Node
-    from rawlog.format import File, Format
-    from rawlog.frames import Frames
-    from rawlog.tree import Tree
+    from rawlog.core.explain import Node
+    from rawlog.core.format import File, Format
+    from rawlog.core.frames import Frames
+    from rawlog.reading.tree import Tree
 
 #: So many bytes of a field are shown to people; --json and --html show all.
 HEX_BYTES = 16
@@ -53,8 +53,8 @@ def command(
     rawlog explain orders-0/00000000000000000000.log --at 1204
     rawlog explain orders-0/ --offset 42 --html batch.html
     """
-    from rawlog.errors import AccessError, OptionError
-    from rawlog.tree import open_tree
+    from rawlog.core.errors import AccessError, OptionError
+    from rawlog.reading.tree import open_tree
 
     if sum(choice is not None for choice in (at, offset, number)) > 1:
         raise OptionError("--at, --offset and --number exclude one another")
@@ -72,7 +72,7 @@ def command(
             node.reveal()
     if html is not None:
         from rawlog.cli.page import page
-        from rawlog.output import writing
+        from rawlog.io.output import writing
 
         with writing(html, overwrite=True, sources=tree.sources) as out:
             out.write(page(found, nodes).encode())
@@ -86,7 +86,7 @@ def command(
 def _explainable(file: File) -> Format:
     """The format of a file that can be explained; the error that says why it cannot."""
     from rawlog import registry
-    from rawlog.errors import AccessError, UnknownFormatError, UnsupportedError
+    from rawlog.core.errors import AccessError, UnknownFormatError, UnsupportedError
 
     if file.problem is not None:
         raise AccessError(f"{file.path}: {file.problem}")
@@ -101,7 +101,7 @@ def _explainable(file: File) -> Format:
 def _in_directory(tree: Tree, path: str, offset: int) -> tuple[File, list[Node]]:
     """The frame that holds an offset, and the file of a partition that it is in."""
     from rawlog import registry
-    from rawlog.errors import OptionError
+    from rawlog.core.errors import OptionError
 
     ordered = {name for name, format in registry.formats().items() if format.ordered and format.explain is not None}
     files = [file for file in tree if file.format in ordered and file.place.state is None]
@@ -120,9 +120,9 @@ def _in_directory(tree: Tree, path: str, offset: int) -> tuple[File, list[Node]]
 def _nodes(
     file: File, format: Format, group: Sequence[File], at: int | None, offset: int | None, number: int | None
 ) -> list[Node]:
-    from rawlog.errors import DataError, OptionError
-    from rawlog.storage import Source
-    from rawlog.walk import HEAD, origin_of
+    from rawlog.core.errors import DataError, OptionError
+    from rawlog.io.storage import Source
+    from rawlog.io.walk import HEAD, origin_of
 
     assert format.explain is not None
     with Source(file.path) as source:
@@ -169,9 +169,9 @@ def _find(
     """The one frame that is wanted. DataError if damage or the end of the file stands in its place."""
     import numpy as np
 
-    from rawlog.errors import OptionError, TruncatedError
-    from rawlog.status import Status
-    from rawlog.walk import describe, walk
+    from rawlog.core.errors import OptionError, TruncatedError
+    from rawlog.core.status import Status
+    from rawlog.io.walk import describe, walk
 
     if offset is not None and format.spans is None:
         raise OptionError(f"{format.name} has no offsets: use --at or --number")
@@ -202,7 +202,7 @@ def _with_offset(frames: Frames, format: Format, file: File, offset: int) -> int
     """The frame of a window that holds an offset, or -1. Frames whose checksum is wrong are passed over."""
     import numpy as np
 
-    from rawlog.errors import DataError
+    from rawlog.core.errors import DataError
 
     assert format.spans is not None
     first = 0

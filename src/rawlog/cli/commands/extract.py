@@ -6,7 +6,7 @@ import click
 
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.text import counted, printable
+from rawlog.core.text import counted, printable
 
 
 @click.command(
@@ -39,8 +39,8 @@ def command(
     Large blobs are joined from their chunks, which may lie in any of the STOREs given. Compressed content is decompressed; encrypted
     content is left as it is, and the manifest says so.
     """
-    from rawlog.formats.ambry.extract import extract_blobs
-    from rawlog.tree import open_tree
+    from rawlog.formats.ambry.store.extract import extract_blobs
+    from rawlog.reading.tree import open_tree
 
     given = {"names": names, "state": "all" if everything else "live"}
     if blobs:

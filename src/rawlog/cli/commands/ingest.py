@@ -13,11 +13,11 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.text import counted, printable, size_text
+from rawlog.core.text import counted, printable, size_text
 
 if TYPE_CHECKING:
     from rawlog.jobs.ingest import Ingest, Ingested
-    from rawlog.tree import Tree
+    from rawlog.reading.tree import Tree
 
 
 @click.command()
@@ -69,13 +69,13 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
     rawlog ingest kafka-logs/ --to lake
     rawlog query 'SELECT topic, count(*) FROM records GROUP BY topic' lake
     """
+    from rawlog.core.tables import RECORDS
+    from rawlog.io.output import refuse_nested
+    from rawlog.io.storage import is_remote, local_path
     from rawlog.jobs.ingest import Ingest
-    from rawlog.names import check_names
-    from rawlog.output import refuse_nested
-    from rawlog.select import Selection, parse_columns, parse_time
-    from rawlog.storage import is_remote, local_path
-    from rawlog.tables import RECORDS
-    from rawlog.tree import open_tree
+    from rawlog.reading.names import check_names
+    from rawlog.reading.select import Selection, parse_columns, parse_time
+    from rawlog.reading.tree import open_tree
 
     engine.choose(given)
     selection = Selection(

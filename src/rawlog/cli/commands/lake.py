@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import options, output
-from rawlog.errors import OptionError
-from rawlog.text import counted, printable, size_text
+from rawlog.core.errors import OptionError
+from rawlog.core.text import counted, printable, size_text
 
 if TYPE_CHECKING:
     from rawlog.jobs.lake import Lake

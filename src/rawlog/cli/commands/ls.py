@@ -11,14 +11,14 @@ import click
 from rawlog.cli import options, output
 from rawlog.cli.errors import DONE, UNREADABLE, say
 from rawlog.cli.grid import aligned
-from rawlog.text import counted, offset_range, printable, size_text
+from rawlog.core.text import counted, offset_range, printable, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from rawlog.format import File
+    from rawlog.core.format import File
 
 #: A batch of lines is shown when it has so many files, or so many bytes were read for it.
 BATCH_FILES, BATCH_BYTES = 1000, 16 << 20
@@ -50,12 +50,12 @@ def command(
     rawlog ls /var/rocketmq/store --all --json
     """
     from rawlog.cli.progress import Progress
-    from rawlog.inspection import file_values
-    from rawlog.names import check_names
-    from rawlog.render import json_lines
-    from rawlog.select import Selection
-    from rawlog.tables import FILES
-    from rawlog.tree import open_tree
+    from rawlog.core.tables import FILES
+    from rawlog.reading.inspection import file_values
+    from rawlog.reading.names import check_names
+    from rawlog.reading.render import json_lines
+    from rawlog.reading.select import Selection
+    from rawlog.reading.tree import open_tree
 
     tree = open_tree(list(paths), format=as_format)
     selection = Selection(topics=topic, partitions=tuple(number for part in partition for number in part))
@@ -92,7 +92,7 @@ def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Rows of the table `files` as batches: of many small files, or of one large one, so that nobody waits for a line that is ready."""
     import pyarrow as pa
 
-    from rawlog.tables import FILES
+    from rawlog.core.tables import FILES
 
     ready: list[dict[str, Any]] = []
     size = 0

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rawlog.cli import asking, options, output
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
 
 
 @click.command()

@@ -8,8 +8,8 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND
-from rawlog.errors import OptionError
-from rawlog.text import printable
+from rawlog.core.errors import OptionError
+from rawlog.core.text import printable
 
 
 @click.command(
@@ -58,8 +58,8 @@ def command(ctx: click.Context, /, sources: tuple[str, ...], target: str, as_jso
     """
     from rawlog.jobs.lake import is_lake
     from rawlog.jobs.restore import Asked, Restore
-    from rawlog.select import parse_time
-    from rawlog.tree import Tree, open_tree
+    from rawlog.reading.select import parse_time
+    from rawlog.reading.tree import Tree, open_tree
 
     pairs = [text.partition("=") for text in given["rename"]]
     if any(not mark or not old or not new for old, mark, new in pairs):

@@ -16,8 +16,8 @@ import click
 from rawlog.cli import asking, options, output
 from rawlog.cli.errors import DONE, code_of, say
 from rawlog.cli.prompt import Completer, Prompt, script
-from rawlog.errors import OptionError, RawlogError, unknown
-from rawlog.text import counted
+from rawlog.core.errors import OptionError, RawlogError, unknown
+from rawlog.core.text import counted
 
 if TYPE_CHECKING:
     from rawlog.sql.engine import Engine

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rawlog.cli.errors import UNREADABLE
-from rawlog.errors import AccessError, OptionError
+from rawlog.core.errors import AccessError, OptionError
 
 # What runs on the driver. With the archive on its path, it needs rawlog installed nowhere.
 # spark-submit sends all that it says to stdout, messages too: these go where ours go.
@@ -61,7 +61,7 @@ def command(
         raise OptionError(f"{verb}: no job for a cluster; these are: {', '.join(VERBS)}")
     if "--master" in arguments:
         raise OptionError("--master goes before the verb")
-    from rawlog.output import scratch
+    from rawlog.io.output import scratch
     from rawlog.spark.session import LOGGING
     from rawlog.spark.shipping import build
 

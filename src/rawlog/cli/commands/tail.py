@@ -46,7 +46,7 @@ def command(
     from rawlog import registry
     from rawlog.cli.following import Follower, is_framed, last_rows
     from rawlog.cli.reading import Reading
-    from rawlog.errors import OptionError
+    from rawlog.core.errors import OptionError
 
     table = registry.table_named(given["table"])
     selection = options.selection_of(given)

@@ -8,10 +8,10 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE
-from rawlog.text import counted, printable
+from rawlog.core.text import counted, printable
 
 if TYPE_CHECKING:
-    from rawlog.findings import Finding, Findings
+    from rawlog.core.findings import Finding, Findings
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
@@ -62,9 +62,9 @@ def command(
     rawlog verify kafka-logs/
     rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json
     """
-    from rawlog.inspection import Chosen
+    from rawlog.reading.inspection import Chosen
 
-    chosen = Chosen(rule, skip, given.pop("max_decompressed"), given.pop("max_headers")).check()
+    chosen = Chosen(rule, skip, given.pop("max_decompressed"), given.pop("max_headers"))
     if list_rules:
         _list(chosen, as_json)
         output.flush()
@@ -96,7 +96,7 @@ def command(
 def _refuse_unknown(reading: Any) -> None:
     """A file that was named and is of no format, or a place with no known file at all, cannot be verified."""
     from rawlog.cli.errors import say
-    from rawlog.errors import UnknownFormatError
+    from rawlog.core.errors import UnknownFormatError
 
     named = {root.rstrip("/") for root in reading.tree.roots}
     for file in reading.tree:
@@ -156,7 +156,7 @@ def _line(item: Finding) -> str:
 
 
 def _list(chosen: Any, as_json: bool) -> None:
-    from rawlog.inspection import all_rules
+    from rawlog.compare.replicas import all_rules
 
     for rule in all_rules():
         if not chosen.takes(rule.code):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.format import Deferred, Family, Format, Lookup, Work
+from rawlog.core.format import Deferred, Family, Format, Lookup, Work
+from rawlog.core.layout import Layout
+from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import layouts, paths
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS, INDEX, MESSAGES
-from rawlog.layout import Layout
-from rawlog.tables import RECORDS
 
 _AMBRY = "rawlog.formats.ambry"
 _READER, _INDEX = f"{_AMBRY}.reader", f"{_AMBRY}.index"
@@ -114,7 +114,10 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
 
 def _work(verb: str, *options: str, unrepaired: tuple[str, ...] = ()) -> Work:
     """A verb over stores."""
-    do, cut = Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store"), Deferred("rawlog.formats.ambry.store", "cut")
+    do, cut = (
+        Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store"),
+        Deferred("rawlog.formats.ambry.store.store", "cut"),
+    )
     return Work(do=do, cut=cut, options=options, unrepaired=unrepaired)
 
 

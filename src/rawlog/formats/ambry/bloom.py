@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.checksums import crc32
-from rawlog.errors import CorruptError, OptionError
+from rawlog.core.errors import CorruptError, OptionError
+from rawlog.core.frames import Bytes
 from rawlog.formats.ambry.kernels.blooms import add_spans, have_spans
 from rawlog.formats.ambry.keys import uuid_bytes
 from rawlog.formats.ambry.layouts import BLOOM_SPARE, BLOOM_TABLE, CRC_SIZE
 from rawlog.formats.ambry.structures import Cursor
-from rawlog.frames import Bytes
+from rawlog.io.checksums import crc32
 from rawlog.kernels import byte_view
 
 WORD = 8

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.checksums import crc32
-from rawlog.errors import CorruptError, DataError, LimitError
-from rawlog.findings import Mark, Rule, Severity, rule
-from rawlog.format import Inspection
+from rawlog.core.errors import CorruptError, DataError, LimitError
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import Inspection
+from rawlog.core.status import Status
+from rawlog.core.text import LAST_DAY, plain_time
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.content import open_envelope, parse_metadata
 from rawlog.formats.ambry.index import read_entries, read_header
@@ -19,9 +20,8 @@ from rawlog.formats.ambry.layouts import CRC_SIZE, NONE, Kind
 from rawlog.formats.ambry.paths import capacity
 from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages
 from rawlog.formats.ambry.structures import Cursor
-from rawlog.status import Status
-from rawlog.storage import Source
-from rawlog.text import LAST_DAY, plain_time
+from rawlog.io.checksums import crc32
+from rawlog.io.storage import Source
 
 _PLACES = {
     kernels.IN_ENCRYPTION_KEY: "encryption_key_at",

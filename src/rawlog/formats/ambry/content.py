@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rawlog.compression import decompress
-from rawlog.errors import CorruptError, EncodeError, LimitError
+from rawlog.core.errors import CorruptError, EncodeError, LimitError
 from rawlog.formats.ambry.layouts import CHUNK_SIZE, ENVELOPE, LONGEST_NAME, METADATA_V2, METADATA_V3, ORIGINAL_SIZE
 from rawlog.formats.ambry.structures import Cursor
+from rawlog.io.compression import decompress
 
 ALGORITHMS = ("LZ4", "ZSTD")
 ENVELOPE_VERSION = 1

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.errors import CorruptError, EncodeError, OptionError, unknown
+from rawlog.core.errors import CorruptError, EncodeError, OptionError, unknown
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.kernels import encode as kernels
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, SEGMENT_HEADER, Kind
-from rawlog.formats.ambry.store_writer import CAPACITY
+from rawlog.formats.ambry.store.store_writer import CAPACITY
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
-from rawlog.frames import Bytes, Frames
 from rawlog.kernels import blocks, byte_view, sha1
 from rawlog.kernels.gather import SLACK
-from rawlog.status import Status
 
 NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 OPTIONS = ("partition", "account", "container", "capacity", "service")

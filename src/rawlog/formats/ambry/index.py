@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.checksums import crc32
-from rawlog.errors import CorruptError, DataError, TruncatedError, UnsupportedError
-from rawlog.explain import Node
-from rawlog.format import File, Origin, Want
+from rawlog.core.errors import CorruptError, DataError, TruncatedError, UnsupportedError
+from rawlog.core.explain import Node
+from rawlog.core.format import File, Origin, Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.ambry.kernels.messages import key_sizes
 from rawlog.formats.ambry.keys import Identities, identities
 from rawlog.formats.ambry.layouts import (
@@ -33,10 +33,9 @@ from rawlog.formats.ambry.layouts import (
 )
 from rawlog.formats.ambry.paths import Segment, segment_of, start_of
 from rawlog.formats.ambry.structures import Cursor, kind_name
-from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
-from rawlog.status import Status
-from rawlog.storage import Source
+from rawlog.io.checksums import crc32
+from rawlog.io.storage import Source
+from rawlog.kernels import byte_view, columns
 
 KINDS = pa.array([kind.name for kind in sorted(Kind)])
 VERSION_BITS = 8

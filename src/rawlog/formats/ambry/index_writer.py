@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.errors import EncodeError
+from rawlog.core.errors import EncodeError
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.bloom import Bloom, make
 from rawlog.formats.ambry.index import Entries

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rawlog.errors import OptionError
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import Table
 from rawlog.formats.ambry.keys import from_text
-from rawlog.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from zlib import crc32
 
-from rawlog.errors import CorruptError, TruncatedError
-from rawlog.format import Origin, Place
+from rawlog.core.errors import CorruptError, TruncatedError
+from rawlog.core.format import Origin, Place
 from rawlog.formats.ambry.layouts import CRC_SIZE, HEADERS, SEGMENT_HEADER, SEGMENT_VERSION
 
 _LOG = re.compile(r"(?:(\d{1,18})_(\d{1,18})_log|log_current)(_temp)?")

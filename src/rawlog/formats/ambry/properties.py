@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.core.frames import Bytes
+from rawlog.core.tables import HEADERS, arrow_type
+from rawlog.core.text import java_text
 from rawlog.formats.ambry.kernels import texts
 from rawlog.formats.ambry.kernels.records import FIELDS
 from rawlog.formats.ambry.reader import Messages
-from rawlog.frames import Bytes
 from rawlog.kernels.gather import SLACK
-from rawlog.tables import HEADERS, arrow_type
-from rawlog.text import java_text
 
 _TYPE = arrow_type(HEADERS)
 _TEXT_ROWS = [FIELDS.index(field) + 1 for _, field, how, _ in texts.HEADERS if how in (texts.TEXT, texts.TEXT_OR_NONE)]

@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError
-from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import NO_TIME, File, Spans, Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
+from rawlog.core.tables import RECORDS
+from rawlog.core.text import java_text
 from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.kernels.messages import find_message, scan_messages
 from rawlog.formats.ambry.keys import identities
@@ -23,13 +26,9 @@ from rawlog.formats.ambry.layouts import (
     SMALLEST_MESSAGE,
     Kind,
 )
-from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
+from rawlog.kernels import byte_view, columns
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
-from rawlog.status import Status
-from rawlog.tables import RECORDS
-from rawlog.text import java_text
 
 BATCH_BYTES = 32 << 20
 MOST_MS = ((1 << 63) - 1) // 1000

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rawlog.errors import RawlogError
-from rawlog.format import File
+from rawlog.core.errors import RawlogError
+from rawlog.core.format import File
+from rawlog.core.status import OK
 from rawlog.formats.ambry.kernels.messages import check_header
 from rawlog.formats.ambry.layouts import HEADER_V3
 from rawlog.formats.ambry.paths import begin, segment_of, start_of
+from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
-from rawlog.status import OK
-from rawlog.storage import Source
 
 INDEX = "ambry.index"
 

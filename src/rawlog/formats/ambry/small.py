@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.errors import CorruptError, DataError, TruncatedError
-from rawlog.explain import Node
-from rawlog.format import File
+from rawlog.core.errors import CorruptError, DataError, TruncatedError
+from rawlog.core.explain import Node
+from rawlog.core.format import File
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.ambry import structures
 from rawlog.formats.ambry.bloom import read_bloom
 from rawlog.formats.ambry.structures import Cursor
-from rawlog.frames import Bytes, Frames
-from rawlog.status import Status
 
 Read = Callable[[Cursor], Any]
 

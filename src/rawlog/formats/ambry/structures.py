@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rawlog.checksums import crc32
-from rawlog.errors import CorruptError, TruncatedError, UnsupportedError
-from rawlog.explain import Node, milliseconds
+from rawlog.core.errors import CorruptError, TruncatedError, UnsupportedError
+from rawlog.core.explain import Node, milliseconds
+from rawlog.core.text import java_text
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import CRC_SIZE, KEYS, KIND_OF_UPDATE, NONE, Kind
-from rawlog.text import java_text
+from rawlog.io.checksums import crc32
 
 TOKEN_TYPES = ("Uninitialized", "JournalBased", "IndexBased")
 PHASES = ("PREPARE", "COPY", "COMMIT", "CLEANUP", "DONE")

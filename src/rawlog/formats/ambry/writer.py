@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rawlog.checksums import crc32
-from rawlog.errors import CorruptError, EncodeError
+from rawlog.core.errors import CorruptError, EncodeError
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import (
     BLOBS,
@@ -20,6 +19,7 @@ from rawlog.formats.ambry.layouts import (
     SEGMENT_VERSION,
     Kind,
 )
+from rawlog.io.checksums import crc32
 
 
 def sealed(record: bytes) -> bytes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.format import Deferred, Family, Format, Shares, Work
+from rawlog.core.format import Deferred, Family, Format, Shares, Work
+from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.layouts import (
     BATCH,
@@ -31,7 +32,6 @@ from rawlog.formats.kafka.tables import (
     TRANSACTIONS,
     TXNINDEX,
 )
-from rawlog.tables import RECORDS
 
 
 def _from(module: str, **names: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _work(
 ) -> Work:
     """A verb over partitions."""
     made = {
-        name: Deferred("rawlog.formats.kafka.works", what)
+        name: Deferred("rawlog.formats.kafka.store.works", what)
         for name, what in (("do", verb), ("cut", cut), ("join", "join"))
     }
     return Work(options=options, aside=aside, unrepaired=unrepaired, **made)
@@ -183,7 +183,7 @@ FAMILY = Family(
     },
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
-    settle=Deferred("rawlog.formats.kafka.startup", "settle"),
+    settle=Deferred("rawlog.formats.kafka.store.startup", "settle"),
     works={
         "rebuild": _work("rebuild", *_LIMITS),
         "repair": _work(
@@ -205,9 +205,9 @@ FAMILY = Family(
             cut="cut_compaction",
         ),
     },
-    group_rules=Deferred("rawlog.formats.kafka.checks_partition", "rules"),
-    replica_rules=Deferred("rawlog.formats.kafka.replicas", "rules"),
-    rules=Deferred("rawlog.formats.kafka.checks_directory", "rules"),
+    group_rules=Deferred("rawlog.formats.kafka.store.checks_partition", "rules"),
+    replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
+    rules=Deferred("rawlog.formats.kafka.store.checks_directory", "rules"),
     formats=(
         LOG,
         INDEX_FILE,

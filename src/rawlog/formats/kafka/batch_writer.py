@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rawlog import compression
-from rawlog.columns import batch, constant
-from rawlog.errors import EncodeError
+from rawlog.core.errors import EncodeError
+from rawlog.core.frames import Frames
+from rawlog.core.status import OK, Status
+from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels.heads import NAMES
 from rawlog.formats.kafka.layouts import CODEC_MASK, CODECS, MAGIC_V2, NONE, Attributes, ControlType
 from rawlog.formats.kafka.reader import COLUMNS, decode_columns
 from rawlog.formats.kafka.writer import Batching, Encoded, Rows, encode_v2, kernels
-from rawlog.frames import Frames
-from rawlog.status import OK, Status
-from rawlog.tables import RECORDS
+from rawlog.io import compression
+from rawlog.kernels.columns import batch, constant
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from rawlog.errors import CorruptError, RawlogError
-from rawlog.format import File
+from rawlog.core.errors import CorruptError, RawlogError
+from rawlog.core.format import File
+from rawlog.core.store import Store
 from rawlog.formats.kafka.paths import split
-from rawlog.storage import Source
-from rawlog.store import Store
+from rawlog.io.storage import Source
 
 LARGEST = 64 << 20
 LOG_START = "log-start-offset-checkpoint"

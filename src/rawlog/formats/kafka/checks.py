@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.errors import DataError, LimitError
-from rawlog.findings import Mark, Rule, Severity, rule
-from rawlog.format import Inspection
+from rawlog.core.errors import DataError, LimitError
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import Inspection
+from rawlog.core.frames import Frames
+from rawlog.core.status import Status
+from rawlog.core.text import FIRST_DAY, LAST_DAY, plain_time
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import holds_older
 from rawlog.formats.kafka.log import decode_bounded, only, pieces
 from rawlog.formats.kafka.reader import Columns, milliseconds
-from rawlog.frames import Frames
-from rawlog.status import Status
-from rawlog.text import FIRST_DAY, LAST_DAY, plain_time
 
 KNOWN_BITS = CODEC_MASK | sum(Attributes)
 

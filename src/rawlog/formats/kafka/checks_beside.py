@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.findings import Mark, Rule, Severity, rule
-from rawlog.format import Inspection
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import Inspection
+from rawlog.core.layout import Layout
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, TIME_INDEX_ENTRY, TXN_INDEX_ENTRY
 from rawlog.formats.kafka.texts import line
-from rawlog.layout import Layout
 
 
 def _rising(seen: Inspection, values: NDArray[np.int64], what: str, *, strictly: bool = True) -> Iterator[Mark]:

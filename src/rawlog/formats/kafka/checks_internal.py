@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rawlog.errors import DataError, UnsupportedError
-from rawlog.findings import Few, Mark, Rule, Severity, rule
-from rawlog.format import File
+from rawlog.core.errors import DataError, UnsupportedError
+from rawlog.core.findings import Few, Mark, Rule, Severity, rule
+from rawlog.core.format import File
 from rawlog.formats.kafka.internal import partitions, read_records
 from rawlog.formats.kafka.messages import KEYED, decode_keyed
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from rawlog.errors import CorruptError, DataError, EncodeError, LimitError, TruncatedError, UnsupportedError
+from rawlog.core.errors import CorruptError, DataError, EncodeError, LimitError, TruncatedError, UnsupportedError
+from rawlog.core.text import java_text
 from rawlog.formats.kafka.schema import UNKNOWN, Schema, SchemaField, default_of, is_default, present
 from rawlog.formats.kafka.showing import struct_shower
-from rawlog.text import java_text
 
 FIXED = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d", "uuid": "16s"

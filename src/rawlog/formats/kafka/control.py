@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rawlog.errors import DataError
+from rawlog.core.errors import DataError
+from rawlog.core.frames import Frames
 from rawlog.formats.kafka.layouts import NONE
 from rawlog.formats.kafka.reader import decode_columns, milliseconds
-from rawlog.frames import Frames
 
 
 def read_marker(frames: Frames, index: int) -> tuple[int | None, int, int]:

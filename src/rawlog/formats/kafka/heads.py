@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import OK
 from rawlog.formats.kafka.kernels.heads import NAMES, STATE, take_heads
 from rawlog.formats.kafka.layouts import CODEC_MASK, MAGIC_V2, Attributes
-from rawlog.frames import Bytes, Frames
 from rawlog.kernels import byte_view
-from rawlog.status import OK
 
 _ROW = {name: row for row, name in enumerate(NAMES)}
 

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.checksums import crc32c
-from rawlog.errors import CorruptError, DataError
-from rawlog.explain import Node, layout_nodes, milliseconds
-from rawlog.format import NO_TIME, File, Origin, Want
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.explain import Node, layout_nodes, milliseconds
+from rawlog.core.format import NO_TIME, File, Origin, Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.layout import Layout
+from rawlog.core.status import Status
 from rawlog.formats.kafka.layouts import (
     INDEX_ENTRY,
     NONE,
@@ -22,9 +23,8 @@ from rawlog.formats.kafka.layouts import (
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
 )
-from rawlog.frames import Bytes, Frames
-from rawlog.layout import Layout
-from rawlog.status import Status
+from rawlog.io.checksums import crc32c
+from rawlog.kernels import columns
 
 MOST_MS = ((1 << 63) - 1) // 1000
 ZERO_IS_REAL = 1

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rawlog.errors import AccessError, DataError, LimitError
-from rawlog.format import File, Want
-from rawlog.formats.kafka import log, transactions
+from rawlog.core.errors import AccessError, DataError, LimitError
+from rawlog.core.format import File, Want
+from rawlog.core.tables import Table
+from rawlog.formats.kafka import log
 from rawlog.formats.kafka.meanings import TRANSACTION_STATUSES
 from rawlog.formats.kafka.messages import Keyed, decode_framed, decode_keyed, embedded
 from rawlog.formats.kafka.paths import INTERNAL
 from rawlog.formats.kafka.showing import uuid_text
+from rawlog.formats.kafka.store import transactions
 from rawlog.formats.kafka.tables import GROUPS, KAFKA_RECORDS, OFFSETS, REMOTE, SHARES, TRANSACTIONS
-from rawlog.tables import Table
-from rawlog.walk import walk
+from rawlog.io.walk import walk
 
 COLUMNS = ("key", "value", "offset", "timestamp", "producer_id", "is_transactional", "is_control", "aborted")
 ROWS = 1 << 14

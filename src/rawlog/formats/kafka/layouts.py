@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-from rawlog.layout import Field, Layout
+from rawlog.core.layout import Field, Layout
 
 # Records: what all magics have in common, so that a log can be walked before anything else is known.
 OUTLINE = Layout(

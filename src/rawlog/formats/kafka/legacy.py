@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns as make
-from rawlog.compression import decompress
-from rawlog.errors import CorruptError, DataError, LimitError
+from rawlog.core.errors import CorruptError, DataError, LimitError
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels import legacy as kernels
 from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
@@ -29,10 +29,10 @@ from rawlog.formats.kafka.reader import (
     timestamp_types,
     whole,
 )
-from rawlog.frames import Bytes, Frames
+from rawlog.io.compression import decompress
 from rawlog.kernels import byte_view
+from rawlog.kernels import columns as make
 from rawlog.kernels.gather import SLACK
-from rawlog.status import Status
 
 LAYOUTS = (ENTRY_V0, ENTRY_V1)
 LAST_LEGACY_CODEC = 3  # zstd came with magic 2

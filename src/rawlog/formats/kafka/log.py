@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError
-from rawlog.format import MAX_DECOMPRESSED, NO_TIME, File, Spans, Want
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import MAX_DECOMPRESSED, NO_TIME, File, Spans, Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
+from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.batch import scan_batches
@@ -33,10 +35,7 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.formats.kafka.legacy import decode_legacy, decode_legacy_slices, decode_plain, starts_plain, unwrap
 from rawlog.formats.kafka.reader import COLUMNS, WHOLE_ROWS, Columns, TooMuch, decode_columns, decode_slices
-from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
-from rawlog.status import Status
-from rawlog.tables import RECORDS
+from rawlog.kernels import byte_view, columns
 
 MOST_MS = ((1 << 63) - 1) // 1000
 CODEC_NAMES = pa.array([*CODECS, None, None, None])

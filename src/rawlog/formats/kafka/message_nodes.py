@@ -6,13 +6,13 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from rawlog.errors import CorruptError, DataError, TruncatedError
-from rawlog.explain import Node, leaf, milliseconds
+from rawlog.core.errors import CorruptError, DataError, TruncatedError
+from rawlog.core.explain import Node, leaf, milliseconds
+from rawlog.core.frames import Bytes
 from rawlog.formats.kafka.codec import FIXED, Codec, Message, read_text, read_uvarint
 from rawlog.formats.kafka.meanings import DIRECTORY_WORDS, MASK, is_secret, meaning
 from rawlog.formats.kafka.schema import SchemaField, present
 from rawlog.formats.kafka.showing import uuid_text
-from rawlog.frames import Bytes
 
 MOST_ELEMENTS = 1000
 

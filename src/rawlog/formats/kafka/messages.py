@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from rawlog.errors import CorruptError, EncodeError, TruncatedError, UnsupportedError, unknown
+from rawlog.core.errors import CorruptError, EncodeError, TruncatedError, UnsupportedError, unknown
 from rawlog.formats.kafka.codec import Codec, Message, codec, read_uvarint, write_uvarint
 from rawlog.formats.kafka.schema import Schema, document, schemas
 

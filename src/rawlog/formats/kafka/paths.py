@@ -6,9 +6,9 @@ import re
 import zlib
 from collections.abc import Callable
 
-from rawlog.format import File, Place
+from rawlog.core.format import File, Place
+from rawlog.core.layout import Layout
 from rawlog.formats.kafka.layouts import BATCH, ENTRY_V0, ENTRY_V1, MAGIC_V2, OUTLINE, SMALLEST_BATCH
-from rawlog.layout import Layout
 
 _SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
 _DIRECTORY = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]{32}-(delete|stray|future))?")

@@ -17,21 +17,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import compression
-from rawlog.columns import constant
-from rawlog.errors import CorruptError, DataError, LimitError, UnsupportedError
-from rawlog.format import MAX_HEADERS
+from rawlog.core.errors import CorruptError, DataError, LimitError, UnsupportedError
+from rawlog.core.format import MAX_HEADERS
+from rawlog.core.frames import Bytes
+from rawlog.core.status import Status
+from rawlog.core.tables import HEADERS, arrow_type
+from rawlog.core.text import java_text
 from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.kernels import records as kernels
 from rawlog.formats.kafka.kernels.payloads import unpack_payloads
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, NONE, SMALLEST_RECORD, Attributes
-from rawlog.frames import Bytes
+from rawlog.io import compression
 from rawlog.kernels import byte_view
+from rawlog.kernels.columns import constant
 from rawlog.kernels.gather import SLACK
 from rawlog.kernels.varint import read_varint, read_varlong
-from rawlog.status import Status
-from rawlog.tables import HEADERS, arrow_type
-from rawlog.text import java_text
 
 COLUMNS = frozenset({"key", "value", "offset", "timestamp", "timestampType", "headers"})
 """The columns that `decode_columns` knows."""

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rawlog.errors import DataError, OptionError
-from rawlog.format import Want
+from rawlog.core.errors import DataError, OptionError
+from rawlog.core.format import Want
+from rawlog.core.frames import Frames
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.meanings import SECRET_CONFIGS, SECRETS, is_secret
 from rawlog.formats.kafka.messages import FRAME_VERSION, decode_framed, encode_framed, frame_head, framed_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC
-from rawlog.frames import Frames
 
 STAR = b"*"
 OPTION = "showSecrets"

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.checksums import crc32c
-from rawlog.errors import RawlogError
-from rawlog.format import File
+from rawlog.core.errors import RawlogError
+from rawlog.core.format import File
+from rawlog.core.store import Store
 from rawlog.formats.kafka.layouts import BATCH, INDEX_ENTRY, MAGIC_V2, SMALLEST_BATCH, TIME_INDEX_ENTRY
 from rawlog.formats.kafka.skim import hopped
-from rawlog.storage import Source
-from rawlog.store import Store
+from rawlog.io.checksums import crc32c
+from rawlog.io.storage import Source
 
 LARGEST_INDEX = 64 << 20
 LARGEST_CHECKED_BATCH = 64 << 20

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.format import File
+from rawlog.core.format import File
+from rawlog.core.frames import Frames
+from rawlog.core.status import Status
 from rawlog.formats.kafka.heads import Heads, take
 from rawlog.formats.kafka.layouts import BATCH, OUTLINE, SMALLEST_LENGTH, Attributes
-from rawlog.frames import Frames
-from rawlog.status import Status
-from rawlog.storage import Source, is_remote
-from rawlog.walk import walk
+from rawlog.io.storage import Source, is_remote
+from rawlog.io.walk import walk
 
 HEAD = 96
 """Bytes that are read of a batch: its header, and all of a transaction marker."""

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError
-from rawlog.explain import Node
-from rawlog.format import File, Want
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.explain import Node
+from rawlog.core.format import File, Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.kafka.paths import split
-from rawlog.frames import Bytes, Frames
-from rawlog.status import Status
+from rawlog.kernels import columns
 
 _SPACE = re.compile(rb"\s+")
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,25}")

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import compression
-from rawlog.errors import EncodeError, OptionError, unknown
+from rawlog.core.errors import EncodeError, OptionError, unknown
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import OK, Status
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels import encode
 from rawlog.formats.kafka.kernels.heads import NAMES, WRAPPER
 from rawlog.formats.kafka.layouts import BATCH, CODECS, ENTRY_V1, MAGIC_V2, NONE, Attributes
-from rawlog.frames import Bytes, Frames
+from rawlog.io import compression
 from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
-from rawlog.status import OK, Status
 
 BATCH_BYTES = 256 << 10
 """Bytes of records in a batch, before compression, unless told otherwise."""

@@ -4,7 +4,7 @@ their records mean, and the state they add up to.
 
 from __future__ import annotations
 
-from rawlog.format import Deferred, Family, Format, Work
+from rawlog.core.format import Deferred, Family, Format, Work
 from rawlog.formats.kafka.layouts import BATCH
 from rawlog.formats.kafka.paths import file_named
 from rawlog.formats.kraft import paths

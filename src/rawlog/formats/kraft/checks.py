@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rawlog.errors import DataError, LimitError, UnsupportedError
-from rawlog.findings import Mark, Rule, Severity, rule
-from rawlog.format import Inspection
+from rawlog.core.errors import DataError, LimitError, UnsupportedError
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import Inspection
+from rawlog.core.frames import Frames
 from rawlog.formats.kafka import checks as kafka_checks
 from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import heads
@@ -18,7 +19,6 @@ from rawlog.formats.kafka.messages import decode_record, frame_head, framed_type
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION
 from rawlog.formats.kraft.paths import is_bootstrap, snapshot_id
 from rawlog.formats.kraft.writer import LEAST_LEVEL as LEAST_BOOTSTRAP
-from rawlog.frames import Frames
 
 #: The records that say what is there.
 LIVE = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rawlog.format import File, Place
+from rawlog.core.format import File, Place
 from rawlog.formats.kafka.paths import METADATA_TOPIC, directory_place, split
 
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint(?:\.(deleted|part))?")

@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from rawlog.errors import AccessError, DataError, LimitError
-from rawlog.format import File, Spans, Want
+from rawlog.core.errors import AccessError, DataError, LimitError
+from rawlog.core.format import File, Spans, Want
+from rawlog.core.frames import Frames
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.internal import as_batch, read_records
 from rawlog.formats.kafka.meanings import MASK
@@ -30,7 +31,6 @@ from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.kraft.names import masked
 from rawlog.formats.kraft.paths import LOG_FORMAT
 from rawlog.formats.kraft.tables import METADATA
-from rawlog.frames import Frames
 
 COLUMNS = ("key", "value", "offset", "timestamp", "leader_epoch", "is_control", "control_type", "batch_position")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.tables import Column, Table
+from rawlog.core.tables import Column, Table
 
 METADATA = Table(
     "kraft.metadata",

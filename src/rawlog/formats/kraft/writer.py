@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rawlog.checksums import crc32c
-from rawlog.errors import EncodeError
+from rawlog.core.errors import EncodeError
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
 from rawlog.formats.kafka.messages import encode_control, encode_framed
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import METADATA_VERSION, record_version
 from rawlog.formats.kraft.paths import METADATA_DIRECTORY
-from rawlog.formats.kraft.state import State
-from rawlog.output import writing
+from rawlog.formats.kraft.store.state import State
+from rawlog.io.checksums import crc32c
+from rawlog.io.output import writing
 
 LARGEST_BATCH = 1 << 20
 """A new batch is begun when the records pass this size; a controller takes up to 8 MiB."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rawlog.format import Deferred, Family, Format, Work
+from rawlog.core.format import Deferred, Family, Format, Work
+from rawlog.core.tables import RECORDS
 from rawlog.formats.replay import paths
 from rawlog.formats.replay.layouts import ENTRY_V0, ENTRY_V1, ENTRY_V2, FILE_HEADER
 from rawlog.formats.replay.tables import ENTRIES
-from rawlog.tables import RECORDS
 
 _READER = "rawlog.formats.replay.reader"
 
@@ -24,8 +24,8 @@ RECORDING = Format(
     spans=Deferred(_READER, "spans"),
     resync=Deferred(_READER, "resync"),
     fault=Deferred(_READER, "fault"),
-    explain=Deferred("rawlog.formats.replay.explanation", "explain_entry"),
-    explain_header=Deferred("rawlog.formats.replay.explanation", "explain_header"),
+    explain=Deferred("rawlog.formats.replay.explain", "explain_entry"),
+    explain_header=Deferred("rawlog.formats.replay.explain", "explain_header"),
     encode=Deferred("rawlog.formats.replay.writer", "encode"),
     losses=Deferred("rawlog.formats.replay.writer", "losses"),
     rules=Deferred("rawlog.formats.replay.checks", "rules"),
@@ -36,5 +36,5 @@ FAMILY = Family(
     title="kafka-replay",
     formats=(RECORDING,),
     options=("topic",),
-    works={"repair": Work(do=Deferred("rawlog.formats.replay.repair", "repair"), options=("source", "dry_run"))},
+    works={"repair": Work(do=Deferred("rawlog.formats.replay.store.repair", "repair"), options=("source", "dry_run"))},
 )

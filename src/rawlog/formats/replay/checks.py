@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rawlog.findings import Mark, Rule, Severity, rule
-from rawlog.format import Inspection
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import Inspection
+from rawlog.core.frames import Bytes
 from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LATEST_CREDIBLE
 from rawlog.formats.replay.reader import heads, times
-from rawlog.frames import Bytes
-from rawlog.storage import Source
+from rawlog.io.storage import Source
 
 
 @rule("replay.recording.time", Severity.ERROR)

@@ -6,7 +6,7 @@ against recordings those releases made. All integers are big-endian.
 
 from __future__ import annotations
 
-from rawlog.layout import Field, Layout
+from rawlog.core.layout import Field, Layout
 
 VERSIONS = (1, 2)
 LARGEST = 104_857_600  # bytes of a key or value that the original reads (100 MiB)

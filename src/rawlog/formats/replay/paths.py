@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from rawlog.errors import TruncatedError, UnsupportedError
-from rawlog.format import Origin
+from rawlog.core.errors import TruncatedError, UnsupportedError
+from rawlog.core.format import Origin
+from rawlog.core.layout import Layout
 from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LARGEST, VERSIONS
-from rawlog.layout import Layout
 
 _TIME_V0 = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 

@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError
-from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import NO_TIME, File, Spans, Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.replay import kernels
 from rawlog.formats.replay.layouts import ENTRIES, LARGEST
-from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
-from rawlog.status import Status
+from rawlog.kernels import byte_view, columns
 
 BATCH_BYTES = 16 << 20
 FARTHEST_SECOND = (1 << 63) // 1_000_000 - 1  # what a timestamp in microseconds can hold

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rawlog.format import Deferred, Family, Format, Lookup, Work
+from rawlog.core.format import Deferred, Family, Format, Lookup, Work
+from rawlog.core.tables import RECORDS
 from rawlog.formats.rocketmq import layouts, paths
 from rawlog.formats.rocketmq.tables import (
     CHECKPOINTS,
@@ -15,7 +16,6 @@ from rawlog.formats.rocketmq.tables import (
     TIMERS,
     WHEEL,
 )
-from rawlog.tables import RECORDS
 
 _HERE = "rawlog.formats.rocketmq"
 

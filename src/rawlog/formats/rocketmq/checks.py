@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError, LimitError
-from rawlog.findings import Mark, Rule, Severity, rule
-from rawlog.format import Inspection
+from rawlog.core.errors import CorruptError, DataError, LimitError
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import Inspection
+from rawlog.core.status import Status
+from rawlog.core.text import FIRST_DAY, LAST_DAY, plain_time
 from rawlog.formats.rocketmq.decoder import bodies, walk_inner
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as kernels
@@ -25,8 +26,7 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
 )
 from rawlog.formats.rocketmq.reader import Messages
-from rawlog.status import Status
-from rawlog.text import FIRST_DAY, LAST_DAY, plain_time
+from rawlog.kernels import columns
 
 
 def _rows(seen: Inspection) -> Messages:

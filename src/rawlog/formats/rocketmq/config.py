@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.errors import CorruptError, DataError
-from rawlog.format import File
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import File
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
+from rawlog.core.text import printable
 from rawlog.formats.rocketmq.paths import parts
-from rawlog.frames import Bytes, Frames
-from rawlog.status import Status
-from rawlog.storage import Source
-from rawlog.text import printable
+from rawlog.io.storage import Source
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*):')
 LARGEST = 256 << 20

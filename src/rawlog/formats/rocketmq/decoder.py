@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns, compression
-from rawlog.errors import CorruptError, DataError, UnsupportedError
-from rawlog.format import Want
+from rawlog.core.errors import CorruptError, DataError, UnsupportedError
+from rawlog.core.format import Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.rocketmq import text
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.kernels import fill, inner
@@ -27,9 +28,8 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.reader import Messages, micros
-from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
-from rawlog.status import Status
+from rawlog.io import compression
+from rawlog.kernels import byte_view, columns
 
 GROWN = 64 << 20
 """Decompressed bytes after which a batch is cut."""

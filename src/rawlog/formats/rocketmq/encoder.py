@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import EncodeError, OptionError
+from rawlog.core.errors import EncodeError, OptionError
+from rawlog.core.frames import Bytes
 from rawlog.formats.rocketmq.kernels import encode as kernels
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, LARGEST_PROPERTIES, LARGEST_TOPIC_V1, SysFlag
 from rawlog.formats.rocketmq.reader import Messages
-from rawlog.frames import Bytes
-from rawlog.kernels import byte_view
+from rawlog.kernels import byte_view, columns
 from rawlog.kernels.gather import SLACK
 
 LARGEST_TOPIC = 32767

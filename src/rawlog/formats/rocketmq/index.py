@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError, TruncatedError
-from rawlog.format import File, Origin, Want
+from rawlog.core.errors import CorruptError, DataError, TruncatedError
+from rawlog.core.format import File, Origin, Want
+from rawlog.core.frames import Bytes, Frames
 from rawlog.formats.rocketmq.layouts import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY, INDEX_HEADER, SLOT
 from rawlog.formats.rocketmq.queues import fixed_frames
 from rawlog.formats.rocketmq.reader import micros
-from rawlog.frames import Bytes, Frames
-from rawlog.storage import Source
+from rawlog.io.storage import Source
+from rawlog.kernels import columns
 
 SEARCH = 1 << 20
 RATIO = DEFAULT_ENTRIES // DEFAULT_SLOTS

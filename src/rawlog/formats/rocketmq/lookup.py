@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rawlog.format import File, Want
-from rawlog.tables import Table
+from rawlog.core.format import File, Want
+from rawlog.core.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rawlog.frames import Frames
+    from rawlog.core.frames import Frames
 
 UNIQUE_KEY = "UNIQ_KEY"
 SIZES = (32, 56)
@@ -66,7 +66,7 @@ def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
     """Which messages have a broker's message id; None if it is none."""
     if address(id) is None:
         return None
-    from rawlog.errors import DataError
+    from rawlog.core.errors import DataError
     from rawlog.formats.rocketmq.decoder import decode
     from rawlog.formats.rocketmq.tables import MESSAGES
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rawlog.format import File, Origin, Place
+from rawlog.core.format import File, Origin, Place
 from rawlog.formats.rocketmq.layouts import (
     BLANK,
     DLEDGER,

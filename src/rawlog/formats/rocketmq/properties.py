@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.errors import EncodeError
+from rawlog.core.errors import EncodeError
+from rawlog.core.tables import HEADERS, arrow_type
 from rawlog.formats.rocketmq.layouts import CRC_PROPERTY, NAME_VALUE, PAIR_END
-from rawlog.tables import HEADERS, arrow_type
 
 MARK = b"__RAWLOG"
 KEY_ONLY = b"K"

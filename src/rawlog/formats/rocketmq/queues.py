@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError
-from rawlog.format import NO_TIME, File, Spans, Want
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import NO_TIME, File, Spans, Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.layout import Layout
+from rawlog.core.status import Status
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, EXT_END, EXT_UNIT, UNIT
 from rawlog.formats.rocketmq.reader import MOST_MS, micros
-from rawlog.frames import Bytes, Frames
-from rawlog.layout import Layout
-from rawlog.status import Status
+from rawlog.kernels import columns
 
 SIZES = {UNIT.size: UNIT, BATCH_UNIT.size: BATCH_UNIT}
 

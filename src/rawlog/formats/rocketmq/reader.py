@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError
-from rawlog.format import NO_TIME, File, Spans
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import NO_TIME, File, Spans
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
@@ -27,9 +28,7 @@ from rawlog.formats.rocketmq.layouts import (
     SMALLEST_V1,
     SysFlag,
 )
-from rawlog.frames import Bytes, Frames
-from rawlog.kernels import byte_view
-from rawlog.status import Status
+from rawlog.kernels import byte_view, columns
 
 MOST_MS = ((1 << 63) - 1) // 1000
 """The latest millisecond that microseconds can hold."""
@@ -161,7 +160,7 @@ class Messages:
 
     def entry_crcs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The messages that end with a checksum of the whole entry (`__CRC32#`), the one each has, and the one it should have."""
-        from rawlog.checksums import crc32_spans
+        from rawlog.io.checksums import crc32_spans
 
         none = np.empty(0, np.int64)
         which = np.flatnonzero(self[kernels.F_PROPERTIES_SIZE] >= CRC_PROPERTY_SIZE)
@@ -196,7 +195,7 @@ class Messages:
 
     def _crc(self, row: int) -> tuple[int, int]:
         """The checksum that the body of one message has, and the one it should have."""
-        from rawlog.checksums import crc32
+        from rawlog.io.checksums import crc32
 
         start, size = int(self[kernels.F_BODY][row]), int(self[kernels.F_BODY_SIZE][row])
         return crc32(self.data, start, start + size) & CRC_MASK, int(self[kernels.F_CRC][row])

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.errors import RawlogError
-from rawlog.format import File
+from rawlog.core.errors import RawlogError
+from rawlog.core.format import File
+from rawlog.core.tables import Table
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import Index, key_hash
 from rawlog.formats.rocketmq.layouts import DLEDGER, DLEDGER_MAGIC, HEAD, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, UNIT
 from rawlog.formats.rocketmq.lookup import address, frames
-from rawlog.storage import Source
-from rawlog.tables import Table
-from rawlog.walk import walk
+from rawlog.io.storage import Source
+from rawlog.io.walk import walk
 
 Ranges = list[tuple[int, int | None]]
 MOST_TOPICS = 4096

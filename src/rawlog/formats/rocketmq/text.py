@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rawlog.core.frames import Bytes
+from rawlog.core.status import Status
+from rawlog.core.tables import HEADERS, arrow_type
+from rawlog.core.text import java_text
 from rawlog.formats.rocketmq.kernels import fill
 from rawlog.formats.rocketmq.kernels import text as kernels
 from rawlog.formats.rocketmq.layouts import SysFlag
-from rawlog.frames import Bytes
 from rawlog.kernels.gather import SLACK
-from rawlog.status import Status
-from rawlog.tables import HEADERS, arrow_type
-from rawlog.text import java_text
 
 USUAL = 12
 MAP = arrow_type("map<string,string>")

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog import columns
-from rawlog.errors import CorruptError, DataError
-from rawlog.format import Want
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import Want
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.layout import Layout
+from rawlog.core.status import Status
 from rawlog.formats.rocketmq.layouts import (
     CHECKPOINT,
     CHECKPOINT_SIZE,
@@ -25,9 +27,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.queues import fixed_frames
 from rawlog.formats.rocketmq.reader import MOST_MS, micros
-from rawlog.frames import Bytes, Frames
-from rawlog.layout import Layout
-from rawlog.status import Status
+from rawlog.kernels import columns
 
 
 def scan_timer_log(data: Bytes, kind: int) -> Frames:

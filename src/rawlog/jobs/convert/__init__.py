@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
-from rawlog.account import Account
-from rawlog.errors import OptionError
-from rawlog.format import File, Keep, Unit
-from rawlog.frames import Frames
+from rawlog.core.errors import OptionError
+from rawlog.core.format import File, Keep, Unit
+from rawlog.core.frames import Frames
+from rawlog.core.report import Account
+from rawlog.io.output import Output, child, copy_file
+from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.output import Output, child, copy_file
-from rawlog.parts import Part, plan
-from rawlog.rows import Loss, Rows, read_all
-from rawlog.select import Selection
-from rawlog.storage import below, exists
-from rawlog.target import LossError, Lost, added
-from rawlog.tree import Tree
+from rawlog.jobs.target import LossError, Lost, added
+from rawlog.reading.parts import Part, plan
+from rawlog.reading.rows import Loss, Rows, read_all
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from rawlog.tables import Table
+    from rawlog.core.tables import Table
 
 BLOCK = 4 << 20
 #: Bytes that are no text, which stand as an object where others are a string.
@@ -73,7 +73,7 @@ def _value(value: Any, type: pa.DataType) -> Any:
     if pa.types.is_binary(type):
         return base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value.encode()
     if pa.types.is_timestamp(type):
-        from rawlog.select import parse_time
+        from rawlog.reading.select import parse_time
 
         return parse_time(value)
     if pa.types.is_list(type):

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rawlog.errors import AccessError, OptionError, unknown
-from rawlog.format import Format
+from rawlog.core.errors import AccessError, OptionError, unknown
+from rawlog.core.format import Format
+from rawlog.core.tables import RECORDS, Table
+from rawlog.io.output import Output, move
+from rawlog.io.storage import below, exists, is_remote, listing, local_path, split_query
 from rawlog.jobs.sheet import Sheet
-from rawlog.output import Output, move
-from rawlog.storage import below, exists, is_remote, listing, local_path, split_query
-from rawlog.tables import RECORDS, Table
-from rawlog.target import LossError, Lost, Passage, as_records, is_directory, writable, write
+from rawlog.jobs.target import LossError, Lost, Passage, as_records, is_directory, writable, write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,8 +218,8 @@ class FileOutlet(Outlet):
     def _write_lines(self, batches: Iterable[pa.RecordBatch], path: str) -> int:
         import pyarrow as pa
 
-        from rawlog import render
-        from rawlog.storage import file_system
+        from rawlog.io.storage import file_system
+        from rawlog.reading import render
 
         lines = (render.json_lines if self.kind == "jsonl" else render.csv_lines)(self.table.schema, self.form)
         system, inner = file_system(path)
@@ -262,7 +262,7 @@ class FileOutlet(Outlet):
 
     def _join_remote(self, filled: Sequence[Share], names: Sequence[str]) -> None:
         """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
-        from rawlog.storage import file_system
+        from rawlog.io.storage import file_system
 
         before = [one.path for one in listing(self.path)] if exists(self.path) else []
         fresh = [below(self.path, name) for name in names]

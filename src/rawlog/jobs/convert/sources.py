@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rawlog.errors import AccessError, CorruptError, OptionError
-from rawlog.format import File
+from rawlog.core.errors import AccessError, CorruptError, OptionError
+from rawlog.core.format import File
+from rawlog.core.tables import Table
+from rawlog.io.storage import file_system, split_query
 from rawlog.jobs.convert.lines import read_lines
 from rawlog.jobs.convert.outlets import ENDINGS, TEXT_CODECS
-from rawlog.select import Selection
-from rawlog.storage import file_system, split_query
-from rawlog.tables import Table
-from rawlog.tree import Tree
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,7 +222,7 @@ def _jsonl(path: str, table: Table) -> Iterator[pa.RecordBatch]:
 def source_tree(paths: list[str], table: Table, format: str | None = None) -> Tree:
     """What is to be converted: the data files of a lake, or a tree of files. AccessError for a path that is not there."""
     from rawlog.jobs.lake import is_lake
-    from rawlog.tree import open_tree
+    from rawlog.reading.tree import open_tree
 
     if len(paths) == 1 and is_lake(paths[0]):
         return lake_tree(os.path.abspath(paths[0]), table)

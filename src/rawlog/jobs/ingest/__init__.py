@@ -11,11 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from rawlog import registry
-from rawlog.errors import AccessError, DataError, RawlogError, unknown
-from rawlog.findings import Findings
-from rawlog.format import File
-from rawlog.frames import Frames
-from rawlog.inspection import Checked, Chosen, check_file, inspect_group, inspect_tree
+from rawlog.core.errors import AccessError, DataError, RawlogError, unknown
+from rawlog.core.findings import Findings
+from rawlog.core.format import File
+from rawlog.core.frames import Frames
+from rawlog.core.store import Store
+from rawlog.core.tables import FILES, FINDINGS, Table
+from rawlog.io.output import refuse_nested
+from rawlog.io.storage import is_remote
+from rawlog.io.walk import walk
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.folds import by_unit, fold
 from rawlog.jobs.ingest.plan import Plan, packed
@@ -26,14 +30,10 @@ from rawlog.jobs.lake.names import check_url, lake_name, unit_mark
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
 from rawlog.jobs.verify import unread, with_last_summaries, with_summaries
-from rawlog.output import refuse_nested
-from rawlog.rows import Decoder
-from rawlog.select import Selection
-from rawlog.storage import is_remote
-from rawlog.store import Store
-from rawlog.tables import FILES, FINDINGS, Table
-from rawlog.tree import Tree
-from rawlog.walk import walk
+from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_tree
+from rawlog.reading.rows import Decoder
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
 
 __all__ = ["Ingest", "Ingested"]
 

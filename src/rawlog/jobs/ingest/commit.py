@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rawlog import __version__, registry
-from rawlog.findings import Findings
-from rawlog.format import File
-from rawlog.inspection import Checked, Chosen
+from rawlog.core.findings import Findings
+from rawlog.core.format import File
+from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.plan import Plan, mark
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut
 from rawlog.jobs.lake import JOBS, History, Lake, Taken, lake_name
 from rawlog.jobs.sheet import Sheet, Written
-from rawlog.tables import FILES, FINDINGS, RECORDS, Table
+from rawlog.reading.inspection import Checked, Chosen
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rawlog import registry, rows
-from rawlog.errors import AccessError
-from rawlog.format import Family, File
+from rawlog import registry
+from rawlog.core.errors import AccessError
+from rawlog.core.format import Family, File
+from rawlog.core.tables import Table
+from rawlog.io.storage import exists
 from rawlog.jobs.lake import Folded, History
-from rawlog.parts import plan
-from rawlog.select import Selection
-from rawlog.storage import exists
-from rawlog.tables import Table
-from rawlog.tree import Tree, open_tree
+from rawlog.reading import rows
+from rawlog.reading.parts import plan
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ from threading import Event
 
 from rawlog.jobs.ingest import Ingest, Ingested
 from rawlog.jobs.lake.upkeep import expire
-from rawlog.tree import Tree
+from rawlog.reading.tree import Tree
 
 #: After so many commits, snapshots that were replaced more than so many seconds ago are forgotten: they would be thousands in a day.
 TIDY_AFTER, GRACE = 50, 3600

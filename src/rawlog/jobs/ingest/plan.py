@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 from rawlog import registry
-from rawlog.errors import AccessError, OptionError
-from rawlog.format import File
+from rawlog.core.errors import AccessError, OptionError
+from rawlog.core.format import File
+from rawlog.core.tables import FILES, FINDINGS, Table
+from rawlog.io.storage import Source
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.values import Piece
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
 from rawlog.jobs.verify import near
-from rawlog.parts import Part, asked_of, cut, whole
-from rawlog.select import Selection
-from rawlog.storage import Source
-from rawlog.tables import FILES, FINDINGS, Table
-from rawlog.tree import Tree
+from rawlog.reading.parts import Part, asked_of, cut, whole
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
 
 #: Bytes of input a split: what a task takes a second or so for, and one Parquet file a table.
 SMALLEST, LARGEST = 16 << 20, 128 << 20

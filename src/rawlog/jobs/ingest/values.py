@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rawlog.errors import RawlogError
-from rawlog.format import File
-from rawlog.inspection import Checked
+from rawlog.core.errors import RawlogError
+from rawlog.core.format import File
+from rawlog.core.store import Store
 from rawlog.jobs.ingest.folds import Fold
 from rawlog.jobs.job import Done, Outcome
 from rawlog.jobs.sheet import Written
-from rawlog.parts import Part
-from rawlog.store import Store
+from rawlog.reading.inspection import Checked
+from rawlog.reading.parts import Part
 
 
 @dataclass(frozen=True, slots=True)

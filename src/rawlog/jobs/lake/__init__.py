@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rawlog.errors import AccessError, OptionError, RawlogError
+from rawlog.core.errors import AccessError, OptionError, RawlogError
+from rawlog.core.tables import Table
+from rawlog.io.storage import is_remote, listing, local_path
 from rawlog.jobs.lake import commits
 from rawlog.jobs.lake.names import (
     CATALOG,
@@ -31,8 +33,6 @@ from rawlog.jobs.lake.names import (
 from rawlog.jobs.lake.state import Folded, History, Taken, history_of, newest_first, told
 from rawlog.jobs.lake.writers import Writer, is_alive, is_run
 from rawlog.jobs.partitions import Cut
-from rawlog.storage import is_remote, listing, local_path
-from rawlog.tables import Table
 
 __all__ = [
     "JOBS",

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable
 
 from rawlog import registry
-from rawlog.errors import OptionError
-from rawlog.storage import is_remote, local_path
-from rawlog.tables import COMMON, Column, Table
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import COMMON, Column, Table
+from rawlog.io.storage import is_remote, local_path
 
 CATALOG = "catalog.db"
 

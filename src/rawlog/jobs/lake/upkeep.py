@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rawlog.errors import AccessError
+from rawlog.core.errors import AccessError
+from rawlog.core.tables import Table
+from rawlog.io.storage import is_remote, listing
 from rawlog.jobs.lake import Lake, commits
 from rawlog.jobs.lake.names import known_tables, lake_name, url
 from rawlog.jobs.lake.state import everything, history_of, newest_first
 from rawlog.jobs.lake.writers import living
 from rawlog.jobs.sheet import Sheet
-from rawlog.storage import is_remote, listing
-from rawlog.tables import Table
 
 #: Seconds that a snapshot stays after another took its place, and that a file nobody names stays, unless said otherwise.
 GRACE = 24 * 3600

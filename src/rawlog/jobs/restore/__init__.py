@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rawlog.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
 from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
-from rawlog.formats.kafka.partition_writer import PartitionWriter, refuse_existing, topic_id_in
 from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
-from rawlog.formats.kafka.sink import is_topic
-from rawlog.formats.kraft import committed
-from rawlog.formats.kraft.blueprint import (
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter, refuse_existing, topic_id_in
+from rawlog.formats.kafka.store.sink import is_topic
+from rawlog.formats.kraft.store import committed
+from rawlog.formats.kraft.store.blueprint import (
     INTERNAL_CONFIGS,
     PRODUCER_BLOCK,
     Blueprint,
@@ -27,16 +27,16 @@ from rawlog.formats.kraft.blueprint import (
     new_id,
     safe_configs,
 )
-from rawlog.formats.kraft.carrying import Wish
+from rawlog.formats.kraft.store.carrying import Wish
+from rawlog.io.output import Output, child
+from rawlog.io.storage import is_remote, local_path
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import is_lake
 from rawlog.jobs.restore.directories import Directory, Known, Offer, offered
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
 from rawlog.jobs.restore.values import NEVER, Asked, Part, Restored, Restoring, Result
-from rawlog.names import missing_topics
-from rawlog.output import Output, child
-from rawlog.storage import is_remote, local_path
-from rawlog.tree import Tree, open_tree
+from rawlog.reading.names import missing_topics
+from rawlog.reading.tree import Tree, open_tree
 
 #: So many partitions of a topic may be missing; a higher number is a name that only looks like a partition's.
 MOST_MISSING = 10_000

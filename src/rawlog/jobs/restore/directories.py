@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rawlog.errors import OptionError, RawlogError
-from rawlog.format import File
-from rawlog.formats.kafka.partition_writer import PartitionWriter
+from rawlog.core.errors import OptionError, RawlogError
+from rawlog.core.format import File
 from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.texts import topic_id
-from rawlog.formats.kraft.blueprint import TOPIC
-from rawlog.formats.kraft.carrying import Carried, Carrier, Wish
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.replica import At, Replica, clusters
-from rawlog.formats.kraft.state import State
-from rawlog.storage import Source
-from rawlog.tree import Tree
+from rawlog.formats.kraft.store.blueprint import TOPIC
+from rawlog.formats.kraft.store.carrying import Carried, Carrier, Wish
+from rawlog.formats.kraft.store.replica import At, Replica, clusters
+from rawlog.formats.kraft.store.state import State
+from rawlog.io.storage import Source
+from rawlog.reading.tree import Tree
 
 LARGEST_TEXT = 1 << 20
 Extra = Callable[[PartitionWriter], object]

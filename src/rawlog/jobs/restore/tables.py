@@ -17,20 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.errors import AccessError, EncodeError, OptionError
-from rawlog.formats.kafka import sink
-from rawlog.formats.kafka.derived import Limits
+from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.layouts import NONE, ControlType
 from rawlog.formats.kafka.showing import uuid_bytes
+from rawlog.formats.kafka.store import sink
+from rawlog.formats.kafka.store.derived import Limits
 from rawlog.formats.kafka.writer import Batching
-from rawlog.formats.kraft.carrying import Carried, Wish
+from rawlog.formats.kraft.store.carrying import Carried, Wish
+from rawlog.io.storage import file_system, listing
 from rawlog.jobs.lake import Lake, lake_name
 from rawlog.jobs.restore.directories import Extra, Known, Offer, offered
-from rawlog.rows import Rows
-from rawlog.select import Selection
-from rawlog.storage import file_system, listing
-from rawlog.tables import RECORDS
-from rawlog.tree import Tree, open_tree
+from rawlog.reading.rows import Rows
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree, open_tree
 
 COMMIT = int(ControlType.COMMIT)
 TOLD = ("producer_id", "is_transactional", "is_control", "control_type")

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rawlog.account import Account
-from rawlog.errors import OptionError
-from rawlog.formats.kafka.sink import is_topic
-from rawlog.formats.kraft.blueprint import INTERNAL_CONFIGS, is_id
-from rawlog.formats.kraft.carrying import Carried, Wish
-from rawlog.formats.kraft.fold import level_text
+from rawlog.core.errors import OptionError
+from rawlog.core.report import Account
+from rawlog.core.text import counted
+from rawlog.formats.kafka.store.sink import is_topic
 from rawlog.formats.kraft.names import METADATA_VERSION
+from rawlog.formats.kraft.store.blueprint import INTERNAL_CONFIGS, is_id
+from rawlog.formats.kraft.store.carrying import Carried, Wish
+from rawlog.formats.kraft.store.fold import level_text
 from rawlog.jobs.job import Done, Outcome
 from rawlog.jobs.restore.directories import Content
-from rawlog.text import counted
 
 NEVER = ("__cluster_metadata", "__remote_log_metadata")
 """Topics that a new cluster has its own of, or none."""

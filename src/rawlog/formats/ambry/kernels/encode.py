@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import FULL, OK
 from rawlog.formats.ambry.kernels.messages import (
     B3,
     BLOB_AFTER_PROPS,
@@ -85,7 +86,6 @@ from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import wrap_i64, write_i8, write_i16, write_i32, write_i64
 from rawlog.kernels.sha1 import digest
-from rawlog.status import FULL, OK
 
 
 def _fields() -> tuple[str, ...]:

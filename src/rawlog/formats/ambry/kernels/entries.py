@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import OK
 from rawlog.formats.ambry.layouts import KEY_V2, KEY_V6, NONE, Flag, Kind
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy_exact
 from rawlog.kernels.ints import read_i16, read_i64, read_u8
-from rawlog.status import OK
 
 UUID_2, UUID_6 = KEY_V2.size, KEY_V6.at("uuid")
 ODD, TEXT, RAW = 0, 3, 4

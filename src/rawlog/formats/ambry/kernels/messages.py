@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_CRC, BAD_LENGTH, BAD_MAGIC, BAD_VALUE, FULL, OK, TRUNCATED
 from rawlog.formats.ambry.layouts import (
     BLOB_V1,
     BLOB_V2,
@@ -28,7 +29,6 @@ from rawlog.formats.ambry.layouts import (
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.ints import read_i16, read_i32, read_i64, read_u8
-from rawlog.status import BAD_CRC, BAD_LENGTH, BAD_MAGIC, BAD_VALUE, FULL, OK, TRUNCATED
 
 H1, H2, H3 = HEADER_V1.size, HEADER_V2.size, HEADER_V3.size
 PAYLOAD_2, PAYLOAD_3 = HEADER_V2.at("payload_size"), HEADER_V3.at("payload_size")  # V1 has it where V2 has

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import OK
 from rawlog.formats.ambry.kernels.messages import (
     B1,
     B2,
@@ -56,7 +57,6 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
-from rawlog.status import OK
 
 BLOB_TYPE, BLOB_COMPRESSED = BLOB_V3.at("blob_type"), BLOB_V3.at("is_compressed")
 UM_SIZE_AT, UM_HEAD = USER_METADATA.at("size"), USER_METADATA.size

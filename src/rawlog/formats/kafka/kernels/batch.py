@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_LENGTH, FULL, OK, TRUNCATED
 from rawlog.formats.kafka.layouts import OUTLINE, SMALLEST_LENGTH
 from rawlog.kernels import kernel
 from rawlog.kernels.ints import read_i32
-from rawlog.status import BAD_LENGTH, FULL, OK, TRUNCATED
 
 LENGTH, OVERHEAD, OUTLINE_SIZE = OUTLINE.at("length"), OUTLINE.after("length"), OUTLINE.size
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 from rawlog.formats.kafka.layouts import SMALLEST_RECORD, Attributes, ControlType
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.blocks import LOW
 from rawlog.kernels.ints import wrap_i64
 from rawlog.kernels.md5 import digest
 from rawlog.kernels.varint import read_varint, read_varlong
-from rawlog.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 
 SLOT = 3
 """Numbers in a slot of the map: the two of a key's digest, and its latest offset plus one (0: free)."""

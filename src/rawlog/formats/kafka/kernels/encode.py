@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_LENGTH, BAD_VALUE, FULL, OK
 from rawlog.formats.kafka.kernels.heads import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -28,7 +29,6 @@ from rawlog.kernels.crc import sum_crc32, sum_crc32c
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import write_i8, write_i16, write_i32, write_i64
 from rawlog.kernels.varint import size_varint, size_varlong, write_varint, write_varlong
-from rawlog.status import BAD_LENGTH, BAD_VALUE, FULL, OK
 
 MOST = (1 << 31) - 1
 """The largest offset delta, and the most bytes after a batch's length."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
 from rawlog.kernels import kernel
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import wrap_i64, write_i8
 from rawlog.kernels.varint import read_varint, read_varlong, size_varlong, write_varint, write_varlong
-from rawlog.status import BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 
 FIRST_KEPT = -(1 << 63)
 """A new base that is not given: the time of the first record that stays."""

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_CRC, BAD_LENGTH, BAD_MAGIC, OK
 from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, ENTRY_V0, ENTRY_V1, MAGIC_V2, NONE, OUTLINE
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32, sum_crc32c
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64, read_u32, wrap_i64
-from rawlog.status import BAD_CRC, BAD_LENGTH, BAD_MAGIC, OK
 
 NAMES = (
     "base_offset",

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import FULL, OK
 from rawlog.kernels import kernel
-from rawlog.status import FULL, OK
 
 MOST = (1 << 31) - 1
 """The largest offset, less the segment's base, that an index can name."""

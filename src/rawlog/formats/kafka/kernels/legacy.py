@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_CODEC, BAD_COUNT, BAD_CRC, BAD_LENGTH, BAD_MAGIC, BAD_VALUE, FULL, OK
 from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
 from rawlog.formats.kafka.kernels.records import MOST_MS, clear_bit, put_bytes
 from rawlog.formats.kafka.layouts import CODEC_MASK, ENTRY_V0, ENTRY_V1, NONE, OUTLINE, SMALLEST_LENGTH, Attributes
@@ -17,7 +18,6 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
 from rawlog.kernels.ints import read_i8, read_i32, read_i64, read_u32, wrap_i64
-from rawlog.status import BAD_CODEC, BAD_COUNT, BAD_CRC, BAD_LENGTH, BAD_MAGIC, BAD_VALUE, FULL, OK
 
 LENGTH, OVERHEAD, MAGIC, OUTLINE_SIZE = OUTLINE.at("length"), OUTLINE.after("length"), OUTLINE.at("magic"), OUTLINE.size
 CRC, COVERED, ATTRIBUTES = ENTRY_V0.at("crc"), ENTRY_V0.after("crc"), ENTRY_V0.at("attributes")

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import OK
 from rawlog.formats.kafka.layouts import BATCH, NONE, ControlType
 from rawlog.kernels import kernel
 from rawlog.kernels.ints import read_i16, read_i32, read_i64
 from rawlog.kernels.varint import read_varint, read_varlong
-from rawlog.status import OK
 
 FIELDS = 18
 """What is kept of a producer, by place. The first seven are those of a snapshot's entry."""

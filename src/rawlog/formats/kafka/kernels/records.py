@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 from rawlog.formats.kafka.layouts import NONE, SMALLEST_RECORD
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import LONG, SLACK, copy_exact, copy_wide
 from rawlog.kernels.ints import wrap_i64
 from rawlog.kernels.varint import read_varint, read_varlong
-from rawlog.status import BAD_COUNT, BAD_LENGTH, BAD_VARINT, FULL, OK, TRAILING
 
 MOST_MS = ((1 << 63) - 1) // 1000
 """The latest millisecond that microseconds can hold."""

@@ -1,1 +1,1 @@
-"""A Kafka partition as a whole: what its segments add up to, how they are checked, and how they are rewritten."""
+"""A Kafka partition and log directory: state, checks between their files, and rewriting."""

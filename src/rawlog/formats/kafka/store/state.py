@@ -14,10 +14,10 @@ from dataclasses import astuple, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.frames import Frames
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels import producers as kernels
 from rawlog.formats.kafka.layouts import NONE, Attributes
-from rawlog.frames import Frames
 from rawlog.kernels import byte_view
 
 DATA = -2

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import FULL, OK
 from rawlog.formats.rocketmq.kernels.text import (
     KEYS_WORD,
     TAGS_WORD,
@@ -18,7 +19,6 @@ from rawlog.formats.rocketmq.kernels.text import (
 from rawlog.formats.rocketmq.layouts import INDEX_ENTRY, NAME_VALUE, PAIR_END
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u32, write_i32, write_i64
-from rawlog.status import FULL, OK
 
 SPACE, HASH_SIGN, REPLACEMENT = 32, 35, 0xFFFD
 ENTRY_SIZE = INDEX_ENTRY.size
@@ -61,7 +61,7 @@ def hash_utf8(data: Any, start: Any, stop: Any, value: Any) -> Any:
         more = 1 if 0xC2 <= byte < 0xE0 else 2 if 0xE0 <= byte < 0xF0 else 3 if 0xF0 <= byte < 0xF5 else 0
         point = byte & (0x3F >> more)
         low, high = 0xA0 if byte == 0xE0 else 0x90 if byte == 0xF0 else 0x80, 0x8F if byte == 0xF4 else 0xBF
-        # As many bytes as can belong to one character make one U+FFFD, and an encoded surrogate does: `rawlog.text.java_text` is the twin.
+        # As many bytes as can belong to one character make one U+FFFD; so does an encoded surrogate. `core.text.java_text` does the same.
         while more > 0 and position < stop and low <= data[position] <= high:
             point = (point << 6) | (np.int64(data[position]) & 0x3F)
             low, high = 0x80, 0xBF

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_LENGTH, BAD_MAGIC, FULL, OK, TRUNCATED
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
     BLANK,
@@ -36,7 +37,6 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import prefetch
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
-from rawlog.status import BAD_LENGTH, BAD_MAGIC, FULL, OK, TRUNCATED
 
 TOTAL, MAGIC, CRC, QUEUE_ID, FLAG = (HEAD.at(name) for name in ("total_size", "magic", "body_crc", "queue_id", "flag"))
 QUEUE_OFFSET, PHYSICAL, SYS_FLAG = HEAD.at("queue_offset"), HEAD.at("physical_offset"), HEAD.at("sys_flag")

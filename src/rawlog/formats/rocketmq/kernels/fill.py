@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import FULL, OK
 from rawlog.formats.rocketmq.kernels.entries import BORN_V6, STORE_V6, body_crc
 from rawlog.formats.rocketmq.kernels.text import (
     KEYS_WORD,
@@ -21,7 +22,6 @@ from rawlog.formats.rocketmq.kernels.text import (
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import SLACK, copy, copy32, copy_exact
 from rawlog.kernels.ints import read_i64
-from rawlog.status import FULL, OK
 
 NUMBERS = 13
 """What `fill_rows` must know of each message, by place."""

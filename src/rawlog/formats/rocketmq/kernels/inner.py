@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from rawlog.core.status import BAD_LENGTH, FULL, OK
 from rawlog.formats.rocketmq.layouts import INNER, PROPERTIES
 from rawlog.kernels import kernel
 from rawlog.kernels.ints import read_i16, read_i32
-from rawlog.status import BAD_LENGTH, FULL, OK
 
 SIZE, FLAG, BODY_LENGTH, HEAD_SIZE = INNER.at("size"), INNER.at("flag"), INNER.at("body_length"), INNER.size
 PROPERTIES_SIZE = PROPERTIES.size

@@ -1,0 +1,1 @@
+"""What two stores, replicas or trees do not agree on."""

@@ -1,0 +1,232 @@
+"""Two trees against each other: what is compared with what, and by which means. Bounded memory, whatever the size of the logs."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rawlog import registry
+from rawlog.core.difference import Change, Difference, Stream, Tally, compare_ordered
+from rawlog.core.errors import DataError, OptionError, UnknownFormatError
+from rawlog.core.format import Family, File
+from rawlog.core.tables import RECORDS
+from rawlog.reading.rows import Rows
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
+
+RECORD, PARTITION = "record", "partition"
+#: What of a record is compared unless columns are named.
+COLUMNS = ("key", "value", "timestamp", "timestampType", "headers")
+#: A log of this many bytes or more is compared in several pieces, cut at the offsets at which files begin.
+PIECE = 256 << 20
+#: Bytes of files that hold several topics, of which one pass keeps the fingerprints.
+PASS = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What one comparison is about: the files of both sides, of which one may have none.
+
+    With `family` they are all that this one compares by its own means.
+    """
+
+    name: str
+    a: tuple[File, ...]
+    b: tuple[File, ...]
+    family: str | None = None
+    #: The records of several topics stand in one log, in whatever order.
+    mixed: bool = False
+    #: Offsets from `start` to before `stop`; None: no bound.
+    start: int | None = None
+    stop: int | None = None
+    #: This pass over a mixed log, of so many.
+    number: int = 0
+    passes: int = 1
+
+    @property
+    def size(self) -> int:
+        whole = sum(file.size for file in (*self.a, *self.b))
+        return whole if self.start is None and self.stop is None else min(whole, 2 * PIECE)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The files of one partition, store or file of one side."""
+
+    topic: str | None
+    partition: int | None
+    path: str
+    files: tuple[File, ...]
+    mixed: bool
+
+    @property
+    def name(self) -> str:
+        return self.path if self.topic is None or self.mixed else f"{self.topic}-{self.partition}"
+
+
+def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
+    """What is compared with what. OptionError if that cannot be told; UnknownFormatError if neither side has anything to compare."""
+    found: list[Pair] = []
+    claimed: set[str] = set()
+    for family in registry.families():
+        if family.compare is not None:
+            mine, others = (tuple(_own(family, tree)) for tree in (a, b))
+            claimed |= {file.path for file in (*mine, *others)}
+            if mine or others:
+                found.append(Pair(family.name, mine, others, family.name))
+    here, there = groups(a, selection, claimed), groups(b, selection, claimed)
+    for one, other in matched(here, there):
+        found += _pieces(one, other, selection)
+    if not found:
+        roots = " and ".join((*a.roots, *b.roots))
+        raise UnknownFormatError(f"{roots}: nothing here to compare")
+    return found
+
+
+def _own(family: Family, tree: Tree) -> Iterator[File]:
+    """The files that a family compares by its own means."""
+    yield from (file for file in family.files_for(family.compared, tree) if file.problem is None)
+
+
+def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> list[Group]:
+    """The partitions, stores and single files of a tree that hold records, without files that are claimed by others."""
+    able = registry.formats_with(RECORDS)
+    found: dict[str, Group] = {}
+    for file in tree:
+        if file.format not in able or file.place.state is not None or file.path in claimed:
+            continue
+        key = file.place.group or file.path
+        if key in found or not selection.takes_file(file):
+            continue
+        files = tuple(tree.group_of(file))
+        topic, partition = file.place.topic, file.place.partition
+        mixed = topic is None and _tells_topic(Tree(tree.roots, files))
+        found[key] = Group(topic, partition, _relative(key, tree.roots), files, mixed)
+    return list(found.values())
+
+
+def _tells_topic(tree: Tree) -> bool:
+    """Whether records tell their topic themselves: then one log may hold several."""
+    with contextlib.suppress(DataError):
+        for batch in Rows(tree, RECORDS, Selection(columns=("topic",), limit=1)).batches():
+            return bool(batch.column(0).null_count < batch.num_rows)
+    return False
+
+
+def _relative(path: str, roots: Sequence[str]) -> str:
+    for root in roots:
+        if path.rstrip("/") == root.rstrip("/"):
+            return posixpath.basename(path.rstrip("/"))
+        if path.startswith(root.rstrip("/") + "/"):
+            return path[len(root.rstrip("/")) + 1 :]
+    return path
+
+
+def matched(here: list[Group], there: list[Group]) -> Iterator[tuple[Group | None, Group | None]]:
+    """Groups of both sides by topic and partition, else by their path; the only one of each side whatever it is called."""
+    if len(here) == len(there) == 1:
+        yield here[0], there[0]
+        return
+    a, b = _labelled(here, there), _labelled(there, here)
+    for label in dict.fromkeys((*a, *b)):
+        yield a.get(label), b.get(label)
+
+
+def _labelled(groups: list[Group], others: list[Group]) -> dict[tuple[object, ...], Group]:
+    labels: dict[tuple[object, ...], Group] = {}
+    for group in groups:
+        alike = [one for one in groups if (one.topic, one.partition) == (group.topic, group.partition)]
+        known = [one for one in others if (one.topic, one.partition) == (group.topic, group.partition)]
+        if group.topic is None:
+            labels[(group.path,)] = group
+        elif len(alike) == 1 and len(known) <= 1:
+            labels[(group.topic, group.partition)] = group
+        elif len(known) == 1 and not any(one.path == known[0].path for one in alike):
+            raise OptionError(f"{group.name} is there {len(alike)} times: name the directory of one of its replicas")
+        else:
+            labels[(group.topic, group.partition, group.path)] = group
+    return labels
+
+
+def _pieces(one: Group | None, other: Group | None, selection: Selection) -> Iterator[Pair]:
+    group = one or other
+    assert group is not None
+    name = group.name
+    if one is not None and other is not None and one.name != other.name:
+        name = f"{one.name} and {other.name}"
+    pair = Pair(name, one.files if one else (), other.files if other else (), mixed=group.mixed)
+    if one is not None and other is not None and one.mixed != other.mixed:
+        raise OptionError(
+            f"{name}: one holds several topics and the other does not: choose what to compare with --topic"
+        )
+    if group.mixed:
+        passes = max(1, -(-pair.size // (2 * PASS)))
+        yield from (replace(pair, number=number, passes=passes) for number in range(passes))
+        return
+    edges = _edges(pair, selection)
+    for start, stop in zip([None, *edges], [*edges, None], strict=True):
+        yield replace(pair, start=start, stop=stop)
+
+
+def _edges(pair: Pair, selection: Selection) -> list[int]:
+    """Offsets at which to cut a large log: where files of the first side begin, so many bytes apart."""
+    if selection.last is not None or selection.limit is not None:
+        return []
+    edges, size = [], 0
+    able = registry.formats_with(RECORDS)
+    for file in pair.a or pair.b:
+        if file.format in able and file.place.state is None and file.place.start_offset is not None:
+            if size >= PIECE and registry.formats()[file.format].seek is not None:
+                edges.append(file.place.start_offset)
+                size = 0
+            size += file.size
+    return sorted(set(edges))
+
+
+def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally:
+    """Hold the two sides of a pair against each other; at most `limit` differences are listed, all are counted.
+
+    DataError at damage, unless the selection says to stop or skip.
+    """
+    tally = Tally(limit)
+    if pair.family is not None:
+        own = registry.family(pair.family).compare
+        assert own is not None
+        for one in own(pair.a, pair.b, selection):
+            if isinstance(one, int):
+                tally.alike += one
+            else:
+                tally.add(one)
+        return tally
+    columns = tuple(name for name in selection.columns or COLUMNS if name != "offset")
+    if pair.mixed:
+        from rawlog.compare.fingerprints import compare_mixed, show_values
+
+        names = ("topic", "partition", "offset", *columns)
+        a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
+        compare_mixed(a, b, columns, tally, RECORD, (pair.number, pair.passes))
+        a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
+        show_values(a, b, tally)
+        return tally
+    a, b = (_records(files, ("offset", *columns), pair, selection) for files in (pair.a, pair.b))
+    compare_ordered(a, b, "offset", columns, tally, RECORD, pair.name)
+    if tally.is_same and not (pair.a and pair.b) and pair.start is None:  # there, and empty
+        tally.add(Difference(Change.ONLY_A if pair.a else Change.ONLY_B, PARTITION, pair.name))
+    return tally
+
+
+def _records(files: tuple[File, ...], columns: tuple[str, ...], pair: Pair, selection: Selection) -> Stream:
+    """The records of one side of a pair."""
+    if not files:
+        return iter(())
+    bounds = {"from_offset": pair.start, "to_offset": pair.stop}
+    for name, pick in (("from_offset", max), ("to_offset", min)):
+        given = [one for one in (bounds[name], getattr(selection, name)) if one is not None]
+        bounds[name] = pick(given) if given else None
+    wanted = selection.replace(columns=tuple(dict.fromkeys(columns)), **bounds)
+    return Rows(Tree((), files), RECORDS, wanted).batches()
+
+
+__all__ = ["COLUMNS", "Group", "Pair", "compare", "groups", "matched", "pairs"]

@@ -1,0 +1,226 @@
+"""Finding: something verification has to say, with its place; Rule: one thing it looks for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rawlog.core.tables import FINDINGS
+from rawlog.core.text import valid_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+S = TypeVar("S")
+#: The most findings of one rule on one window of a file, or on files together, that are listed one by one.
+MOST = 10_000
+
+
+class Severity(StrEnum):
+    """How much a finding matters: data is wrong or lost; something is odd; worth knowing."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a rule yields: where and what. The rule itself adds its code, severity, path and format."""
+
+    message: str
+    position: int | None = None
+    size: int | None = None
+    offset: int | None = None
+    expected: object = None
+    found: object = None
+    path: str | None = None
+    severity: Severity | None = None
+
+
+class Few:
+    """The first of very many marks, and how many more there are: a small file can hold millions of bad records."""
+
+    def __init__(self, most: int = 19) -> None:  # with the mark for the rest as many as `verify` prints
+        self.most = most
+        self._first: list[Mark] = []
+        self._more = 0
+        self._worst: Mark | None = None
+
+    def append(self, mark: Mark) -> None:
+        if len(self._first) < self.most:
+            self._first.append(mark)
+            return
+        self._more += 1
+        if self._worst is None or _rank(mark.severity) < _rank(self._worst.severity):
+            self._worst = mark
+
+    def join(self, following: Few) -> None:
+        """Take in the marks that follow these."""
+        for mark in following._first:
+            self.append(mark)
+        self._more += following._more
+        if following._worst is not None and (
+            self._worst is None or _rank(following._worst.severity) < _rank(self._worst.severity)
+        ):
+            self._worst = following._worst
+
+    def __iter__(self) -> Iterator[Mark]:
+        yield from self._first
+        yield from self.rest()
+
+    def rest(self) -> Iterator[Mark]:
+        """One mark for all that are not shown one by one."""
+        if self._worst is not None:
+            more = f"{self._more:,} more like this are not listed; one of them is here: {self._worst.message}"
+            yield replace(self._worst, message=more)
+
+
+def _rank(severity: Severity | None) -> int:
+    """A rule's own severity first, then the given ones, the worst first."""
+    return 0 if severity is None else list(Severity).index(severity)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of the `findings` table."""
+
+    code: str
+    severity: Severity
+    path: str | None
+    format: str | None
+    position: int | None
+    size: int | None
+    offset: int | None
+    message: str
+    expected: str | None = None
+    found: str | None = None
+
+    def as_row(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in FINDINGS.names}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[S]):
+    """A check with a stable code. Its docstring is its page in the docs: what it means, what to do."""
+
+    code: str
+    severity: Severity
+    check: Callable[[S], Iterable[Mark]]
+    #: (what a rule remembers of a split, the same of the split that follows) -> the same of both; None if those must be checked in one.
+    merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None
+    #: (what it remembers of all of a file) -> what only that tells.
+    finish: Callable[[dict[str, Any]], Iterable[Mark]] | None = None
+
+    @property
+    def about(self) -> str:
+        return inspect.cleandoc(self.check.__doc__ or "")
+
+    def run(self, subject: S, *, path: str | None, format: str | None) -> Iterator[Finding]:
+        """The findings of this rule on a file's window or a tree."""
+        yield from self.report(self.check(subject), path=path, format=format)
+
+    def report(self, marks: Iterable[Mark], *, path: str | None, format: str | None) -> Iterator[Finding]:
+        """Marks as findings of this rule."""
+        for mark in _bounded(marks):
+            yield Finding(
+                self.code,
+                mark.severity or self.severity,
+                mark.path or path,
+                format,
+                mark.position,
+                mark.size,
+                mark.offset,
+                mark.message,
+                None if mark.expected is None else str(mark.expected),
+                None if mark.found is None else str(mark.found),
+            )
+
+
+def _bounded(marks: Iterable[Mark]) -> Iterator[Mark]:
+    """Marks up to a number that memory holds, then one for the rest."""
+    rest = Few(0)
+    for count, mark in enumerate(marks):
+        if count < MOST:
+            yield mark
+        else:
+            rest.append(mark)
+    yield from rest.rest()
+
+
+def rule(
+    code: str,
+    severity: Severity,
+    *,
+    merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None,
+    finish: Callable[[dict[str, Any]], Iterable[Mark]] | None = None,
+) -> Callable[[Callable[[S], Iterable[Mark]]], Rule[S]]:
+    """Make a Rule of a generator function."""
+
+    def make(check: Callable[[S], Iterable[Mark]]) -> Rule[S]:
+        assert check.__doc__, f"rule {code} needs a docstring: what it means and what to do"
+        return Rule(code, severity, check, merge, finish)
+
+    return make
+
+
+#: The rule about files that were not checked, because no format recognises them.
+UNKNOWN = "rawlog.file.unknown"
+
+
+@dataclass(slots=True)
+class Findings:
+    """The outcome of a verification: iterable, with a verdict and the counts a summary shows."""
+
+    items: list[Finding] = field(default_factory=list)
+    files: int = 0
+    frames: int = 0
+
+    def add(self, other: Findings) -> None:
+        """Take in what was found elsewhere."""
+        self.items += other.items
+        self.files += other.files
+        self.frames += other.frames
+
+    @property
+    def errors(self) -> int:
+        return sum(item.severity is Severity.ERROR for item in self.items)
+
+    @property
+    def warnings(self) -> int:
+        return sum(item.severity is Severity.WARNING for item in self.items)
+
+    @property
+    def verdict(self) -> str:
+        """`damaged` with errors, `suspect` with warnings only, `unknown` if no file was of a known format, else `clean`."""
+        if self.errors or self.warnings:
+            return "damaged" if self.errors else "suspect"
+        unknown = sum(item.code == UNKNOWN for item in self.items)
+        return "unknown" if unknown and unknown >= self.files else "clean"
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "files": self.files,
+            "frames": self.frames,
+            "errors": self.errors,
+            "warnings": self.warnings,
+        }
+
+    def to_arrow(self) -> pa.Table:
+        import pyarrow as pa
+
+        rows = [
+            {name: valid_text(value) if isinstance(value, str) else value for name, value in item.as_row().items()}
+            for item in self.items
+        ]
+        return pa.Table.from_pylist(rows, schema=FINDINGS.schema)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)

@@ -1,0 +1,434 @@
+"""Format: what rawlog can do with one kind of file, as a value. Family: the formats of one system.
+
+Abilities are functions; one that a format lacks is None. They are usually `Deferred`, so that naming every format
+imports neither NumPy nor the compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rawlog.core.findings import Rule
+from rawlog.core.layout import Layout
+from rawlog.core.tables import Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from rawlog.core.difference import Difference
+    from rawlog.core.errors import DataError
+    from rawlog.core.explain import Node
+    from rawlog.core.frames import Bytes, Frames
+    from rawlog.core.report import Account
+    from rawlog.io.storage import Source
+
+T = TypeVar("T")
+MAX_DECOMPRESSED, MAX_HEADERS = 64 << 20, 1 << 20
+"""Limits of reading, unless the caller says otherwise: the bytes that one compressed part may grow to, the headers of one record."""
+#: Which rows of a batch would read back otherwise than they are, by column.
+Judge = Callable[["pa.RecordBatch"], "Mapping[str, NDArray[np.bool_]]"]
+
+
+class Deferred:
+    """A function that is imported when it is first called: `Deferred("rawlog.formats.replay.reader", "scan")`."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+        self._function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._function is None:
+            self._function = getattr(importlib.import_module(self.module), self.name)
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Deferred, (self.module, self.name))
+
+    def __repr__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a file's name and surroundings say of its content.
+
+    `group` names what belongs together (a partition directory); `start_offset` is the one in the name, or what `Family.settle` says;
+    `state` is a word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None. `sealed` is set by
+    `Family.settle` for a file that the system does not append to any more, because another one follows it.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    start_offset: int | None = None
+    group: str | None = None
+    state: str | None = None
+    sealed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that was found: recognised (`format`), or not; `problem` says why it cannot be read."""
+
+    path: str
+    size: int
+    modified: float | None = None
+    format: str | None = None
+    place: Place = Place()
+    problem: str | None = None
+
+    @property
+    def system(self) -> str | None:
+        return self.format.split(".", 1)[0] if self.format else None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the frames of a file begin, and what its header says of their kind."""
+
+    position: int = 0
+    kind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a decoder is asked for: a table cut to the wanted columns, of which file, within which bounds.
+
+    `limit` is the largest size a compressed part may grow to, `max_headers` the most headers of one record; `context` is what
+    `Format.context` made of the group.
+    """
+
+    table: Table
+    file: File
+    limit: int = MAX_DECOMPRESSED
+    context: Any = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    max_headers: int = MAX_HEADERS
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What frames cover, a value a frame, known without decoding them. None: the format does not say.
+
+    Offsets are half-open ranges; times are microseconds, `NO_TIME` where a frame has none; `records` is the number of
+    rows that a frame gives in the table `records`, -1 where only decoding tells. `min_is_exact` is false where rows may
+    lie before `min_time` (it is then only what the frame says of itself).
+    """
+
+    start_offset: NDArray[np.int64] | None = None
+    stop_offset: NDArray[np.int64] | None = None
+    min_time: NDArray[np.int64] | None = None
+    max_time: NDArray[np.int64] | None = None
+    records: NDArray[np.int64] | None = None
+    min_is_exact: bool = True
+
+
+NO_TIME = -(1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which rows of `records` stay: `test` is shown batches of `columns`. What lies wholly outside of `start` to `stop` is not copied.
+
+    `limit` is the largest size a compressed part may grow to.
+    """
+
+    columns: tuple[str, ...]
+    test: Callable[[pa.RecordBatch], NDArray[np.bool_]]
+    start: int | None = None
+    stop: int | None = None
+    limit: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How rows are written by several at once.
+
+    `write` takes batches and a directory that is there and empty, fills it, and tells what it holds (to be pickled); `join` takes what
+    all of them told, in the order of the rows, with their directories, and makes the whole appear at the target.
+    """
+
+    write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str]], Any]
+    join: Callable[[Sequence[tuple[str, Any]], str, Mapping[str, str], bool], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One kind of file, and all that can be done with it."""
+
+    name: str
+    title: str
+    files: str
+    layouts: tuple[Layout, ...] = ()
+    tables: tuple[Table, ...] = ()
+    #: Columns of `records` that survive being written and read again.
+    carries: frozenset[str] = frozenset()
+    #: By name and place: path -> Place, or None if the file is not of this format.
+    match: Callable[[str], Place | None] | None = None
+    #: By the first bytes: (head, size of the file) -> whether they are of this format.
+    sniff: Callable[[bytes, int], bool] | None = None
+    #: (head, size of the file) -> Origin; raises DataError for a header that cannot be.
+    begin: Callable[[bytes, int], Origin] | None = None
+    #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
+    ordered: bool = False
+    #: Offsets are positions in bytes: the last N rows are counted, not reckoned from the end offset.
+    by_position: bool = False
+    #: Read in one piece, from the first byte on: files that one checksum covers, or that are text.
+    whole: bool = False
+    #: The same from the whole opened file, for formats whose head alone does not tell; `begin` is not asked then.
+    survey: Callable[[Source], Origin] | None = None
+    #: (bytes, kind) -> Frames, from the first byte on.
+    scan: Callable[[Bytes, int], Frames] | None = None
+    #: (frames, want) -> batches of exactly want.table.schema; before raising a DataError whose position is that of a
+    #: frame, everything in front of that frame has been yielded.
+    decode: Callable[[Frames, Want], Iterator[pa.RecordBatch]] | None = None
+    #: (frames, file) -> Spans; raises as decode does for frames whose checksum is wrong.
+    spans: Callable[[Frames, File], Spans] | None = None
+    #: (file, its group's files, start, stop) -> what is shown every window of those bytes (`see`), and then made small (`close`): what the
+    #: checks of the group need to know of the file. Those of neighbouring splits `merge`; `rises` says whether that gave the right thing.
+    summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None
+    #: The formats of files that a summary looks into: those of the same start, and those of the whole group.
+    near: tuple[str, ...] = ()
+    #: (file, start, stop) -> rows of `records` by the headers of frames alone, and up to which byte those tell.
+    count: Callable[[File, int, int | None], tuple[int, int]] | None = None
+    #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
+    resync: Callable[[Bytes, int, int], int] | None = None
+    #: (frames whose status is damage) -> the error that tells what stands there.
+    fault: Callable[[Frames], DataError] | None = None
+    #: (frames with one frame, file) -> the parts of that frame, to the last bit.
+    explain: Callable[[Frames, File], list[Node]] | None = None
+    #: (head, file) -> the parts of the file's own header.
+    explain_header: Callable[[bytes, File], list[Node]] | None = None
+    #: (file, its group's files) -> facts from the whole group that decoding needs (aborted transactions …). Their `last_stable_offset`,
+    #: if they have one, is where rows begin that may still change: a stream stops there.
+    context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
+    #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
+    floor: Callable[[File, Sequence[File]], int | None] | None = None
+    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, not behind the first wanted row.
+    seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
+    #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which there is no wanted row; None: unknown.
+    pick: Callable[[File, Sequence[File], Table, Any], list[tuple[int, int | None]] | None] | None = None
+    #: (file, its group's files, bytes a piece) -> positions of frames, known without reading the file, at which to cut it.
+    cuts: Callable[[File, Sequence[File], int], list[int]] | None = None
+    #: (batches of `records`, options) -> the bytes of a file, in pieces.
+    encode: Callable[[Iterable[pa.RecordBatch], Mapping[str, str]], Iterator[bytes]] | None = None
+    #: (batches of `records`, a directory, options, whether to replace what is there) -> the number of rows. For formats whose rows go to
+    #: several files at once; nothing appears in the directory unless all of it is whole.
+    write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str], bool], int] | None = None
+    #: The same in shares that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
+    shares: Shares | None = None
+    #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.
+    losses: Callable[[Mapping[str, str]], Judge] | None = None
+    #: (files of one group, a new directory, keep, options) -> Account: the same frames without the rows that `keep` says no to.
+    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account] | None = None
+    #: (the groups that were sifted, what came of each, the new directory they are in) -> what came of all of them, with what that
+    #: directory says of itself and of them written into it.
+    around: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
+    #: Checks over one file's frames.
+    rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+
+    @property
+    def family(self) -> str:
+        return self.name.split(".", 1)[0]
+
+    @property
+    def is_written(self) -> bool:
+        """Whether rows of `records` can be written in this format, as a file or as a directory."""
+        return self.encode is not None or self.write is not None
+
+    @property
+    def all_rules(self) -> Sequence[Rule[Any]]:
+        return self.rules() if callable(self.rules) else self.rules
+
+    def abilities(self) -> list[str]:
+        """What can be done, in the words of `rawlog formats`."""
+        can = {
+            "read": self.decode is not None,
+            "verify": bool(self.rules),
+            "explain": self.explain is not None,
+            "write": self.is_written,
+        }
+        return [name for name, there in can.items() if there]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A share of a work that needs nothing of the others: a partition, a store. `name` is that of its directory beside other units."""
+
+    name: str
+    files: tuple[File, ...]
+    options: Mapping[str, str]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def units_of(groups: Mapping[str, Sequence[File]], options: Mapping[str, str]) -> list[Unit]:
+    """A unit for each directory, in order, named by its path below the deepest one that holds all of them."""
+    paths = [folder.rstrip("/").split("/") for folder in sorted(groups)]
+    shared = 0
+    while all(shared < len(path) - 1 for path in paths) and len({path[shared] for path in paths}) == 1:
+        shared += 1
+    return [
+        Unit("/".join(path[shared:]), tuple(groups[folder]), options)
+        for path, folder in zip(paths, sorted(groups), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A verb that writes new directories from a family's files, which are never touched. Its units can be done anywhere, in any order."""
+
+    #: (the files of a unit, the directory to write, options) -> what came of it.
+    do: Callable[[Sequence[File], str, Mapping[str, str]], Account]
+    #: The names of the options that it understands. `dry_run` among them: it can tell what it would do; `source`: it is told the path
+    #: that was asked for.
+    options: tuple[str, ...] = ()
+    #: (the family's files, options, how many units are done at once) -> the units, in order; None: all the files are one.
+    cut: Callable[[Sequence[File], Mapping[str, str], int], Sequence[Unit]] | None = None
+    #: (the units, what came of each, the directory they stand in or None if there is none) -> what came of all of them, with what
+    #: the directory itself has to say written into it. None: a lone unit's own account, or that of several.
+    join: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
+    #: The option that names another directory which units write, if they are given it.
+    aside: str | None = None
+    #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
+    unrepaired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """How rows of a system are found by a key or an id, where that is more than an equal column `key`."""
+
+    #: What its ids are the ids of.
+    named: str
+    #: (table, "key" or "id") -> the columns that the tests below look at; empty: rows of that table have none.
+    columns: Callable[[Table, str], tuple[str, ...]]
+    #: (a batch with those columns, the id) -> which rows have it.
+    by_id: Callable[[pa.RecordBatch, str], pa.Array]
+    #: (a batch with those columns, the key) -> which rows have it; None: those whose column `key` is equal.
+    by_key: Callable[[pa.RecordBatch, bytes], pa.Array] | None = None
+    #: (frames, file, the id) -> which frames have an id that their rows in `records` do not tell; None: no frame has.
+    frames: Callable[[Frames, File, str], NDArray[np.bool_] | None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The formats of one system, with what concerns several of its files at once."""
+
+    name: str
+    title: str
+    formats: tuple[Format, ...]
+    #: Tables made from a whole group or tree: table name -> (files, options) -> batches of that table's schema.
+    folds: Mapping[str, Callable[[Sequence[File], Mapping[str, str]], Iterator[pa.RecordBatch]]] = field(
+        default_factory=dict
+    )
+    fold_tables: tuple[Table, ...] = ()
+    #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
+    #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
+    takes: Callable[[str | None, File], bool] | None = None
+    #: The system among whose partitions its own directories stand: they are not mended as that one's, nor is it in their way.
+    beside: str | None = None
+    #: (name of a folded table, its files) -> the files in sets that concern nothing but themselves, each under a name that stays;
+    #: None: one for each group.
+    units: Callable[[str, Sequence[File]], Mapping[str, Sequence[File]]] | None = None
+    #: The names of options that its tables understand, beyond those that every table does.
+    options: tuple[str, ...] = ()
+    #: Checks of the files of one group (a partition) against one another; each takes the group's files.
+    group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+    #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
+    replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
+    #: How its rows are found by key and id; None: by an equal column `key`, and they have no ids.
+    lookup: Lookup | None = None
+    #: (files of a tree) -> names of topics that are known without reading data, of files whose places do not tell one.
+    topics: Callable[[Sequence[File]], Iterable[str]] | None = None
+    #: What writes a new directory from a store or partition, by its verb: `rebuild`, `repair`, `compact`.
+    works: Mapping[str, Work] = field(default_factory=dict)
+    #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
+    restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
+    #: would not load now (`state`), and where a file begins in a log of several (`start_offset`).
+    settle: Callable[[Sequence[File]], Sequence[File]] | None = None
+    #: (its files on one side, those on the other, Selection) -> differences, and now and then how many more things are alike. For
+    #: families whose records are not compared one by one; `compared` names the table whose files these are (see `takes`).
+    compare: Callable[[Sequence[File], Sequence[File], Any], Iterator[Difference | int]] | None = None
+    compared: str | None = None
+    #: Checks over a whole tree; each takes the family's files in it.
+    rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+
+    @property
+    def all_rules(self) -> Sequence[Rule[Any]]:
+        return self.rules() if callable(self.rules) else self.rules
+
+    @property
+    def all_group_rules(self) -> Sequence[Rule[Any]]:
+        return self.group_rules() if callable(self.group_rules) else self.group_rules
+
+    def files_for(self, table: str | None, files: Iterable[File]) -> list[File]:
+        """The files that a folded table is made of, or, for None, that rules over several files look at."""
+        if self.takes is None:
+            return [file for file in files if file.system == self.name]
+        return [file for file in files if self.takes(table, file)]
+
+    def units_for(self, table: str, files: Sequence[File]) -> Mapping[str, Sequence[File]]:
+        """The files of a folded table in sets that can be folded one by one, by name."""
+        if self.units is not None:
+            return self.units(table, files)
+        units: dict[str, list[File]] = {}
+        for file in files:
+            units.setdefault(file.place.group or file.path, []).append(file)
+        return units
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The family's own tables, without the ones that every system has."""
+        seen: dict[str, Table] = {}
+        for table in (*(table for format in self.formats for table in format.tables), *self.fold_tables):
+            if "." in table.name:
+                seen.setdefault(table.name, table)
+        return tuple(seen.values())
+
+
+@dataclass(slots=True)
+class Replicas:
+    """What a rule over two replicas sees: the files of both, and what rules share. One side may have none."""
+
+    name: str
+    a: Sequence[File]
+    b: Sequence[File]
+    _shared: dict[object, Any] = field(default_factory=dict)
+
+    def share(self, make: Callable[[Replicas], T]) -> T:
+        """What `make` gives for these replicas, computed once and shared by all rules that ask for it."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class Inspection:
+    """What a rule sees of a file: the window it is at, its own memory of the windows before, and what rules share."""
+
+    file: File
+    format: Format
+    frames: Frames
+    memory: dict[str, Any] = field(default_factory=dict)
+    limit: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
+    _shared: dict[object, Any] = field(default_factory=dict)
+    #: Where the bytes end that are checked; None: with the file.
+    end: int | None = None
+
+    def share(self, make: Callable[[Inspection], T]) -> T:
+        """What `make` gives for this window, computed once and shared by all rules that ask for it."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]  # type: ignore[no-any-return]

@@ -1,0 +1,100 @@
+"""Store: the files of one unit of data, as the system itself would name it: a partition, a message store, a recording."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypeVar, overload
+
+from rawlog.core.format import File
+
+T = TypeVar("T")
+
+
+class Store(Sequence[File]):
+    """Files that belong together, in the order of their tree. What is asked of each of them costs the same however many there are."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self.files = tuple(files)
+        #: What a pass over files found, by path: whoever compares files with one another need not read those again.
+        self.summaries: dict[str, Any] = {}
+        self._shared: dict[object, Any] = {}
+
+    @classmethod
+    def of(cls, files: Sequence[File]) -> Store:
+        """These files as a store; the same object if they are one."""
+        return files if isinstance(files, Store) else cls(files)
+
+    def find(self, format: str, start_offset: int | None, state: str | None = None) -> File | None:
+        """The readable file of a format that begins at an offset; the first one if there are several."""
+        return self._places.get((format, start_offset, state))
+
+    def starts(self, format: str | None, state: str | None = None) -> Sequence[int]:
+        """Where the files of a format begin, sorted."""
+        return self._starts.get((format, state), ())
+
+    def following(self, file: File) -> int | None:
+        """Where the next file of the same format begins."""
+        starts = self.starts(file.format, file.place.state)
+        at = bisect_right(starts, -1 if file.place.start_offset is None else file.place.start_offset)
+        return starts[at] if at < len(starts) else None
+
+    @cached_property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @cached_property
+    def modified(self) -> float:
+        """When the newest of the files was changed."""
+        return max((file.modified or 0 for file in self.files), default=0)
+
+    def share(self, make: Callable[[Store], T]) -> T:
+        """What `make` gives for this store, computed once for everybody who asks."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        return self._shared[make]  # type: ignore[no-any-return]
+
+    @cached_property
+    def _places(self) -> dict[tuple[str | None, int | None, str | None], File]:
+        places: dict[tuple[str | None, int | None, str | None], File] = {}
+        for file in self.files:
+            if file.problem is None:
+                places.setdefault((file.format, file.place.start_offset, file.place.state), file)
+        return places
+
+    @cached_property
+    def _starts(self) -> dict[tuple[str | None, str | None], list[int]]:
+        starts: dict[tuple[str | None, str | None], set[int]] = {}
+        for file in self.files:
+            if file.place.start_offset is not None:
+                starts.setdefault((file.format, file.place.state), set()).add(file.place.start_offset)
+        return {key: sorted(found) for key, found in starts.items()}
+
+    @overload
+    def __getitem__(self, index: int) -> File: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[File]: ...
+
+    def __getitem__(self, index: int | slice) -> File | Sequence[File]:
+        return self.files[index]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self.files)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_store, (self.files, self.summaries))
+
+    def __repr__(self) -> str:
+        where = self.files[0].place.group or self.files[0].path if self.files else "empty"
+        return f"Store({where!r}, {len(self.files)} files)"
+
+
+def _store(files: tuple[File, ...], summaries: dict[str, Any]) -> Store:
+    made = Store(files)
+    made.summaries = summaries
+    return made

@@ -1,0 +1,188 @@
+"""Table: what a path can be read as. Names and types are a contract; the types are written as Spark writes them.
+
+Declaring a table needs no Arrow; `Table.schema` builds the Arrow schema, exact to nullability and time zone, on first use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from rawlog.core.errors import unknown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|[<>,:]")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name, its Spark type, and what it means."""
+
+    name: str
+    type: str
+    note: str = ""
+
+
+class Table:
+    """A named list of columns.
+
+    `offsets` and `times` name the columns that hold the first and the last offset or time of a row, where it has such:
+    selections go by them. They need not be among the wanted columns.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *columns: Column,
+        about: str = "",
+        offsets: tuple[str, str] | None = None,
+        times: tuple[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.columns = columns
+        self.about = about
+        self.offsets = offsets
+        self.times = times
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema, as Spark demands it of a data source."""
+        import pyarrow as pa
+
+        return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in self.columns])
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark's DDL text."""
+        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column of that name; OptionError with the nearest names if there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise unknown(f"column of {self.name}", name, self.names)
+
+    def subset(self, names: Iterable[str]) -> Table:
+        """The same table with these columns only, in this order."""
+        chosen = (self.column(name) for name in names)
+        return Table(self.name, *chosen, about=self.about, offsets=self.offsets, times=self.times)
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r}: {', '.join(self.names)})"
+
+
+@lru_cache(maxsize=256)
+def arrow_type(ddl: str) -> pa.DataType:
+    """The Arrow type that Spark pairs with a type of its own."""
+    tokens = _TOKEN.findall(ddl)
+    result = _parse(tokens)
+    assert not tokens, f"type {ddl!r}"
+    return result
+
+
+def _parse(tokens: list[str]) -> pa.DataType:
+    import pyarrow as pa
+
+    word = tokens.pop(0)
+    if word == "array":
+        _expect(tokens, "<")
+        inner = _parse(tokens)
+        _expect(tokens, ">")
+        return pa.list_(pa.field("element", inner))
+    if word == "map":
+        _expect(tokens, "<")
+        key = _parse(tokens)
+        _expect(tokens, ",")
+        value = _parse(tokens)
+        _expect(tokens, ">")
+        return pa.map_(key, value)
+    if word == "struct":
+        fields = []
+        _expect(tokens, "<")
+        while True:
+            name = tokens.pop(0)
+            _expect(tokens, ":")
+            fields.append(pa.field(name, _parse(tokens)))
+            if tokens.pop(0) == ">":
+                return pa.struct(fields)
+    return {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "tinyint": pa.int8(),
+        "smallint": pa.int16(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "double": pa.float64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }[word]
+
+
+def _expect(tokens: list[str], token: str) -> None:
+    found = tokens.pop(0)
+    assert found == token, f"{token} expected, {found} found"
+
+
+HEADERS = "array<struct<key:string,value:binary>>"
+
+RECORDS = Table(
+    "records",
+    Column("key", "binary"),
+    Column("value", "binary"),
+    Column("topic", "string"),
+    Column("partition", "int"),
+    Column("offset", "bigint"),
+    Column("timestamp", "timestamp"),
+    Column("timestampType", "int", "0 create, 1 log append"),
+    Column("headers", HEADERS, "in order, duplicates and null values kept"),
+    about="one row a message, the same for all systems, in the shape of Spark's own Kafka source",
+    offsets=("offset", "offset"),
+    times=("timestamp", "timestamp"),
+)
+
+FILES = Table(
+    "files",
+    Column("path", "string"),
+    Column("system", "string"),
+    Column("format", "string"),
+    Column("size", "bigint"),
+    Column("modified", "timestamp"),
+    Column("topic", "string"),
+    Column("partition", "int"),
+    Column("start_offset", "bigint"),
+    Column("end_offset", "bigint", "exclusive"),
+    Column("min_timestamp", "timestamp"),
+    Column("max_timestamp", "timestamp"),
+    Column("frames", "bigint", "whole frames"),
+    Column("records", "bigint"),
+    Column("valid_size", "bigint", "bytes up to the last whole frame"),
+    Column("state", "string", "ok, truncated, damaged, empty, unknown; null: recognised, not read"),
+    about="what is there: one row a file",
+)
+
+FINDINGS = Table(
+    "findings",
+    Column("code", "string"),
+    Column("severity", "string", "error, warning, info"),
+    Column("path", "string"),
+    Column("format", "string"),
+    Column("position", "bigint"),
+    Column("size", "bigint"),
+    Column("offset", "bigint"),
+    Column("message", "string"),
+    Column("expected", "string"),
+    Column("found", "string"),
+    about="what verification has to say: one row a finding",
+)
+
+COMMON = (RECORDS, FILES, FINDINGS)

@@ -1,0 +1,1 @@
+"""An Ambry store: its state, checks between its files, and rewriting."""

@@ -1,0 +1,375 @@
+"""What verification looks for between the files of a store: index against log, bloom against index, message against message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.core.errors import RawlogError
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import File
+from rawlog.core.text import counted
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.index import Entries, IndexFile, read_index
+from rawlog.formats.ambry.kernels import entries as kernels
+from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
+from rawlog.formats.ambry.paths import segment_of
+from rawlog.formats.ambry.store.evidence import match
+from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
+from rawlog.formats.ambry.store.store import stores
+from rawlog.formats.ambry.store.survey import surveys
+
+Files = Sequence[File]
+VIOLATIONS = {
+    kernels.PUT_AGAIN: "a PUT of a blob that the store already knows",
+    kernels.LOWER_LIFE: "a life version lower than before",
+    kernels.DELETED_TWICE: "a DELETE of a deleted blob",
+    kernels.TTL_OF_DELETED: "a TTL update of a deleted blob",
+    kernels.SECOND_TTL: "a second TTL update",
+}
+
+
+def _entry_position(index: IndexFile, number: int) -> int:
+    return int(index.header.size + number * index.header.entry_size)
+
+
+@rule("ambry.store.segments", Severity.ERROR)
+def segments(files: Files) -> Iterator[Mark]:
+    """The log segments of a store do not belong together: `log_current` beside numbered ones, a position twice, or several capacities.
+
+    Ambry refuses to start on a mixture, and reads messages twice where a compaction left both its source and its target. Which of
+    them counts is told by the compaction log, if there is one.
+    """
+    for survey in surveys(files):
+        named = survey.store.segments()
+        positions: dict[int, str] = {}
+        for file, segment, most in zip(survey.store.logs, named, survey.capacities, strict=True):
+            if segment.position in positions:
+                yield Mark(
+                    f"position {segment.position} twice: also {positions[segment.position]}",
+                    path=file.path,
+                    found=segment.name,
+                )
+            positions[segment.position] = file.path
+            if (segment.position < 0) != (named[0].position < 0):
+                yield Mark("log_current beside numbered segments", path=file.path)
+            if most != survey.capacities[0]:
+                yield Mark(
+                    "another capacity than the first segment's",
+                    path=file.path,
+                    expected=survey.capacities[0],
+                    found=most,
+                )
+
+
+@rule("ambry.store.compaction", Severity.INFO)
+def unsettled(files: Files) -> Iterator[Mark]:
+    """A file that the store does not read now: a target that a compaction has not committed, a segment that it has replaced, or index and
+    bloom files without their log segment.
+
+    Ambry finishes or forgets the compaction when it starts next.
+    """
+    for file in files:
+        if file.place.state is not None:
+            words = {
+                "temp": "a compaction's target, not committed",
+                "compacted": "replaced by a compaction",
+                "orphan": "its log segment is not there",
+                "copying": "a replica that is being copied here",
+            }
+            yield Mark(words.get(file.place.state, file.place.state), path=file.path, size=file.size)
+
+
+@rule("ambry.store.lost-segment", Severity.ERROR)
+def lost_segment(files: Files) -> Iterator[Mark]:
+    """A log segment is not there, and its index files are. No compaction log, and no newer segment in its place, says that it was removed.
+
+    Ambry ignores the index files and starts: blobs of the segment are gone, and blobs that were deleted in it are live again. Restore the
+    segment from another copy. `rawlog repair` names the lost blobs and keeps deleted ones deleted. Where the segment only has another name
+    now, repair gives it back its own.
+    """
+    catalogs = {survey.store.folder: survey.catalog for survey in surveys(files)}
+    for store in stores(files):
+        for segment, parts in store.lost_segments().items():
+            entries = Entries.join([index.entries for index in map(_read, parts) if index is not None])
+            rows = np.full(len(entries), NONE, np.int64)
+            catalog = catalogs.get(store.folder)
+            if catalog is not None:
+                rows = match(catalog, entries)
+            lost, names = int((rows < 0).sum()), ", ".join(part.path.rpartition("/")[2] for part in parts)
+            what = f"log segment {segment.log_name()} is not there; its index files are: {names}"
+            if lost or not len(entries):
+                yield Mark(f"{what}; {lost:,} of {len(entries):,} messages are lost", path=parts[0].path, found=lost)
+                continue
+            assert catalog is not None
+            others = {segment_of(index.path) for index in store.index_files}
+            for number in np.unique(catalog.segment[rows]).tolist():
+                if store.segments()[number] not in others:
+                    yield Mark(f"{what}; its messages are in {store.logs[number].path}", path=parts[0].path)
+
+
+def _read(file: File) -> IndexFile | None:
+    try:
+        return read_index(file.path)
+    except RawlogError:
+        return None
+
+
+@rule("ambry.index.end", Severity.ERROR)
+def index_end(files: Files) -> Iterator[Mark]:
+    """An index file covers more than its log segment holds.
+
+    The log lost its end, and the store does not start. Messages behind the end of the log are gone; `rawlog rebuild` makes an index of
+    those that are there.
+    """
+    for survey in surveys(files):
+        for index in survey.indexes:
+            size = survey.store.logs[survey.number(index)].size
+            if index.end > size:
+                yield Mark(
+                    "the log segment ends before its index",
+                    path=index.path,
+                    position=INDEXES[index.header.version].at("log_end_offset"),
+                    expected=f"at most {size}",
+                    found=index.end,
+                )
+
+
+@rule("ambry.index.gap", Severity.ERROR)
+def index_gap(files: Files) -> Iterator[Mark]:
+    """Index files leave messages between them without an entry, or cover some twice.
+
+    Ambry does not notice a missing index file: the blobs whose messages it covered silently vanish.
+    """
+    for survey in surveys(files):
+        ends: dict[int, int] = {}
+        for index in survey.indexes:
+            number = survey.number(index)
+            places = survey.between(number, 0, survey.store.logs[number].size)
+            expected = ends.get(number, int(places[0]) if places.size else index.start)
+            if index.start != expected:
+                yield Mark(
+                    "an index file is missing or overlaps", path=index.path, expected=expected, found=index.start
+                )
+            ends[number] = index.end
+        last = max(ends, default=-1)
+        for number in range(last):
+            size = survey.store.logs[number].size
+            behind = survey.between(number, ends.get(number, 0), size)
+            if behind.size:
+                yield Mark(
+                    f"{counted(len(behind), 'message')} after the last index file of their segment",
+                    path=survey.store.logs[number].path,
+                    position=int(behind[0]),
+                    size=size - int(behind[0]),
+                )
+
+
+@rule("ambry.index.unindexed", Severity.INFO)
+def unindexed(files: Files) -> Iterator[Mark]:
+    """Messages behind the end of the index: the store was not closed, and adds them when it starts next.
+
+    Blobs that were undeleted in that part lose their expiry when Ambry recovers it (its own behaviour).
+    """
+    for survey in surveys(files):
+        ends: dict[int, int] = {}
+        for index in survey.indexes:
+            ends[survey.number(index)] = index.end
+        last = max(ends, default=-1)
+        for number in range(max(last, 0), len(survey.store.logs)):
+            behind = survey.between(number, ends.get(number, 0), survey.store.logs[number].size)
+            if behind.size and ends:
+                yield Mark(
+                    f"{counted(len(behind), 'message')} not in the index yet",
+                    path=survey.store.logs[number].path,
+                    position=int(behind[0]),
+                )
+
+
+@rule("ambry.index.message", Severity.ERROR)
+def entry_without_message(files: Files) -> Iterator[Mark]:
+    """An index entry points to where no message begins.
+
+    The blob cannot be read through the index; the log is the truth. `rawlog rebuild` makes a right one.
+    """
+    for survey in surveys(files):
+        for index in survey.indexes:
+            offsets = index.entries.offset
+            nowhere = (survey.catalog.rows_at(survey.number(index), offsets) < 0) & (offsets < index.end)
+            for at in np.flatnonzero(nowhere).tolist():
+                yield Mark(
+                    "an entry that points to no message",
+                    path=index.path,
+                    position=_entry_position(index, at),
+                    found=int(offsets[at]),
+                )
+
+
+@rule("ambry.index.missing", Severity.ERROR)
+def message_without_entry(files: Files) -> Iterator[Mark]:
+    """A message in the range of an index file has no entry in it: what it did to its blob is forgotten."""
+    for survey in surveys(files):
+        for index in survey.indexes:
+            number = survey.number(index)
+            places = survey.between(number, index.start, index.end)
+            for place in places[~np.isin(places, index.entries.offset)].tolist():
+                yield Mark(
+                    "a message without an index entry",
+                    path=survey.store.logs[number].path,
+                    position=place,
+                    expected=index.path,
+                )
+
+
+@rule("ambry.index.mismatch", Severity.ERROR)
+def entry_mismatch(files: Files) -> Iterator[Mark]:
+    """An index entry disagrees with the message it points to: blob, kind, size, life version, time, account, container or expiry.
+
+    The store answers by the index. Facts that an update inherits from a PUT since compacted away are not compared.
+    """
+    for survey in surveys(files):
+        for index in survey.indexes:
+            rows = survey.catalog.rows_at(survey.number(index), index.entries.offset)
+            for at, what, expected, found in _mismatches(survey.catalog, index, rows):
+                yield Mark(
+                    f"{what} differs from the message's",
+                    path=index.path,
+                    position=_entry_position(index, at),
+                    size=index.header.entry_size,
+                    expected=expected,
+                    found=found,
+                )
+
+
+def _mismatches(
+    catalog: Catalog, index: IndexFile, rows: NDArray[np.int64]
+) -> Iterator[tuple[int, str, object, object]]:
+    """The entries that disagree with the messages at `rows` (-1: none), by number, with what differs."""
+    entries, version = index.entries, index.header.version
+    there = np.flatnonzero(rows >= 0)
+    rows = rows[there]
+    same = entries.identities.take(there).equal(catalog.identity.take(rows))
+    for at, row in zip(there[~same].tolist(), rows[~same].tolist(), strict=True):
+        yield at, "blob id", keys.text_of(catalog.key(row)), keys.text_of(entries.key(at))
+    there, rows = there[same], rows[same]
+    kind = catalog.kind[rows]
+    put = kind == PUT
+    always = np.ones(rows.size, np.bool_)
+    never_expires = np.where(kind == TTL_UPDATE, NONE, catalog.expires[rows])
+    for what, said, told, counts in (
+        ("kind", kind, entries.kind[there], always),
+        ("size", catalog.size[rows], entries.size[there], always),
+        ("life version", catalog.life_version[rows], entries.life_version[there], always & (version >= 3)),
+        ("operation time", catalog.time[rows], entries.operation_time[there], always & (version >= 1)),
+        ("expiry", never_expires, entries.expires[there], put | (kind == TTL_UPDATE)),
+        ("account", catalog.account_id[rows], entries.account_id[there], put & (version >= 1)),
+        ("container", catalog.container_id[rows], entries.container_id[there], put & (version >= 1)),
+    ):
+        for place in np.flatnonzero(counts & (said != told)).tolist():
+            expected, found = int(said[place]), int(told[place])
+            if what == "kind":
+                yield int(there[place]), what, Kind(expected).name, Kind(found).name
+            else:
+                yield int(there[place]), what, expected, found
+
+
+@rule("ambry.index.reset-key", Severity.WARNING)
+def reset_key(files: Files) -> Iterator[Mark]:
+    """The reset key in an index file's header is not that of the first message it covers.
+
+    Replication uses it to find its way after the index was rebuilt; reading blobs does not.
+    """
+    for survey in surveys(files):
+        for index in survey.indexes:
+            header = index.header
+            row = int(survey.catalog.rows_at(survey.number(index), np.array([index.start]))[0])
+            if row < 0 or header.reset_key is None:
+                continue
+            key, kind = survey.catalog.key(row), Kind(int(survey.catalog.kind[row]))
+            if keys.order(key) != keys.order(header.reset_key) or header.reset_kind != kind:
+                yield Mark(
+                    "a reset key that is not the first entry's",
+                    path=index.path,
+                    expected=f"{keys.text_of(key)} {kind.name}",
+                    found=f"{keys.text_of(header.reset_key)} {header.reset_kind}",
+                )
+
+
+@rule("ambry.bloom.key", Severity.ERROR)
+def bloom_key(files: Files) -> Iterator[Mark]:
+    """A bloom filter denies a key that its index segment has: the store does not find the blob there.
+
+    Remove the bloom file (Ambry makes it anew), or rebuild it.
+    """
+    for survey in surveys(files):
+        for index in survey.indexes:
+            found = survey.blooms.get((survey.number(index), index.start))
+            if found is None:
+                continue
+            path, bloom = found
+            entries = index.entries
+            known = bloom.have(entries.data, entries.starts, entries.sizes)
+            if not known.all():  # some stores go by the uuid alone
+                known |= bloom.have(entries.data, *entries.uuid_spans)
+            if not known.all():
+                missing = dict.fromkeys(entries.key(at) for at in np.flatnonzero(~known).tolist())
+                name = index.path.rpartition("/")[2]
+                yield Mark(
+                    f"{len(missing):,} keys of {name} are denied, the first {keys.text_of(next(iter(missing)))}",
+                    path=path,
+                )
+
+
+@rule("ambry.store.history", Severity.ERROR)
+def history(files: Files) -> Iterator[Mark]:
+    """A message that cannot follow what came before it: a PUT of a blob that was there, a DELETE of a deleted one, a second TTL update,
+    a life version lower than before.
+
+    Ambry refuses to start when its recovery meets such a message; an undelete of a lower life version it takes, which is a warning.
+    """
+    for survey in surveys(files):
+        wrong = survey.folded.wrong
+        refused = is_refused(survey.catalog, wrong)
+        for row in np.flatnonzero(wrong).tolist():
+            path, position, size = survey.place(row)
+            kind, life = Kind(int(survey.catalog.kind[row])), int(survey.catalog.life_version[row])
+            yield Mark(
+                VIOLATIONS[int(wrong[row])],
+                path=path,
+                position=position,
+                size=size,
+                found=f"{kind.name}, life version {life}",
+                severity=None if refused[row] else Severity.WARNING,
+            )
+
+
+@rule("ambry.store.orphan-update", Severity.INFO)
+def orphan_update(files: Files) -> Iterator[Mark]:
+    """A TTL update or undelete of a blob of which the log has nothing before it: compaction took the rest.
+
+    The index still knows the blob. Without index files Ambry refuses to start on this log, unless a DELETE follows.
+    """
+    for survey in surveys(files):
+        folded, kind = survey.folded, survey.catalog.kind
+        deleted = np.zeros(folded.first.size, np.bool_)
+        deleted[folded.blob[kind == DELETE]] = True
+        orphans = folded.first[np.isin(kind[folded.first], (TTL_UPDATE, UNDELETE)) & ~deleted]
+        for row in np.sort(orphans).tolist():
+            path, position, size = survey.place(row)
+            yield Mark(
+                f"{Kind(int(kind[row])).name} of a blob that the log does not have",
+                path=path,
+                position=position,
+                size=size,
+            )
+
+
+def group_rules() -> Sequence[Rule[Any]]:
+    """The rules over the files of one store."""
+    return (
+        segments, unsettled, lost_segment, index_end, index_gap, unindexed, entry_without_message, message_without_entry,
+        entry_mismatch, reset_key, bloom_key, history, orphan_update,
+    )  # fmt: skip

@@ -1,0 +1,286 @@
+"""Blobs as files: decompressed where an envelope says so, large ones joined from their chunks, with a manifest of what each is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from rawlog.core.errors import CorruptError, DataError, OptionError, UnknownFormatError
+from rawlog.core.format import File
+from rawlog.core.text import java_text
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.content import Metadata, open_envelope, parse_metadata
+from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, Kind
+from rawlog.formats.ambry.reader import Messages, scan, trouble
+from rawlog.formats.ambry.store.fold import now_of
+from rawlog.formats.ambry.store.rebuild import Report, number_option
+from rawlog.formats.ambry.store.state import LIVE, STATES
+from rawlog.formats.ambry.store.store import Store, fold_store, stores
+from rawlog.io.output import child, new_directory, refuse_nested
+from rawlog.io.storage import Source
+
+MANIFEST = "manifest.jsonl"
+LONGEST = 180
+NAMES = ("id", "filename")
+_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
+_TEXTS = ("content_type", "owner_id", "service_id", "content_encoding", "filename", "reserved_metadata_blob_id")
+
+
+@dataclass(slots=True)
+class Blob:
+    """A blob that a store knows, and where its content stands."""
+
+    key: bytes
+    state: str
+    life_version: int
+    path: str
+    position: int
+    size: int
+
+
+@dataclass(slots=True)
+class Extraction(Report):
+    """What was written; `incomplete` are blobs whose content could not be had whole."""
+
+    blobs: int = 0
+    incomplete: list[str] = field(default_factory=list)
+
+
+def extract_blobs(
+    files: Sequence[File], target: str, options: Mapping[str, str] | None = None, *, sources: Iterable[str] = ()
+) -> Extraction:
+    """Write the blobs of one or several stores into the directory `target`, with `manifest.jsonl`.
+
+    Options: `blobs` (ids, separated by commas; all by default), `names` (`id`, or `filename`: the stored one made safe), `state`
+    (`live` by default, or `all` that still have content), `now`, `limit` of a decompressed blob. Encrypted content is left as it is,
+    and the manifest says so. Chunks are looked for in all stores given. OptionError if the target would touch one of the `sources`.
+    """
+    refuse_nested(target, sources)
+    options = options or {}
+    naming = options.get("names", NAMES[0])
+    if naming not in NAMES:
+        raise OptionError(f"names {naming!r}: {' or '.join(NAMES)} expected")
+    known: dict[bytes, Blob] = {}
+    found = stores(files)
+    if not found:
+        raise UnknownFormatError("no Ambry store in what was given")
+    for store in found:
+        known |= _blobs(store, now_of(options))
+    if not known:
+        raise OptionError("no blob with content in what was given")
+    chosen = _chosen(known, options)
+    report = Extraction()
+    limit = number_option(options, "limit", 1 << 30) or 1 << 30
+    with new_directory(target) as work:
+        _Writer(work, known, naming, limit, report).run(chosen)
+        report.files = sorted(path.name for path in work.iterdir())
+    return report
+
+
+def _blobs(store: Store, now: int) -> dict[bytes, Blob]:
+    """The blobs of a store whose content is there, in the order of their first messages."""
+    folded = fold_store(store)
+    catalog, states = folded.catalog, folded.states(now)
+    there = np.flatnonzero((folded.found >= 0) & (folded.put >= 0))
+    found = {}
+    for number in there[np.argsort(folded.first[there])].tolist():
+        put = int(folded.put[number])
+        key, life = catalog.key(put), int(folded.life_version[folded.found[number]])
+        path = store.logs[int(catalog.segment[put])].path
+        place = int(catalog.offset[put]), int(catalog.size[put])
+        found[keys.order(key)] = Blob(key, STATES[int(states[number])], life, path, *place)
+    return found
+
+
+def _chosen(known: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[bytes]:
+    if options.get("blobs"):
+        wanted = [keys.order(keys.from_text(text.strip())) for text in options["blobs"].split(",")]
+        missing = [
+            text for text, identity in zip(options["blobs"].split(","), wanted, strict=True) if identity not in known
+        ]
+        if missing:
+            raise OptionError(f"no content here of blob {missing[0]}")
+        return wanted
+    state = options.get("state", LIVE)
+    if state not in (LIVE, "all"):
+        raise OptionError(f"state {state!r}: live or all expected")
+    return [identity for identity, blob in known.items() if state == "all" or blob.state == LIVE]
+
+
+def read_put(blob: Blob) -> Messages:
+    """The PUT of a blob, checksums compared. DataError if it is damaged."""
+    with Source(blob.path) as source:
+        raw = source.read(blob.position, blob.size)
+    messages = Messages(scan(np.frombuffer(raw, np.uint8), 0))
+    if len(messages) != 1 or messages["kind"][0] != Kind.PUT:
+        raise CorruptError("no whole PUT where the index says", path=blob.path, position=blob.position)
+    if not messages.sound[0]:
+        error = trouble(messages, 0)
+        error.position = blob.position
+        raise error.at(path=blob.path)
+    return messages
+
+
+class _Writer:
+    """The files written so far, and the names that are taken."""
+
+    def __init__(self, work: Path, known: Mapping[bytes, Blob], naming: str, limit: int, report: Extraction) -> None:
+        self.work, self.known, self.naming, self.limit, self.report = work, known, naming, limit, report
+        self.taken = {MANIFEST}
+
+    def run(self, chosen: Sequence[bytes]) -> None:
+        parts = self._parts_of(chosen)
+        with (self.work / MANIFEST).open("w", encoding="utf-8") as manifest:
+            for identity in chosen:
+                if identity in parts:
+                    continue  # written as part of the blob it belongs to
+                row = self._write(self.known[identity])
+                manifest.write(json.dumps(row, ensure_ascii=True) + "\n")
+
+    def _parts_of(self, chosen: Iterable[bytes]) -> set[bytes]:
+        """The chunks of all metadata blobs that are written."""
+        parts: set[bytes] = set()
+        for identity in chosen:
+            try:
+                messages = read_put(self.known[identity])
+                if messages["blob_type"][0] == 1 and not _is_encrypted(messages):
+                    metadata = parse_metadata(self._plain(messages)[0])
+                    parts |= {keys.order(chunk.key) for chunk in metadata.chunks}
+            except DataError:
+                continue
+        return parts
+
+    def _write(self, blob: Blob) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "blob_id": keys.text_of(blob.key),
+            "state": blob.state,
+            "life_version": blob.life_version,
+        }
+        problems: list[str] = []
+        try:
+            messages = read_put(blob)
+        except DataError as error:
+            self.report.incomplete.append(f"{row['blob_id']}: {error.message}")
+            return row | {"file": None, "problems": [error.message]}
+        row |= _described(messages)
+        name = self._name(blob, row.get("filename"))
+        digest, size = hashlib.sha256(), 0
+        with child(self.work, name).open("xb") as out:
+            for piece in self._pieces(messages, row, problems):
+                size += _put(out, piece, digest)
+        if not row["encrypted"] and not problems and row["properties_blob_size"] not in (size, NONE):
+            problems.append(f"{size:,} bytes, {row['properties_blob_size']:,} by its properties")
+        row |= {"file": name, "size": size, "sha256": digest.hexdigest(), "problems": problems}
+        self.report.blobs += 1
+        self.report.incomplete += [f"{row['blob_id']}: {problem}" for problem in problems]
+        return row
+
+    def _pieces(self, messages: Messages, row: dict[str, Any], problems: list[str]) -> Iterator[bytes]:
+        """The content of a blob, a chunk at a time."""
+        plain, algorithm = messages.span(0, "content"), None
+        if not row["encrypted"]:
+            try:
+                plain, algorithm = self._plain(messages)
+            except DataError as error:
+                problems.append(error.message)
+        row["compression"] = algorithm
+        if row["blob_type"] != BLOB_TYPES[1] or row["encrypted"]:
+            yield plain
+            return
+        try:
+            metadata: Metadata = parse_metadata(plain)
+        except DataError as error:
+            problems.append(error.message)
+            yield plain
+            return
+        row["chunks"] = [keys.text_of(chunk.key) for chunk in metadata.chunks]
+        for chunk in metadata.chunks:
+            yield self._chunk(chunk.key, chunk.size, row, problems)
+
+    def _chunk(self, key: bytes, size: int, row: dict[str, Any], problems: list[str]) -> bytes:
+        """The content of one chunk; zeros in its place if it is not to be had, so that what follows stays where it belongs."""
+        blob = self.known.get(keys.order(key))
+        try:
+            if blob is None:
+                raise CorruptError("not in the stores given")
+            messages = read_put(blob)
+            if _is_encrypted(messages):
+                row["encrypted"] = True
+                return messages.span(0, "content")
+            content = self._plain(messages)[0]
+            if len(content) != size:
+                raise CorruptError(f"{len(content):,} bytes, {size:,} expected")
+            return content
+        except DataError as error:
+            problems.append(f"chunk {keys.text_of(key)}: {error.message}")
+            return bytes(min(size, self.limit))
+
+    def _plain(self, messages: Messages) -> tuple[bytes, str | None]:
+        """Content without its envelope, and how it was compressed."""
+        content = messages.span(0, "content")
+        if messages["is_compressed"][0] != 1:
+            return content, None
+        algorithm, plain = open_envelope(content, self.limit)
+        return plain, algorithm
+
+    def _name(self, blob: Blob, stored: str | None) -> str:
+        ident = keys.text_of(blob.key)
+        if len(ident) > LONGEST:
+            ident = hashlib.sha256(blob.key).hexdigest()
+        name = safe_name(stored) if self.naming == "filename" and stored else ident
+        if name.casefold() in self.taken:
+            stem, dot, suffix = name.rpartition(".")
+            name = f"{stem}-{ident}.{suffix}" if dot and stem else f"{name}-{ident}"
+        number = 2
+        while name.casefold() in self.taken:
+            name, number = f"{ident}-{number}", number + 1
+        self.taken.add(name.casefold())
+        return name
+
+
+def _put(out: BinaryIO, piece: bytes, digest: Any) -> int:
+    out.write(piece)
+    digest.update(piece)
+    return len(piece)
+
+
+def _is_encrypted(messages: Messages) -> bool:
+    if messages["is_encrypted"][0] == 1 or messages["encryption_key_size"][0] >= 0:
+        return True
+    return keys.parse(messages.key(0)).is_encrypted
+
+
+def _described(messages: Messages) -> dict[str, Any]:
+    """What a PUT says of its blob."""
+    row: dict[str, Any] = {}
+    for name in _TEXTS:
+        size = int(messages[f"{name}_size"][0])
+        row[name] = java_text(messages.span(0, name)) if size > 0 else None
+    for name in ("account_id", "container_id", "time_to_live", "creation_time", "properties_blob_size"):
+        row[name] = int(messages[name][0])
+    row["is_private"] = int(messages["is_private"][0]) == 1
+    row["user_metadata"] = messages.span(0, "user_metadata").hex()
+    row["blob_type"] = BLOB_TYPES[int(messages["blob_type"][0])]
+    row["encrypted"] = _is_encrypted(messages)
+    return row
+
+
+def safe_name(text: str) -> str:
+    """A stored file name as one that is safe anywhere: one component, no control characters, nothing hidden or reserved."""
+    text = unicodedata.normalize("NFC", text).replace("\\", "/").rpartition("/")[2]
+    kept = "".join("_" if unicodedata.category(one)[0] == "C" or one in '<>:"|?*/' else one for one in text)
+    kept = kept.strip(" .") or "_"
+    if _RESERVED.fullmatch(kept) or kept.startswith("-"):
+        kept = f"_{kept}"
+    while len(kept.encode()) > LONGEST:
+        stem, dot, suffix = kept.rpartition(".")
+        kept = f"{stem[:-1]}.{suffix}" if dot and len(stem) > 1 else kept[:-1]
+    return kept

@@ -1,0 +1,227 @@
+"""Two replicas of one partition against each other: which blobs differ, and how.
+
+Replicas write in the order in which they receive, and compact by themselves: what counts is the state of each blob and its content, not
+where they stand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.core.difference import Change, Difference
+from rawlog.core.errors import OptionError
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import File, Replicas
+from rawlog.formats.ambry.keys import Identities, text_of
+from rawlog.formats.ambry.layouts import HEADERS, NONE, Flag
+from rawlog.formats.ambry.store.fold import now_of
+from rawlog.formats.ambry.store.state import STATES, Fold
+from rawlog.formats.ambry.store.store import Store, fold_store, stores
+from rawlog.io.checksums import crc32
+from rawlog.io.storage import Source
+
+BLOB, STORE = "blob", "store"
+DELETED = STATES.index("deleted")
+COLUMNS = ("state", "life_version", "expires", "ttl_updated", "account_id", "container_id")
+
+
+@dataclass(slots=True)
+class _Side:
+    """The blobs of a store that it knows, sorted by identity."""
+
+    store: Store
+    folded: Fold
+    rows: NDArray[np.int64]
+    identity: Identities
+    states: NDArray[np.int8]
+
+    @classmethod
+    def of(cls, store: Store, now: int) -> _Side:
+        folded = fold_store(store)
+        identity = folded.catalog.identity.take(folded.first)
+        order = identity.sorted()
+        rows = order[folded.found[order] >= 0]
+        return cls(store, folded, rows, identity.take(rows), folded.states(now))
+
+    def column(self, name: str, blobs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A fact of some blobs, as numbers."""
+        folded = self.folded
+        found = folded.found[blobs]
+        values: Any = {
+            "state": self.states[blobs],
+            "life_version": folded.life_version[found],
+            "expires": folded.found_expires[blobs],
+            "ttl_updated": folded.found_flags[blobs] & int(Flag.TTL_UPDATE) != 0,
+            "account_id": folded.account_id[found],
+            "container_id": folded.container_id[found],
+        }[name]
+        return values.astype(np.int64)  # type: ignore[no-any-return]
+
+    def fact(self, name: str, blob: int) -> Any:
+        """The same of one blob, as people and JSON have it."""
+        value = int(self.column(name, np.array([blob]))[0])
+        if name == "state":
+            return STATES[value]
+        if name == "expires":
+            return None if value == NONE else value
+        return bool(value) if name == "ttl_updated" else value
+
+    def key(self, blob: int) -> str:
+        return text_of(self.folded.catalog.key(int(self.folded.first[blob])))
+
+    def place(self, blob: int) -> tuple[str, int | None]:
+        """Where a blob's content stands, or else its last entry."""
+        catalog, put = self.folded.catalog, int(self.folded.put[blob])
+        row = put if put >= 0 else int(self.folded.found[blob])
+        return self.store.logs[int(catalog.segment[row])].path, int(catalog.offset[row])
+
+    def content(self, blobs: NDArray[np.int64]) -> Iterator[tuple[int, int] | None]:
+        """Size and checksum of what each blob's PUT holds behind header and key, which may be of other versions; None for no PUT."""
+        catalog, opened = self.folded.catalog, {}
+        try:
+            for put in self.folded.put[blobs].tolist():
+                if put < 0:
+                    yield None
+                    continue
+                number = int(catalog.segment[put])
+                if number not in opened:
+                    opened[number] = Source(self.store.logs[number].path)
+                raw = opened[number].read(int(catalog.offset[put]), int(catalog.size[put]))
+                first = HEADERS[int.from_bytes(raw[:2], "big")].size + int(catalog.key_size[put])
+                yield len(raw) - first, crc32(raw, first)
+        finally:
+            for source in opened.values():
+                source.close()
+
+
+def compare_stores(one: Store, other: Store, now: int) -> Iterator[tuple[Difference, str | None, int | None] | int]:
+    """What two stores do not agree on, blob by blob, each with its place; and how many blobs are alike.
+
+    A blob that is deleted on both sides may have lost its content on one of them.
+    """
+    a, b = _Side.of(one, now), _Side.of(other, now)
+    in_a, in_b = _common(a.identity, b.identity)
+    for side, shared, change in ((a, in_a, Change.ONLY_A), (b, in_b, Change.ONLY_B)):
+        alone = np.ones(side.rows.size, np.bool_)
+        alone[shared] = False
+        for blob in side.rows[alone].tolist():
+            yield Difference(change, BLOB, side.key(blob)), *side.place(blob)
+    rows_a, rows_b = a.rows[in_a], b.rows[in_b]
+    unlike = np.zeros((len(COLUMNS), rows_a.size), np.bool_)
+    for number, name in enumerate(COLUMNS):
+        unlike[number] = a.column(name, rows_a) != b.column(name, rows_b)
+    gone = (a.states[rows_a] == DELETED) & (b.states[rows_b] == DELETED)
+    content = np.zeros(rows_a.size, np.bool_)
+    order = np.argsort(a.folded.put[rows_a], kind="stable")  # the first store is read from front to back
+    order = order[~gone[order]]
+    sums = {}
+    for index, mine, theirs in zip(order.tolist(), a.content(rows_a[order]), b.content(rows_b[order]), strict=True):
+        if mine != theirs:
+            content[index], sums[index] = True, (mine, theirs)
+    different = unlike.any(axis=0) | content
+    for index in np.flatnonzero(different).tolist():
+        names = tuple(name for number, name in enumerate(COLUMNS) if unlike[number, index])
+        facts = [
+            {name: side.fact(name, int(rows[index])) for name in names} for side, rows in ((a, rows_a), (b, rows_b))
+        ]
+        if index in sums:
+            names += ("content",)
+            for fact, told in zip(facts, sums[index], strict=True):
+                fact["content"] = None if told is None else {"size": told[0], "crc32": f"{told[1]:08x}"}
+        blob = int(rows_a[index])
+        yield Difference(Change.DIFFERS, BLOB, a.key(blob), columns=names, a=facts[0], b=facts[1]), *a.place(blob)
+    yield int(rows_a.size - different.sum())
+
+
+def _common(a: Identities, b: Identities) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places of the blobs that both sorted lists have, in the same order."""
+    both = Identities(*(np.concatenate((getattr(a, name), getattr(b, name))) for name in ("group", "high", "low")))
+    order = both.sorted()
+    twin = ~both.begins(order)
+    second = np.flatnonzero(twin)
+    return order[second - 1], order[second] - len(a)
+
+
+def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[Difference | int]:
+    """What the stores of both sides do not agree on. The option `now` says when; without it blobs do not expire.
+
+    OptionError if the stores of one side cannot be told apart.
+    """
+    here, there = ({_label(store): store for store in stores(files) if store.logs} for files in (a, b))
+    if len(here) == len(there) == 1:
+        here, there = ({"": store} for group in (here, there) for store in group.values())
+    for name in dict.fromkeys((*here, *there)):
+        one, other = here.get(name), there.get(name)
+        if one is None or other is None:
+            lone = one or other
+            assert lone is not None
+            yield Difference(Change.ONLY_B if one is None else Change.ONLY_A, STORE, lone.folder)
+            continue
+        for found in compare_stores(one, other, _now(selection.options)):
+            yield found if isinstance(found, int) else found[0]
+
+
+def _label(store: Store) -> str:
+    """The directory's own name: the partition's number."""
+    return os.path.basename(store.folder.rstrip("/"))
+
+
+def _now(options: Any) -> int:
+    return now_of(options) if options.get("now") else 0
+
+
+def _compared(replicas: Replicas) -> list[tuple[Difference, str | None, int | None]]:
+    sides = [[store for store in stores(files) if store.logs] for files in (replicas.a, replicas.b)]
+    if any(len(side) != 1 for side in sides):
+        raise OptionError(f"{replicas.name}: one store on each side expected")
+    return [found for found in compare_stores(sides[0][0], sides[1][0], 0) if not isinstance(found, int)]
+
+
+@rule("ambry.replica.missing", Severity.ERROR)
+def missing(replicas: Replicas) -> Iterator[Mark]:
+    """A replica does not know a blob that the other one knows: it lags behind, or lost it.
+
+    Replication brings what is missing as long as one replica has it.
+    """
+    for one, path, position in replicas.share(_compared):
+        if one.change is not Change.DIFFERS:
+            who = "the other replica" if one.change is Change.ONLY_A else "this replica"
+            yield Mark(f"blob {one.name}: {who} does not know it", path=path, position=position)
+
+
+@rule("ambry.replica.state", Severity.ERROR)
+def state(replicas: Replicas) -> Iterator[Mark]:
+    """A blob is in another state on the other replica: deleted, undeleted or given another time to live on one of them only."""
+    for one, path, position in replicas.share(_compared):
+        names = [name for name in one.columns if name != "content"]
+        if one.change is Change.DIFFERS and names:
+            told = [", ".join(f"{name} {(side or {})[name]}" for name in names) for side in (one.b, one.a)]
+            message = f"blob {one.name}: another state on the other replica"
+            yield Mark(message, path=path, position=position, expected=told[0], found=told[1])
+
+
+@rule("ambry.replica.content", Severity.ERROR)
+def content(replicas: Replicas) -> Iterator[Mark]:
+    """A blob that is not deleted has other content, properties or user metadata on the other replica, or none at all.
+
+    The checksums of a message tell which replica is damaged, if that is why.
+    """
+    for one, path, position in replicas.share(_compared):
+        if "content" in one.columns:
+            told = [(side or {})["content"] for side in (one.b, one.a)]
+            message = f"blob {one.name}: other content on the other replica"
+            yield Mark(message, path=path, position=position, expected=told[0] or "none", found=told[1] or "none")
+
+
+def rules() -> Sequence[Rule[Any]]:
+    """The rules over two replicas of a store."""
+    return (missing, state, content)
+
+
+__all__ = ["compare", "compare_stores", "rules"]

@@ -1,0 +1,306 @@
+"""What `explain` shows of a record batch: its header, then every record to the last bit, decompressed where need be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rawlog.core.errors import DataError, UnsupportedError
+from rawlog.core.explain import Node, layout_nodes, leaf, milliseconds
+from rawlog.core.format import File
+from rawlog.core.frames import Bytes, Frames
+from rawlog.formats.kafka.codec import codec, read_uvarint
+from rawlog.formats.kafka.control import control_type
+from rawlog.formats.kafka.explain_legacy import explain_entry
+from rawlog.formats.kafka.layouts import (
+    BATCH,
+    CODEC_MASK,
+    CODECS,
+    MAGIC_V2,
+    OUTLINE,
+    SMALLEST_RECORD,
+    Attributes,
+    ControlType,
+)
+from rawlog.formats.kafka.meanings import MASK
+from rawlog.formats.kafka.message_nodes import hides, message_nodes, try_nodes
+from rawlog.formats.kafka.messages import KEYED, control_codec, frame_head, framed_types, key_types, value_codec
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.schema import Schema
+from rawlog.formats.kafka.secrets import may_hold_secret
+from rawlog.io.checksums import crc32c
+from rawlog.io.compression import DEFAULT_LIMIT, decompress
+
+MOST_HEADERS = 10_000
+MOST_RECORDS = 1000
+
+
+def explain_batch(frames: Frames, file: File) -> list[Node]:
+    """One batch as a tree of fields."""
+    data, base = frames.data, frames.base
+    start, stop = int(frames.starts[0]), int(frames.stops[0])
+    magic = int(data[start + OUTLINE.at("magic")])
+    if magic != MAGIC_V2 or stop - start < BATCH.size:
+        return [explain_entry(data, start, stop, base)]
+    computed = crc32c(data, start + BATCH.after("crc"), stop)
+    head = layout_nodes(
+        BATCH,
+        data,
+        start,
+        base,
+        {
+            "crc": lambda value: "right" if value == computed else f"WRONG, the bytes give {computed} ({computed:08x})",
+            "attributes": _attributes,
+            "base_timestamp": _time,
+            "max_timestamp": _time,
+            "length": lambda value: f"{value + BATCH.after('length'):,} bytes with offset and length",
+            "producer_id": _none,
+            "producer_epoch": _none,
+            "base_sequence": _none,
+            "leader_epoch": _none,
+        },
+    )
+    value = {node.name: node.value for node in head}
+    batch = Node(base + start, stop - start, BATCH.name, children=head)
+    payload = _payload(data, start, stop, base, value, batch)
+    if payload is not None:
+        content, offset, shift, inside = payload
+        batch.children += _Records(content, value, file, shift, inside).nodes(offset)
+    return [batch]
+
+
+def _payload(
+    data: Bytes, start: int, stop: int, base: int, value: dict[str, Any], batch: Node
+) -> tuple[Bytes, int, int, str | None] | None:
+    """The bytes of the records, where they begin, what to add to a position in them, and what they lie inside."""
+    codec = value["attributes"] & CODEC_MASK
+    if codec == 0:
+        return data[:stop], start + BATCH.size, base, None
+    name = CODECS[codec] if codec < len(CODECS) else f"codec {codec}"
+    packed = leaf(data, start + BATCH.size, stop - start - BATCH.size, base, "records", name, None)
+    batch.children.append(packed)
+    if codec >= len(CODECS):
+        packed.meaning = "unknown compression"
+        return None
+    try:
+        content = decompress(name, memoryview(data)[start + BATCH.size : stop], limit=DEFAULT_LIMIT)  # type: ignore[arg-type]
+    except DataError as error:
+        packed.meaning = f"does not decompress: {error.message}"
+        return None
+    packed.meaning = f"{len(content):,} bytes decompressed, shown below by their positions in there"
+    return np.frombuffer(content, np.uint8), 0, 0, name
+
+
+class _Records:
+    """Walks the records of one batch."""
+
+    def __init__(self, data: Bytes, batch: dict[str, Any], file: File, base: int, inside: str | None) -> None:
+        self.data, self.batch, self.base, self.inside = data, batch, base, inside
+        self.control = bool(batch["attributes"] & Attributes.CONTROL)
+        self.topic = file.place.topic
+        #: Certain by its place; a log without one may be a metadata log too.
+        self.certain = self.topic == METADATA_TOPIC or file.system != "kafka"
+        self.metadata = self.certain or self.topic is None
+        self.control_kind: int | None = None
+        self.key_schemas: tuple[Schema, Schema] | None = None
+        self.has_key = False
+        self.headers = 0
+
+    def nodes(self, position: int) -> list[Node]:
+        nodes: list[Node] = []
+        count = min(self.batch["record_count"], self.data.size // SMALLEST_RECORD + 1)
+        for number in range(count):
+            if number == MOST_RECORDS:
+                nodes.append(Node(self.base + position, 0, f"… {count - number:,} more records", inside=self.inside))
+                break
+            try:
+                node, position = self.record(position, number)
+            except _Broken as broken:
+                rest = leaf(
+                    self.data, position, self.data.size - position, self.base, "rest", "bytes", None, str(broken)
+                )
+                nodes.append(rest)
+                return nodes
+            nodes.append(node)
+        else:
+            if position < self.data.size and count:
+                left = self.data.size - position
+                nodes.append(
+                    leaf(self.data, position, left, self.base, "left over", "bytes", None, "nothing may follow")
+                )
+        if self.inside:
+            for node in nodes:
+                for _, one in node.walk():
+                    one.inside = self.inside
+        return nodes
+
+    def record(self, start: int, number: int) -> tuple[Node, int]:
+        record = Node(self.base + start, 0, f"record {number}")
+        self.has_key, self.key_schemas, self.control_kind = False, None, None
+        length, position = self.varint(record, start, "length", "bytes behind this field")
+        end = position + length
+        if length < 1 or end > self.data.size:
+            raise _Broken(f"record {number}: length {length} does not fit")
+        record.children.append(
+            leaf(self.data, position, 1, self.base, "attributes", "int8", int(self.data[position]), "unused")
+        )
+        delta, position = self.varint(record, position + 1, "timestamp_delta", "", 64)
+        record.children[-1].meaning = self.time(delta)
+        delta, position = self.varint(record, position, "offset_delta", "")
+        record.children[-1].meaning = f"offset {self.batch['base_offset'] + delta:,}"
+        position = self.bytes(record, position, end, "key")
+        position = self.bytes(record, position, end, "value")
+        headers, position = self.varint(record, position, "header_count", "")
+        for index in range(max(0, min(headers, end - position))):
+            if self.headers == MOST_HEADERS:
+                rest = f"… {headers - index:,} more headers"
+                record.children.append(Node(self.base + position, end - position, rest, inside=self.inside))
+                position = end
+                break
+            self.headers += 1
+            position = self.bytes(record, position, end, f"header {index} key")
+            position = self.bytes(record, position, end, f"header {index} value")
+        if position != end:
+            raise _Broken(f"record {number}: its fields end at byte {position - start}, its length says {end - start}")
+        record.size = end - start
+        return record, end
+
+    def time(self, delta: int) -> str:
+        if self.batch["attributes"] & Attributes.LOG_APPEND_TIME:
+            return f"not used; log append time {milliseconds(self.batch['max_timestamp'])}"
+        return milliseconds(self.batch["base_timestamp"] + delta)
+
+    def varint(self, parent: Node, position: int, name: str, meaning: str, bits: int = 32) -> tuple[int, int]:
+        value, shift, at = 0, 0, position
+        while True:
+            if at >= self.data.size or shift > bits + 5:
+                raise _Broken(f"{name}: a number that does not end")
+            byte = int(self.data[at])
+            value |= (byte & 0x7F) << shift
+            at += 1
+            shift += 7
+            if not byte & 0x80:
+                break
+        value &= (1 << bits) - 1
+        value = (value >> 1) ^ -(value & 1)
+        kind = "varint" if bits == 32 else "varlong"
+        parent.children.append(leaf(self.data, position, at - position, self.base, name, kind, value, meaning))
+        return value, at
+
+    def bytes(self, parent: Node, position: int, end: int, name: str) -> int:
+        size, position = self.varint(parent, position, f"{name} length", "")
+        parent.children[-1].meaning = "null" if size < 0 else "bytes"
+        if size < 0:
+            return position
+        if end - position < size:
+            raise _Broken(f"{name}: {size} bytes, {end - position} are left")
+        content = bytes(self.data[position : position + size])
+        node = leaf(self.data, position, size, self.base, name, "bytes", content)
+        if self.control:
+            if name == "key":
+                self.control_kind = control_type(content)
+                node.children = self.control_key(position, size)
+            elif name == "value":
+                node.children = self.control_value(position, size)
+        elif name == "value" and self.metadata and not self.has_key:
+            node.children = self.metadata_frame(position, size)
+        elif name in ("key", "value") and self.topic in KEYED:
+            node.children = self.internal(position, size, name)
+        if name == "key":
+            self.has_key = True
+        if node.children and hides(node):
+            node.hex, node.value, node.meaning, node.secret = "", None, "holds a secret", content
+        parent.children.append(node)
+        return position + size
+
+    def control_key(self, position: int, size: int) -> list[Node]:
+        if size < 4:
+            return []
+        kind = int.from_bytes(bytes(self.data[position + 2 : position + 4]), "big", signed=True)
+        name = ControlType(kind).name if kind in set(ControlType) else "unknown"
+        version = int.from_bytes(bytes(self.data[position : position + 2]), "big", signed=True)
+        return [
+            leaf(self.data, position, 2, self.base, "version", "int16", version),
+            leaf(self.data, position + 2, 2, self.base, "type", "int16", kind, name),
+        ]
+
+    def metadata_frame(self, position: int, size: int) -> list[Node]:
+        """A metadata record: frame version, type and version, each a uvarint, then its fields.
+
+        Of a file that may be any log, only what is metadata to its last byte.
+        """
+        value = bytes(self.data[position : position + size])
+        nodes, at = [], 0
+        try:
+            for name in ("frame version", "record type", "record version"):
+                number, stop = read_uvarint(value, at)
+                nodes.append(leaf(self.data, position + at, stop - at, self.base, name, "uvarint", number))
+                at = stop
+            key, version, _ = frame_head(value)
+            schema = framed_types().get(key)
+            nodes[1].meaning = "not known" if schema is None else schema.name
+            if schema is None:
+                raise UnsupportedError(f"record type {key} is not known")
+            body = message_nodes(codec(schema, version), self.data, position + at, position + size, self.base)
+        except (IndexError, DataError) as error:
+            if not self.certain or not nodes:
+                return []
+            why = error.message if isinstance(error, DataError) else "the bytes end inside the frame"
+            record = leaf(self.data, position + at, size - at, self.base, "record", "bytes", None, why)
+            if len(nodes) == 3 and may_hold_secret(nodes[1].meaning, value):
+                record.hex, record.value, record.secret = "", MASK, value[at:]
+            return [*nodes, record]
+        return [*nodes, *body]
+
+    def control_value(self, position: int, size: int) -> list[Node]:
+        """The fields of a control record's value; its key came before."""
+        value = bytes(self.data[position : position + size])
+        try:
+            _, found = control_codec(-1 if self.control_kind is None else self.control_kind, value)
+        except DataError:
+            return []
+        return try_nodes(found, self.data, position, position + size, self.base) or []
+
+    def internal(self, position: int, size: int, name: str) -> list[Node]:
+        """Key or value of a record of an internal topic: a number, and the fields of what it names."""
+        if size < 2 or self.topic is None:
+            return []
+        number = int.from_bytes(bytes(self.data[position : position + 2]), "big", signed=True)
+        if name == "key":
+            self.key_schemas = key_types(self.topic).get(number)
+        if self.key_schemas is None:
+            return []
+        schema = self.key_schemas[name == "value"]
+        try:
+            found = codec(schema, number)
+            if name == "value":
+                found, _ = value_codec(schema, number, bytes(self.data[position : position + size]))
+            nodes = message_nodes(found, self.data, position + 2, position + size, self.base)
+        except DataError:
+            return []
+        kind = "key type" if name == "key" else "version"
+        return [leaf(self.data, position, 2, self.base, kind, "int16", number, schema.name), *nodes]
+
+
+class _Broken(Exception):
+    """The records cannot be followed any further."""
+
+
+def _attributes(value: int) -> str:
+    codec = value & CODEC_MASK
+    parts = [CODECS[codec] if codec < len(CODECS) else f"unknown codec {codec}"]
+    parts.append("log append time" if value & Attributes.LOG_APPEND_TIME else "create time")
+    names = {Attributes.TRANSACTIONAL: "transactional", Attributes.CONTROL: "control"}
+    parts += [name for bit, name in names.items() if value & bit]
+    if value & Attributes.DELETE_HORIZON:
+        parts.append("the base timestamp is a delete horizon")
+    return ", ".join(parts)
+
+
+def _time(value: int) -> str:
+    return "none" if value == -1 else milliseconds(value)
+
+
+def _none(value: int) -> str:
+    return "none" if value == -1 else ""

@@ -1,0 +1,296 @@
+"""A partition carried over batch for batch: the same bytes in the same segments, everything derived made anew.
+
+Cut at a time, it holds what was written before it: batches that lie across are rewritten without their later records, and
+transactions that were open then are aborted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.format import File
+from rawlog.core.frames import Frames
+from rawlog.core.report import Account
+from rawlog.core.status import Status
+from rawlog.formats.kafka.batch_writer import encode_marker
+from rawlog.formats.kafka.checkpoints import log_start
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
+from rawlog.formats.kafka.log import decode_run, only, pieces, sound, unwrapped_counts
+from rawlog.formats.kafka.reader import TooMuch, milliseconds
+from rawlog.formats.kafka.store.continuity import Extent, Plain, continuity
+from rawlog.formats.kafka.store.filtering import keep_records
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter
+from rawlog.formats.kafka.store.rebuild import keep_times, segments_of
+from rawlog.io.walk import describe, walk
+
+LIMIT = 1 << 28
+MOST_NOTES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a partition is to be carried: the id of its topic, up to which time (ms, left out), what becomes of open transactions."""
+
+    topic_id: str
+    until: int | None = None
+    abort_open: bool = True
+    errors: str = "raise"
+    index_interval: int = 4096
+
+
+@dataclass(slots=True)
+class Carried(Account):
+    """The result for one partition. `records` leaves out those of compressed message sets that cannot be opened."""
+
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    end_offset: int = 0
+    #: The first offset that a consumer gets, where it lies above the log's own.
+    log_start: int | None = None
+    batches_rewritten: int = 0
+    records_cut: int = 0
+    transactions_aborted: int = 0
+    #: Offsets of consumer groups that were committed anew.
+    committed: int = 0
+    bytes_lost: int = 0
+    #: First and last of every run of offsets that is missing between segments of the source.
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    largest_epoch: int = 0
+    largest_producer: int = NONE
+    oldest_time: int = NONE
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every sound byte of the source is there, as far as it was asked for."""
+        return not self.bytes_lost and not self.lost
+
+
+@dataclass(slots=True)
+class Carrier:
+    """One partition on its way. `advance` is told the bytes that are done."""
+
+    folder: Path
+    wish: Wish
+    advance: Callable[[int], None] = lambda size: None
+    account: Carried = field(default_factory=Carried)
+    #: Batches of producers that lost all their records, each with its segment: written as bare headers if anything follows, so that
+    #: sequences go on.
+    emptied: list[tuple[int, Frames, Heads]] = field(default_factory=list)
+    base: int = NONE
+    #: What the segments that were read so far cover, where they have no damage.
+    extents: dict[str, Extent] = field(default_factory=dict)
+
+    def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], object] | None = None) -> Carried:
+        """Carry a partition's files into the folder, which is there and empty; `extra` may append more at the end.
+
+        DataError at damage unless the wish says `stop` (nothing behind it) or `skip` (all sound batches behind it).
+        """
+        segments = segments_of(files)
+        account = self.account
+        writer = PartitionWriter(
+            self.folder,
+            None,
+            topic_id=self.wish.topic_id,
+            log_start=segments[0].place.start_offset or 0,
+            interval=self.wish.index_interval,
+        )
+        is_cut = self.wish.until is not None
+        try:
+            for segment in segments:
+                if not self.segment(writer, segment, is_last=segment is segments[-1]):
+                    is_cut = True
+                    break
+            self.note_gaps(files, writer.end_offset if is_cut else None)
+            if self.wish.abort_open:
+                self.abort_open(writer)
+            if extra is not None:
+                extra(writer)
+            writer.close()
+        finally:
+            writer.abandon()
+        keep_times(segments, self.folder)
+        account.segments, account.batches, account.bytes = writer.segments, writer.batches, writer.bytes
+        account.end_offset = writer.end_offset
+        epochs = writer.derivation.epochs.rows
+        account.largest_epoch = max([0, *(epoch for epoch, _ in epochs)])
+        floors = [floor for floor in (log_start(one, files) for one in segments) if floor is not None]
+        if floors and max(floors) <= writer.end_offset:
+            account.log_start = max(floors)
+        return account
+
+    def segment(self, writer: PartitionWriter, segment: File, *, is_last: bool) -> bool:
+        """Carry one segment; whether the next may follow."""
+        from rawlog.formats.kafka import LOG
+
+        base = segment.place.start_offset or 0
+        reached, status = 0, Status.OK
+        plain: Plain | None = Plain(segment)
+        for frames in walk(segment, LOG, errors=self.wish.errors):
+            if frames.base > reached:
+                self.lose(segment, reached, frames.base)
+            size = frames.reached_in_file - frames.base
+            reached, status = frames.reached_in_file, frames.status
+            if status is Status.TRUNCATED and frames.last and not is_last and self.wish.errors == "raise":
+                raise describe(LOG, frames, segment.path)
+            if status.is_damage or (frames.last and status is Status.TRUNCATED):
+                plain = None
+            whole, head, broken = self.sound(segment, frames, max(writer.end_offset, base))
+            if plain is not None and len(whole) == len(frames):
+                plain.add(whole, head)
+            else:
+                plain = None
+            if len(whole):
+                self.append(writer, base, whole, head)
+            self.advance(size)
+            if broken and self.wish.errors == "stop":
+                self.lose(segment, broken, segment.size)
+                return False
+        if plain is not None and (made := plain.extent()) is not None:
+            self.extents[segment.path] = made
+        if segment.size > reached and status is Status.TRUNCATED and is_last:
+            left = segment.size - reached
+            self.account.notes.append(f"{segment.path}: the last {left:,} bytes are an unfinished batch, left out")
+        elif segment.size > reached and status is not Status.PADDING:
+            self.lose(segment, reached, segment.size)
+            return self.wish.errors != "stop"
+        return True
+
+    def note_gaps(self, files: Sequence[File], end: int | None) -> None:
+        """Report the offsets that are missing between segments, up to where the copy was cut."""
+        for gap in continuity(files, self.extents).gaps:
+            if end is None or gap.last < end:
+                self.account.lost.append((gap.first, gap.last))
+                self.account.notes.append(f"{gap.file.path}: {gap}")
+
+    def lose(self, segment: File, start: int, stop: int) -> None:
+        """Note bytes that are not carried."""
+        account = self.account
+        account.bytes_lost += stop - start
+        if len(account.notes) < MOST_NOTES:
+            account.notes.append(f"{segment.path}: bytes {start:,} to {stop:,} are no sound batches, left out")
+
+    def sound(self, segment: File, frames: Frames, following: int) -> tuple[Frames, Heads, int | None]:
+        """The batches that are what they say and follow one another, and where the first stands that does not, if any was met."""
+        head = heads(frames)
+        good = head.sound.copy()
+        error: DataError | None = None
+        if not good.all():
+            error = sound(frames, head)[1]
+        ends = (
+            np.maximum.accumulate(np.where(good, head["last_offset"], NONE)) if len(frames) else np.empty(0, np.int64)
+        )
+        before = np.maximum(np.concatenate(([following - 1], ends[:-1])), following - 1) if len(frames) else ends
+        last_inside = head["last_offset"] - (segment.place.start_offset or 0) <= np.iinfo(np.int32).max
+        ordered = (head["last_offset"] > before) & last_inside
+        ordered &= (head["base_offset"] > before) | (head["magic"] != MAGIC_V2)
+        if not ordered[good].all() and error is None:
+            at = int(np.argmax(good & ~ordered))
+            error = CorruptError(
+                f"offset {int(head['base_offset'][at])} after {int(before[at])}",
+                position=int(frames.positions[at]),
+                field="base_offset",
+            )
+        good &= ordered
+        if error is None or good.all():
+            return frames, head, None
+        if self.wish.errors == "raise":
+            raise error.at(path=segment.path, format="kafka.log")
+        bad = np.flatnonzero(~good)
+        place = int(frames.positions[bad[0]])
+        if self.wish.errors == "stop":
+            good[bad[0] :] = False
+        else:
+            for index in bad.tolist():
+                start = int(frames.positions[index])
+                self.lose(segment, start, start + int(frames.sizes[index]))
+        return only(frames, good), head.only(good), place
+
+    # Cutting at a time ------------------------------------------------------------------------------------------------
+
+    def append(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads) -> None:
+        """Write batches, or what is left of them."""
+        until = self.wish.until
+        if until is None or bool((head["max_timestamp"] < until).all()):
+            self.write(writer, base, frames, head)
+            return
+        first = 0
+        late = head["max_timestamp"] >= until
+        edges = [*(np.flatnonzero(np.diff(late.astype(np.int8))) + 1).tolist(), len(frames)]
+        for stop in edges:
+            run, own = frames.slice(first, stop), head.slice(first, stop)
+            if late[first]:
+                for start, end in pieces(run, own):
+                    self.cut(writer, base, run.slice(start, end), own.slice(start, end), until)
+            else:
+                self.write(writer, base, run, own)
+            first = stop
+
+    def cut(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads, until: int) -> None:
+        """Batches of one kind that have records at or behind the time: what is left of them."""
+        try:
+            decoded = decode_run(frames, head, {"timestamp"}, LIMIT)
+        except TooMuch as full:
+            self.cut(writer, base, frames.slice(0, full.fits), head.slice(0, full.fits), until)
+            self.cut(writer, base, frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), until)
+            return
+        keep = milliseconds(decoded.arrays["timestamp"]) < until
+        counts = np.bincount(decoded.batch_index, minlength=len(frames)).astype(np.int64)
+        control = head.has(Attributes.CONTROL)
+        self.account.records_cut += int(np.count_nonzero(~keep & ~control[decoded.batch_index]))
+        retain = (head["magic"] == MAGIC_V2) & (head["producer_id"] >= 0) & ~control
+        left = keep_records(frames, head, counts, keep, retain=retain)
+        self.account.batches_rewritten += left.rebuilt
+        for index in range(len(left.frames)):
+            one, own = left.frames.slice(index, index + 1), left.head.slice(index, index + 1)
+            if own["record_count"][0] == 0 and counts[left.sources[index]] > 0:
+                self.emptied.append((base, one, own))
+            else:
+                self.write(writer, base, one, own)
+
+    def write(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads) -> None:
+        """Write batches as they are, and before them the bare headers that waited for something to follow."""
+        account = self.account
+        for place, one, own in [*self.emptied, (base, frames, head)]:
+            if place != self.base:
+                writer.begin(place)
+                self.base = place
+            writer.append(one, own)
+        self.emptied.clear()
+        counts: NDArray[np.int64] = head["record_count"]
+        if (counts < 0).any():
+            _, counts = unwrapped_counts(frames, head, LIMIT)
+        account.records += int(counts[(counts > 0) & ~head.has(Attributes.CONTROL)].sum())
+        account.largest_producer = max(account.largest_producer, int(head["producer_id"].max()))
+        known = head["max_timestamp"][head["max_timestamp"] >= 0]
+        if known.size:
+            oldest = int(known.min())
+            account.oldest_time = oldest if account.oldest_time == NONE else min(account.oldest_time, oldest)
+
+    def abort_open(self, writer: PartitionWriter) -> None:
+        """End every transaction that has no marker."""
+        producers = writer.derivation.producers
+        now = self.wish.until - 1 if self.wish.until is not None else int(time.time() * 1000)
+        rows = writer.derivation.epochs.rows
+        for number in sorted(producers.open_transactions()):
+            state = producers.states[number]
+            marker = encode_marker(
+                writer.end_offset,
+                now,
+                producer_id=number,
+                producer_epoch=state.epoch,
+                commit=False,
+                coordinator_epoch=max(state.coordinator_epoch, 0),
+                leader_epoch=rows[-1][0] if rows else 0,
+            )
+            writer.append(marker.frames, marker.head)
+            self.account.transactions_aborted += 1

@@ -1,0 +1,331 @@
+"""What verification looks for in a metadata directory: its log replayed as a controller would, its snapshots against it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+from rawlog.core.errors import DataError, RawlogError
+from rawlog.core.findings import Few, Mark, Rule, Severity, rule
+from rawlog.core.format import File
+from rawlog.formats.kafka.codec import Message
+from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.internal import read_records
+from rawlog.formats.kafka.messages import decode_record, framed_types
+from rawlog.formats.kafka.showing import uuid_text
+from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
+from rawlog.formats.kraft.paths import QUORUM_FORMAT, snapshot_id
+from rawlog.formats.kraft.quorum import parse
+from rawlog.formats.kraft.store.replica import At, Replica, is_whole, replicas
+from rawlog.formats.kraft.store.state import State
+from rawlog.io.storage import Source
+from rawlog.io.walk import walk
+from rawlog.kernels import columns
+
+Files = Sequence[File]
+COLUMNS = ("key", "value", "offset", "timestamp", "headers", "batch_position", "is_control", "control_type")
+_BEGIN, _FEATURE = 23, 12
+
+
+@lru_cache(maxsize=2)
+def _survey(files: tuple[File, ...]) -> dict[str, Few]:
+    readable = [one for one in files if one.problem is None]
+    found: dict[str, Few] = defaultdict(Few)
+    for replica in replicas(readable):
+        if replica.segments or replica.snapshots:
+            _Survey(replica, found).run()
+            for file in readable:
+                if file.format == QUORUM_FORMAT:
+                    _quorum(file, replica, found)
+    return found
+
+
+def _found(files: Files, code: str) -> Iterable[Mark]:
+    return _survey(tuple(files)).get(code, ())
+
+
+class _Survey:
+    """One pass over a metadata log, with the state as it grows."""
+
+    def __init__(self, replica: Replica, found: dict[str, Few]) -> None:
+        self.replica, self.found = replica, found
+        self.state = State()
+        self.level: int | None = None
+        self.early: Mark | None = None
+
+    def run(self) -> None:
+        self.snapshots()
+        self.gaps()
+        for segment in self.replica.segments:
+            self.segment(segment)
+        began = self.state.open_transaction
+        if began is not None:
+            mark = Mark(
+                "a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO
+            )
+            self.found["transaction"].append(mark)
+        self.partitions()
+
+    def snapshots(self) -> None:
+        """Whether a controller could start, and from what; the pass begins from what it would load for the log's start."""
+        replica = self.replica
+        start, (last_epoch, end) = replica.start, replica.end
+        whole = [one for one in replica.newest_first if is_whole(one)]
+        ids = {one.path: snapshot_id(one.path) or (0, 0) for one in whole}
+        if start > 0 and not any(offset >= start for offset, _ in ids.values()):
+            message = f"the log begins at offset {start}, and no whole snapshot leads up to it"
+            self.found["no-snapshot"].append(Mark(message, offset=start, path=replica.segments[0].path))
+        if whole and replica.segments:
+            offset, epoch = ids[whole[0].path]
+            if epoch > last_epoch or (epoch == last_epoch and offset > end):
+                message = f"ends at offset {offset} of epoch {epoch}, the log at {end} of {last_epoch}: the log would be emptied"
+                self.found["ahead"].append(
+                    Mark(message, offset=end, expected=f"at most {end}", found=offset, path=whole[0].path)
+                )
+        first = min(
+            (one for one in whole if ids[one.path][0] >= start > 0), key=lambda one: ids[one.path], default=None
+        )
+        if first is not None:
+            replica._load(self.state, first, "skip")
+            self.state.end_offset = ids[first.path][0]
+            self.level = self.state.features.get(METADATA_VERSION)
+        self.state.problems.clear()
+        self.compare(whole)
+
+    def compare(self, whole: Sequence[File]) -> None:
+        """Every snapshot that the log and an older snapshot lead up to, against what they lead to."""
+        replica = self.replica
+        end = replica.end[1]
+        for one in whole:
+            offset, _ = snapshot_id(one.path) or (0, 0)
+            if not max(replica.start, 1) <= offset <= end:
+                continue
+            others = [other for other in replica.snapshots if (snapshot_id(other.path) or (0, 0))[0] < offset]
+            if replica.start > 0 and not any(
+                (snapshot_id(other.path) or (0, 0))[0] >= replica.start for other in others
+            ):
+                continue
+            try:
+                grown = Replica(replica.folder, replica.segments, others).fold(At(offset=offset - 1))
+                loaded = Replica(replica.folder, [], [one]).fold()
+            except RawlogError:
+                continue  # said elsewhere
+            if grown.open_transaction is not None or list(map(str, grown.image())) == list(map(str, loaded.image())):
+                continue
+            here, there = {str(each) for each in loaded.image()}, {str(each) for each in grown.image()}
+            message = (
+                f"{len(here - there)} of its records are not what the log leads to, and {len(there - here)} are missing"
+            )
+            self.found["differs"].append(Mark(message, offset=offset, path=one.path))
+
+    def gaps(self) -> None:
+        from rawlog.formats.kafka import LOG
+
+        following: int | None = None
+        for segment in self.replica.segments:
+            for frames in walk(segment, LOG, errors="skip"):
+                head = heads(frames)
+                for index in range(len(frames)):
+                    base, last = int(head["base_offset"][index]), int(head["last_offset"][index])
+                    if not head.sound[index]:
+                        continue
+                    if following is not None and base != following:
+                        message = f"offset {base} follows {following - 1}"
+                        place = {"position": int(frames.positions[index]), "path": segment.path}
+                        self.found["gap"].append(Mark(message, offset=base, expected=following, found=base, **place))  # type: ignore[arg-type]
+                    following = last + 1
+
+    def segment(self, file: File) -> None:
+        previous: tuple[int, int | None] | None = None
+        for _, batch in read_records([file], COLUMNS, "skip"):
+            rows = columns.plain_rows(batch)
+            for index, offset in enumerate(rows["offset"]):
+                position, time = rows["batch_position"][index], rows["timestamp"][index]
+                value = rows["value"][index]
+                if rows["is_control"][index]:
+                    self.state.add_control(offset, rows["control_type"][index] or 0, value or b"")
+                    continue
+                if rows["key"][index] is not None or rows["headers"][index] or not value:
+                    self.mark("shape", "a metadata record has a value, no key and no headers", file, position, offset)
+                elif previous is not None and previous[0] == position and previous[1] != time:
+                    self.mark("shape", "records of one batch have different times", file, position, offset)
+                previous = (position, time)
+                if offset >= self.state.end_offset:
+                    self.replay(file, position, offset, value or b"")
+
+    def replay(self, file: File, position: int, offset: int, value: bytes) -> None:
+        try:
+            key, version, message = decode_record(value)
+            self.version(file, position, offset, key, version, message)
+        except DataError:
+            pass  # the state complains of it
+        self.state.add(offset, value)
+        for problem in self.state.problems:
+            code = {"bracket": "transaction", "unknown": "unknown"}.get(problem.kind, "refused")
+            self.mark(code, problem.message, file, position, problem.offset)
+        self.state.problems.clear()
+
+    def version(self, file: File, position: int, offset: int, key: int, version: int, message: Message) -> None:
+        """The version of a record against the metadata.version in force."""
+        if key == _FEATURE and message["name"] == METADATA_VERSION:
+            self.level = message["featureLevel"]
+            if self.early is not None and self.level > 1:
+                self.found["level"].append(self.early)
+            self.early = None
+            return
+        schema = framed_types()[key].name
+        if self.level is None:
+            if key != _BEGIN and self.early is None:
+                message_text = f"{schema} before any metadata.version is set"
+                self.early = Mark(message_text, position, offset=offset, path=file.path)
+            return
+        least = LEAST_LEVEL.get((schema, version), 0)
+        if self.level < least:
+            what = f"{schema} version {version} under metadata.version {self.level}"
+            self.mark("level", what, file, position, offset, f"at least {least}", self.level)
+
+    def partitions(self) -> None:
+        """What holds of every partition at the end of the log."""
+        for key, topic in self.state.topics.items():
+            if not any(key):
+                self.found["partition"].append(Mark(f"topic {topic.name} has an id of zeros"))
+            for number, one in topic.partitions.items():
+                for what in _oddities(one):
+                    path = self.replica.segments[-1].path if self.replica.segments else self.replica.folder
+                    text = f"{topic.name}-{number} ({uuid_text(key)}): {what}"
+                    self.found["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
+
+    def mark(
+        self,
+        code: str,
+        message: str,
+        file: File,
+        position: int,
+        offset: int,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        self.found[code].append(Mark(message, position, offset=offset, expected=expected, found=found, path=file.path))
+
+
+def _oddities(partition: Message) -> Iterator[str]:
+    replicas_, isr, elr = set(partition["replicas"]), set(partition["isr"]), set(partition["eligibleLeaderReplicas"])
+    leader = partition["leader"]
+    if not isr <= replicas_:
+        yield f"in sync {sorted(isr - replicas_)}, which are no replicas"
+    if not elr <= replicas_:
+        yield f"eligible to lead {sorted(elr - replicas_)}, which are no replicas"
+    if isr & elr:
+        yield f"{sorted(isr & elr)} are both in sync and eligible to lead"
+    if leader != NO_LEADER and leader not in replicas_:
+        yield f"leader {leader} is no replica"
+    elif leader != NO_LEADER and leader not in isr and partition["leaderRecoveryState"] == 0:
+        yield f"leader {leader} is not in sync"
+    if len(partition["directories"]) != len(partition["replicas"]):
+        yield f"{len(partition['directories'])} directories for {len(partition['replicas'])} replicas"
+
+
+def _quorum(file: File, replica: Replica, found: dict[str, Few]) -> None:
+    try:
+        with Source(file.path) as source:
+            epoch = parse(source.read(0, 1 << 20))["leaderEpoch"]
+    except (ValueError, RawlogError):
+        return
+    if isinstance(epoch, int) and epoch < replica.end[0]:
+        message = f"epoch {epoch}, although the log reaches {replica.end[0]}"
+        found["quorum"].append(Mark(message, expected=f"at least {replica.end[0]}", found=epoch, path=file.path))
+
+
+@rule("kraft.metadata.gap", Severity.ERROR)
+def gap(files: Files) -> Iterator[Mark]:
+    """Offsets are missing, or are there twice, between two batches of the metadata log, which is never compacted.
+
+    The state behind the gap is not what the cluster had. Take the missing segment from another controller.
+    """
+    yield from _found(files, "gap")
+
+
+@rule("kraft.metadata.shape", Severity.ERROR)
+def shape(files: Files) -> Iterator[Mark]:
+    """A record has a key, headers, no value, or another time than its batch. Controllers write none of these, and refuse them."""
+    yield from _found(files, "shape")
+
+
+@rule("kraft.metadata.unknown", Severity.WARNING)
+def unknown(files: Files) -> Iterator[Mark]:
+    """A record is of a type or version that is not known, or its bytes do not fit its type. It is shown raw and is no part of
+    the state.
+
+    A newer Kafka wrote it: an older controller would stop here, too. Or it is damaged, although its checksum is right.
+    """
+    yield from _found(files, "unknown")
+
+
+@rule("kraft.metadata.refused", Severity.ERROR)
+def refused(files: Files) -> Iterator[Mark]:
+    """A record does not fit the state that the records before it lead to: it changes or removes what is not there.
+
+    A controller that replays the log stops here. Records before it are missing, or logs of two clusters were put together.
+    """
+    yield from _found(files, "refused")
+
+
+@rule("kraft.metadata.transaction", Severity.ERROR)
+def transaction(files: Files) -> Iterator[Mark]:
+    """Metadata transactions must begin before they end, one at a time. One that is still open at the end of the log is normal
+    while it goes on (information only): its records do not count.
+    """
+    yield from _found(files, "transaction")
+
+
+@rule("kraft.metadata.level", Severity.WARNING)
+def level(files: Files) -> Iterator[Mark]:
+    """A record is of a version that the metadata.version in force does not allow, or comes before any is set.
+
+    Controllers of that level could not read it; a tool wrote it, or a downgrade went wrong.
+    """
+    yield from _found(files, "level")
+
+
+@rule("kraft.metadata.partition", Severity.ERROR)
+def partition(files: Files) -> Iterator[Mark]:
+    """At the end of the log a partition is in a state that cannot be: its leader or in-sync replicas are none of its replicas, or
+    there are not as many directories as replicas.
+    """
+    yield from _found(files, "partition")
+
+
+@rule("kraft.checkpoint.missing", Severity.ERROR)
+def missing(files: Files) -> Iterator[Mark]:
+    """The log does not begin at offset 0, and no whole snapshot covers what is gone. A controller refuses to start on it.
+
+    Take a snapshot from another controller; `repair` makes one of what can still be read.
+    """
+    yield from _found(files, "no-snapshot")
+
+
+@rule("kraft.checkpoint.ahead", Severity.WARNING)
+def ahead(files: Files) -> Iterator[Mark]:
+    """The newest snapshot is ahead of the log. A controller throws the log away and goes on from the snapshot.
+
+    That is normal just after a follower fetched a snapshot; else the end of the log is lost.
+    """
+    yield from _found(files, "ahead")
+
+
+@rule("kraft.checkpoint.differs", Severity.WARNING)
+def differs(files: Files) -> Iterator[Mark]:
+    """A snapshot holds another state than the log leads to at its offset. One of them was changed, or is of another cluster."""
+    yield from _found(files, "differs")
+
+
+@rule("kraft.quorum.epoch", Severity.WARNING)
+def quorum_epoch(files: Files) -> Iterator[Mark]:
+    """The election state is of an older epoch than the log: it was put here from elsewhere. A controller takes the log's."""
+    yield from _found(files, "quorum")
+
+
+def rules() -> Sequence[Rule[Files]]:
+    """All of them."""
+    return (gap, shape, unknown, refused, transaction, level, partition, missing, ahead, differs, quorum_epoch)

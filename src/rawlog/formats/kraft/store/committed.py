@@ -1,0 +1,127 @@
+"""Committed offsets carried into a new cluster: which count, under which names, and written so that a broker keeps them.
+
+A broker drops the offsets of a group that has no members some days after they were committed, or after the group became empty. What
+is carried is therefore committed anew, at the time of the restore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from rawlog.core.format import File
+from rawlog.core.tables import RECORDS
+from rawlog.formats.kafka.codec import codec
+from rawlog.formats.kafka.internal import entries, partitions
+from rawlog.formats.kafka.layouts import NONE
+from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, Keyed, encode_keyed, key_types
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter
+from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
+
+OFFSET_TYPES, OFFSET_TYPE, GROUP_TYPE = (0, 1), 1, 2
+VALUE_VERSION = 3
+"""Of an offset's value: the lowest without a time of its own to expire at."""
+DEFAULT_PARTITIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """A record of `__consumer_offsets` that counts: a commit, or the state of a classic group."""
+
+    group: str
+    record: Keyed
+
+    @property
+    def topic(self) -> str | None:
+        """The topic that a commit is of."""
+        found = self.record.key.get("topic")
+        return None if found is None else str(found)
+
+
+def current(files: Sequence[File], errors: str = "raise") -> list[Current]:
+    """The commits and classic groups that count at the end of partitions of `__consumer_offsets`."""
+    latest: dict[tuple[Any, ...], Current] = {}
+    for segments in partitions(files):
+        for _, entry in entries(segments, CONSUMER_OFFSETS, errors, lambda kind: kind <= GROUP_TYPE):
+            if entry.state != "committed":
+                continue
+            key = entry.record.key
+            name = tuple(key.values()) if entry.record.type in OFFSET_TYPES else (key["group"],)
+            if entry.record.value is None:
+                latest.pop(name, None)
+            else:
+                latest[name] = Current(key["group"], entry.record)
+    return list(latest.values())
+
+
+def committed_anew(
+    found: Iterable[Current],
+    now: int,
+    rename: Callable[[str], str | None],
+    ends: Mapping[tuple[str, int], int] | None = None,
+) -> Iterator[Current]:
+    """The same as if they had been committed now (ms): topics under their new names, those without one left out.
+
+    `ends` are the offsets behind the last of logs that are shorter than they were: a consumer that had read further begins there, not
+    wherever its settings send one that is out of range.
+    """
+    key_schema, value_schema = key_types(CONSUMER_OFFSETS)[OFFSET_TYPE]
+    for one in found:
+        record, value = one.record, dict(one.record.value or {})
+        assert record.value_codec is not None
+        if one.topic is None:
+            if "currentStateTimestamp" in value:
+                yield replace(one, record=replace(record, value={**value, "currentStateTimestamp": now}))
+            continue
+        name = rename(one.topic)
+        if name is None:
+            continue
+        version = record.version or 0
+        if ends is not None:
+            value["offset"] = min(value["offset"], ends.get((name, record.key["partition"]), value["offset"]))
+        made = codec(value_schema, max(version, VALUE_VERSION))
+        if version < VALUE_VERSION:
+            value.pop("expireTimestamp", None)
+            value.setdefault("leaderEpoch", NONE)
+        record = Keyed(
+            OFFSET_TYPE,
+            record.name,
+            {**record.key, "topic": name},
+            codec(key_schema, OFFSET_TYPE),
+            made.version,
+            {**value, "commitTimestamp": now},
+            made,
+        )
+        yield replace(one, record=record)
+
+
+def partition_of(group: str, count: int) -> int:
+    """The partition of `__consumer_offsets` that a group's coordinator looks into."""
+    value = 0
+    raw = group.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(raw), 2):
+        value = (value * 31 + int.from_bytes(raw[at : at + 2], "big")) & 0xFFFF_FFFF
+    value = value - (1 << 32) if value >= 1 << 31 else value
+    return 0 if value == -(1 << 31) else abs(value) % count
+
+
+def append(writer: PartitionWriter, found: Iterable[Current], now: int) -> int:
+    """Write records behind what a partition holds; how many."""
+    rows: list[dict[str, Any]] = []
+    for number, one in enumerate(found):
+        key, value = encode_keyed(one.record)
+        offset = writer.end_offset + number
+        rows.append(
+            {"key": key, "value": value, "offset": offset, "timestamp": now * 1000, "timestampType": 0, "headers": []}
+        )
+    if not rows:
+        return 0
+    batch = pa.RecordBatch.from_pylist(rows, schema=RECORDS.schema)
+    epochs = writer.derivation.epochs.rows
+    batching = Batching(leader_epoch=epochs[-1][0] if epochs else 0)
+    made = encode_rows(Rows.of(batch), batching, writer.end_offset - 1)
+    writer.append(made.frames, made.head)
+    return len(rows)

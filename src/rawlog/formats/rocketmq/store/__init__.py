@@ -1,0 +1,1 @@
+"""A RocketMQ store: its state, checks between its files, and rewriting."""

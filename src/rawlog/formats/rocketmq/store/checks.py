@@ -1,0 +1,476 @@
+"""What verification looks for among the files of a store.
+
+Sizes and names, commit log against queues, index and checkpoint, and what a broker would do with them at its next start.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.core.errors import RawlogError
+from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.format import File
+from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq.index import Index
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_UNIT,
+    PRE_BLANK_SIZE,
+    UNIT,
+)
+from rawlog.formats.rocketmq.paths import parts
+from rawlog.formats.rocketmq.store.comparison import comparisons, in_missing, tags_of, units_of
+from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue, is_batch
+from rawlog.formats.rocketmq.store.sizes import usual_size
+from rawlog.formats.rocketmq.store.store import LogFile, Store, stores_of
+
+QUEUE_FORMATS = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext")
+
+
+@rule("rocketmq.store.stray", Severity.ERROR)
+def stray_file(files: Sequence[File]) -> Iterator[Mark]:
+    """A file that is none of the broker's lies among those of a log or queue.
+
+    A broker takes every file there for its own and does not start: the name must be a number and the size that of the others. Checksum
+    files such as `.name.crc` and marks such as `_SUCCESS` come from Hadoop and Spark. Remove it.
+    """
+    for file in files:
+        if file.format == "rocketmq.stray":
+            yield Mark("not a file of the log; a broker would not start with it here", path=file.path, size=file.size)
+
+
+@rule("rocketmq.store.file-size", Severity.ERROR)
+def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
+    """A file of a log or queue has another size than its neighbours.
+
+    All must have exactly the size the broker is configured with, or it does not start (4.5.1 and later; before that, and in 4.9.2, the file
+    and all behind it are ignored). A file that was cut, or not padded with zeros to its full size.
+    """
+    for store in stores_of(files):
+        for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
+            found = [file for file in store.of(format) if file.place.start_offset is not None]
+            usual = usual_size(found)
+            for file in found:
+                if file.size != usual:
+                    yield Mark(
+                        "a file of the wrong size; a broker would not start",
+                        path=file.path,
+                        expected=usual,
+                        found=file.size,
+                    )
+
+
+@rule("rocketmq.store.file-name", Severity.ERROR)
+def file_names(files: Sequence[File]) -> Iterator[Mark]:
+    """A file's name is not a multiple of the size of its log's files, so that it cannot be where it says.
+
+    The name is the address of the first byte. Something renamed or renumbered the file.
+    """
+    for store in stores_of(files):
+        for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
+            found = [file for file in store.of(format) if file.place.start_offset is not None]
+            size = usual_size(found)
+            for file in found:
+                if size and (file.place.start_offset or 0) % size:
+                    yield Mark(
+                        "a name that is no multiple of the size", path=file.path, expected=f"a multiple of {size}"
+                    )
+
+
+@rule("rocketmq.store.missing-file", Severity.ERROR)
+def missing_files(files: Sequence[File]) -> Iterator[Mark]:
+    """A commit-log file in the middle is missing.
+
+    A broker passes over it without a word; queues that it rebuilds close ranks, so that their numbers no longer are those in the messages.
+    Where the last file ends with a blank entry, the log went on in another, which is not here: no more than a remark, for these files may
+    be only a part of the store.
+    """
+    for store in stores_of(files):
+        for log, following in itertools.pairwise(store.logs):
+            if log.stop < following.start:
+                yield Mark(
+                    f"the commit log lacks {following.start - log.stop:,} bytes before this file",
+                    path=following.file.path,
+                    expected=f"{log.stop:020}",
+                    found=f"{following.start:020}",
+                )
+        if store.logs and store.logs[-1].ends_with == "blank" and not store.logs[-1].is_dledger:
+            last = store.logs[-1]
+            what = "the log goes on after this file, and the next one is missing"
+            yield Mark(what, path=last.file.path, expected=f"{last.stop:020}", severity=Severity.INFO)
+
+
+@rule("rocketmq.store.blank", Severity.ERROR)
+def missing_blank(files: Sequence[File]) -> Iterator[Mark]:
+    """A commit-log file that is not the last does not end with a blank entry.
+
+    A broker takes its end for the end of the log: it deletes every later commit-log file (or, if this one is filled to the last byte,
+    writes over the next). `rawlog repair` adds the entry.
+    """
+    for store in stores_of(files):
+        used = [log for log in store.logs if log.messages or log.ends_with != "zeros"]
+        for log in used[:-1]:
+            if log.ends_with in ("zeros", "torn") and log.stop <= used[-1].start:
+                yield Mark(
+                    "no blank entry at the end; a broker would end the log here", path=log.file.path, position=log.end
+                )
+
+
+@rule("rocketmq.store.next-start", Severity.WARNING)
+def next_start(files: Sequence[File]) -> Iterator[Mark]:
+    """What a broker would destroy at its next start: from the first byte it cannot read on, the log is cut and later files are deleted.
+
+    Which file it begins with depends on its version, on whether `abort` is there, and on the checkpoint (after a crash) or the queues
+    (since 5.3.2). Mend a copy with `rawlog repair` before any broker sees the store. Nothing is said of a log that DLedger wrote, whose
+    own recovery decides.
+    """
+    for store in stores_of(files):
+        if any(log.is_dledger for log in store.logs):
+            continue
+        told: dict[tuple[str, int], list[str]] = {}
+        for name, first in scan_starts(store):
+            end = _scan(store, first)
+            if end is None:
+                continue
+            told.setdefault((end.file.path, end.end), []).append(name)
+        for (path, position), names in told.items():
+            number = next(n for n, log in enumerate(store.logs) if log.file.path == path)
+            log, later = store.logs[number], store.logs[number + 1 :]
+            lost = log.behind + sum(each.messages + each.behind for each in later)
+            if not lost:
+                if log.ends_with in ("damage", "checksum", "torn"):
+                    yield Mark(
+                        f"{' and '.join(names)} would cut the log at byte {position:,} of this file: the entry there cannot be read",
+                        path=path,
+                        position=position,
+                        severity=Severity.INFO if log.ends_with == "torn" else Severity.WARNING,
+                    )
+                continue
+            deleted = ", ".join(parts(each.file.path)[0] for each in later if each.messages or each.behind)
+            # A file that is full to its last byte hides what follows, and the next message is written over it.
+            then = "write over" if position == log.file.size else "delete"
+            what = f"would cut the log at byte {position:,} of this file" + (
+                f" and {then} {deleted}" if deleted else ""
+            )
+            yield Mark(
+                f"{' and '.join(names)} {what}: {lost:,} readable messages lost",
+                path=path,
+                position=position,
+                severity=Severity.ERROR,
+            )
+
+
+def scan_starts(store: Store) -> list[tuple[str, int]]:
+    """Brokers by version, and the number of the commit-log file that each begins to scan with."""
+    logs = store.logs
+    if not logs:
+        return []
+    if store.is_unclean:
+        point = store.checkpoint() or {}
+        until = max(0, min(point.get("physic_timestamp", 0), point.get("logics_timestamp", 0)) - 3000)
+        first = 0
+        for number, log in enumerate(logs):
+            if log.first_time and log.first_time <= until:
+                first = number
+        return [("any broker", first)]
+    known = max_address(store)
+    before = [number for number, log in enumerate(logs) if log.start <= known]
+    return [("4.x to 5.3.1", max(0, len(logs) - 3)), ("5.3.2 and later", before[-1] if before else 0)]
+
+
+def max_address(store: Store) -> int:
+    """The address behind the last message that any queue knows."""
+    highest = -1
+    for format, layout in (("rocketmq.consumequeue", UNIT), ("rocketmq.batchconsumequeue", BATCH_UNIT)):
+        for found in store.queues(format).values():
+            rows = units_of(found, layout)
+            real = rows[(rows["size"] != PRE_BLANK_SIZE)]
+            if len(real):
+                highest = max(highest, int(real["physical_offset"][-1]) + int(real["size"][-1]))
+    return highest
+
+
+def _scan(store: Store, first: int) -> LogFile | None:
+    """The file in which a scan from file `first` on would end the log too early; None if it does not."""
+    for number in range(first, len(store.logs)):
+        log = store.logs[number]
+        if log.ends_with == "blank":
+            continue
+        return log
+    return None
+
+
+@rule("rocketmq.store.queue-differs", Severity.ERROR)
+def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
+    """A unit of a consume queue does not say of its message what the commit log says: size or tag hash differ.
+
+    Consumers get wrong bytes, or a filter by tag passes over the message. `rawlog rebuild` makes the queues anew.
+    """
+    for seen in comparisons(files):
+        if not seen.wanted.shape[1] or not len(seen.rows):
+            continue
+        tags = tags_of(seen)
+        order = np.searchsorted(seen.wanted[U_PHYSICAL], seen.addresses)
+        order = np.minimum(order, seen.wanted.shape[1] - 1)
+        same = (seen.wanted[U_PHYSICAL][order] == seen.addresses) & seen.is_real
+        wrong = same & ((seen.rows["size"] != seen.wanted[U_SIZE][order]) | (tags != seen.wanted[U_TAG][order]))
+        if seen.is_batch:
+            wrong |= same & (seen.rows["base_offset"] != seen.wanted[U_OFFSET][order])
+            wrong |= same & (seen.rows["batch_size"] != seen.wanted[U_BATCH][order])
+        for row in np.flatnonzero(wrong).tolist():
+            path, position = seen.place(row)
+            yield Mark(
+                "a unit that differs from its message",
+                position,
+                seen.unit_size,
+                expected=f"size {int(seen.wanted[U_SIZE][order[row]])}, tag hash {int(seen.wanted[U_TAG][order[row]])}",
+                found=f"size {int(seen.rows['size'][row])}, tag hash {int(tags[row])}",
+                path=path,
+            )
+
+
+@rule("rocketmq.store.queue-dangling", Severity.ERROR)
+def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
+    """A unit of a consume queue points to no message: into the middle of one, or behind the end of the commit log.
+
+    A broker cuts off units that point behind the end of the log; those that point into it give consumers garbage. Units that point before
+    the log's first byte are only expired and no finding.
+    """
+    for seen in comparisons(files):
+        order = np.searchsorted(seen.wanted[U_PHYSICAL], seen.addresses)
+        known = np.zeros(len(seen.rows), np.bool_)
+        inside = order < seen.wanted.shape[1]
+        known[inside] = seen.wanted[U_PHYSICAL][order[inside]] == seen.addresses[inside]
+        lost = ~known & seen.is_real & (seen.addresses >= seen.store.begin) & ~in_missing(seen)
+        for row in np.flatnonzero(lost).tolist():
+            path, position = seen.place(row)
+            behind = seen.addresses[row] >= seen.store.end
+            yield Mark(
+                "a unit that points past the end of the log; a broker would cut it off"
+                if behind
+                else "a unit that points to no message",
+                position,
+                seen.unit_size,
+                found=int(seen.addresses[row]),
+                path=path,
+            )
+
+
+@rule("rocketmq.store.queue-missing", Severity.ERROR)
+def queue_missing(files: Sequence[File]) -> Iterator[Mark]:
+    """Messages of the commit log are not in their consume queue, so that no consumer sees them.
+
+    After a crash the newest messages are only not dispatched yet, and a start makes up for it. After a clean stop 4.5.1 to 4.9.x and
+    5.3.2 and later build missing units at the end, 5.0.0 to 5.3.1 never do. `rawlog rebuild` makes complete queues. Queues that
+    are a RocksDB database are not looked into.
+    """
+    seen_queues: dict[int, set[Queue]] = {}
+    for seen in comparisons(files):
+        seen_queues.setdefault(id(seen.store), set()).add(seen.queue)
+        there = np.isin(seen.wanted[U_PHYSICAL], seen.addresses)
+        absent = np.flatnonzero(~there)
+        if absent.size:
+            yield _missing(seen.store, seen.queue, seen.wanted, absent, bool(there[absent[0] :].any()))
+    for store in stores_of(files):
+        if not store.of("rocketmq.consumequeue") and not store.of("rocketmq.batchconsumequeue"):
+            if store.derived.units and store.of("rocketmq.checkpoint") and not store.of("rocketmq.queuedatabase"):
+                yield Mark(
+                    f"no consume queues at all for {len(store.derived.units)} queues of the commit log",
+                    path=store.root,
+                    severity=Severity.WARNING,
+                )
+            continue
+        for queue, _ in sorted(store.derived.units.items()):
+            if queue not in seen_queues.get(id(store), set()):
+                units = store.derived.queue(queue)
+                yield _missing(store, queue, units, np.arange(units.shape[1]), False)
+
+
+def _missing(store: Store, queue: Queue, wanted: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
+    first = wanted[:, int(absent[0])]
+    state = "in the middle of the queue" if inside else "at its end"
+    return Mark(
+        f"{queue[0]} queue {queue[1]}: {absent.size:,} messages of the commit log are missing {state}",
+        offset=int(first[U_OFFSET]),
+        found=f"physical offset {int(first[U_PHYSICAL])}",
+        path=store.root,
+        severity=Severity.INFO if store.is_unclean and not inside else Severity.ERROR,
+    )
+
+
+@rule("rocketmq.store.queue-gap", Severity.WARNING)
+def queue_gap(files: Sequence[File]) -> Iterator[Mark]:
+    """The queue offsets in the messages of one queue are not consecutive.
+
+    A plain consume queue cannot show a gap: from there on the place of a unit and the number in its message differ, for consumers too.
+    Where an entry that `rawlog repair` wrote over lost bytes stands between the two messages, the missing ones were lost there: no more
+    than a remark.
+    """
+    for store in stores_of(files):
+        for queue in sorted(store.derived.units):
+            units = store.derived.queue(queue)
+            following = units[U_OFFSET] + units[U_BATCH]
+            for row in np.flatnonzero(units[U_OFFSET][1:] != following[:-1]).tolist():
+                is_covered = units[U_OFFSET][row + 1] > following[row] and _has_filler(
+                    store, int(units[U_PHYSICAL][row]), int(units[U_PHYSICAL][row + 1])
+                )
+                yield Mark(
+                    f"{queue[0]} queue {queue[1]}: queue offset {int(units[U_OFFSET][row + 1])}, {int(following[row])} expected",
+                    offset=int(units[U_OFFSET][row + 1]),
+                    expected=int(following[row]),
+                    found=int(units[U_OFFSET][row + 1]),
+                    path=store.root,
+                    severity=Severity.INFO if is_covered else Severity.WARNING,
+                )
+
+
+def _has_filler(store: Store, start: int, stop: int) -> bool:
+    """Whether an entry that covers a hole stands between two addresses."""
+    number = bisect.bisect_left(store.fillers, start)
+    return number < len(store.fillers) and store.fillers[number] < stop
+
+
+@rule("rocketmq.store.index-differs", Severity.WARNING)
+def index_differs(files: Sequence[File]) -> Iterator[Mark]:
+    """The key index does not hold the keys of the messages in its range, or holds others.
+
+    Look-ups by key or by unique key fail, or find other messages. After a crash a broker deletes index files that are newer than the
+    checkpoint and builds them anew as far as it scans. `rawlog rebuild` makes the index anew.
+    """
+    for store in stores_of(files):
+        found = sorted(store.of("rocketmq.index"), key=lambda file: file.path)
+        if not found or not store.logs:
+            continue
+        hashes, addresses, _ = store.derived.keys()
+        low, high, pairs = None, -1, []
+        for file in found:
+            try:
+                with Index(file.path) as index:
+                    rows = index.table()[1:]
+            except RawlogError:
+                continue
+            pairs.append((file, rows))
+            if len(rows):
+                low = int(rows["physical_offset"][0]) if low is None else low
+                high = int(rows["physical_offset"][-1])
+        if low is None:
+            continue
+        # Of the message at either end some keys may lie in a file that is gone or not begun.
+        inside = (addresses > low) & (addresses < high)
+        there = {
+            (int(h), int(a))
+            for _, rows in pairs
+            for h, a in zip(rows["key_hash"], rows["physical_offset"], strict=True)
+        }
+        missing = [
+            row for row in np.flatnonzero(inside).tolist() if (int(hashes[row]), int(addresses[row])) not in there
+        ]
+        if missing:
+            yield Mark(
+                f"{len(missing):,} keys of messages are not in the key index",
+                path=found[0].path,
+                found=f"the first at physical offset {int(addresses[missing[0]])}",
+            )
+        real = set(zip(hashes.tolist(), addresses.tolist(), strict=True))
+        for file, rows in pairs:
+            wrong = [
+                number
+                for number, (h, a) in enumerate(
+                    zip(rows["key_hash"].tolist(), rows["physical_offset"].tolist(), strict=True)
+                )
+                if store.begin <= a < store.end and (h, a) not in real
+            ]
+            if wrong:
+                what = f"{len(wrong):,} entries of the key index belong to no key of a message"
+                yield Mark(what, path=file.path, found=f"entry {wrong[0] + 1}")
+
+
+@rule("rocketmq.store.checkpoint", Severity.WARNING)
+def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
+    """The checkpoint names times that the commit log has not reached.
+
+    After a crash a broker begins to scan at the file it points to: with a checkpoint from elsewhere it begins too late, and older
+    messages that the queues lack are never seen (in a test 96 of 300 were). Remove the checkpoint, or rebuild the store.
+    """
+    for store in stores_of(files):
+        point, last = store.checkpoint(), max((log.last_time for log in store.logs), default=0)
+        if point is None or not last:
+            continue
+        for name in ("physic_timestamp", "logics_timestamp", "index_timestamp"):
+            if point[name] > last:
+                path = store.of("rocketmq.checkpoint")[0].path
+                yield Mark(
+                    f"{name} is later than the last message", path=path, expected=f"at most {last}", found=point[name]
+                )
+
+
+@rule("rocketmq.store.abort", Severity.INFO)
+def abort(files: Sequence[File]) -> Iterator[Mark]:
+    """The file `abort` is there: a broker runs on the store, or died without stopping.
+
+    The tail may be unfinished, and derived files may lag behind the commit log. At the next start the broker scans from the checkpoint on
+    and deletes index files newer than it.
+    """
+    for store in stores_of(files):
+        for file in store.of("rocketmq.abort"):
+            yield Mark("a broker runs here or has died", path=file.path)
+
+
+@rule("rocketmq.store.config", Severity.ERROR)
+def config_files(files: Sequence[File]) -> Iterator[Mark]:
+    """A file of `config/` is not JSON, or not of the shape that a broker reads: a list for a table, text for a number, null entries.
+
+    A broker deletes it and takes the `.bak` beside it, which is one version older; without that it starts with nothing: topics, groups
+    or offsets are forgotten. A name that occurs twice in one table is a warning: the last one counts. rawlog reads what can be read;
+    `rawlog repair` keeps that, and rebuilds topics, groups and delay offsets where nothing is left of them.
+    """
+    for file in files:
+        if file.format != "rocketmq.config" or file.problem is not None or file.place.state is not None:
+            continue
+        backup = any(other.path == f"{file.path}.bak" for other in files)
+        then = "would delete it and take the .bak" if backup else "would delete it and start without"
+        try:
+            one = config.read(file)
+        except RawlogError as error:
+            yield Mark(
+                f"{getattr(error, 'message', error)}; a broker {then}",
+                path=file.path,
+                position=getattr(error, "position", None),
+            )
+            continue
+        for problem in one.problems:
+            yield Mark(f"{problem}; a broker {then}", path=file.path)
+        for problem in one.repeated:
+            yield Mark(problem, path=file.path, severity=Severity.WARNING)
+
+
+@rule("rocketmq.store.queue-type", Severity.ERROR)
+def queue_types(files: Sequence[File]) -> Iterator[Mark]:
+    """A topic has queues of batches, and `topics.json` does not say so with the attribute `queue.type`, or the other way round.
+
+    A 5.x broker does not start ("should be BatchCQ"). `rawlog repair` sets the attribute by the queues that are there.
+    """
+    for store in stores_of(files):
+        try:
+            found = config.load(store.files, "topics.json")
+        except RawlogError:
+            continue  # its own finding
+        for file, value in found:
+            table = value.get("topicConfigTable") or {}
+            for format, wanted in (("rocketmq.batchconsumequeue", True), ("rocketmq.consumequeue", False)):
+                for topic in sorted({topic for topic, _ in store.queues(format)}):
+                    if is_batch(table.get(topic) or {}) != wanted:
+                        kind = "queues of batches" if wanted else "plain queues"
+                        yield Mark(f"topic {topic} has {kind}, and this file says otherwise", path=file.path)
+
+
+def rules() -> Sequence[Rule[Sequence[File]]]:
+    """The rules over the files of a store."""
+    return (
+        stray_file, file_sizes, file_names, missing_files, missing_blank, next_start, queue_differs, queue_dangling, queue_missing,
+        queue_gap, index_differs, checkpoint, abort, config_files, queue_types,
+    )  # fmt: skip

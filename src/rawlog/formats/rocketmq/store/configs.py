@@ -1,0 +1,288 @@
+"""The settings of a repaired store: readable ones copied, entries that a broker refuses left out, lost ones rebuilt from what is there.
+
+Topics follow from queues and messages, delay offsets from the copies that were delivered, groups from the names that offsets and topics
+have. What nothing else shows (consumer offsets, filters) is reported as lost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rawlog.core.errors import DataError
+from rawlog.core.format import File
+from rawlog.core.text import counted
+from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq.config import Loaded
+from rawlog.formats.rocketmq.layouts import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rawlog.formats.rocketmq.paths import below_root
+from rawlog.formats.rocketmq.store import dispatch
+from rawlog.formats.rocketmq.store.dispatch import Derived
+from rawlog.formats.rocketmq.store.folds import entries_in
+from rawlog.formats.rocketmq.store.stage import Nowhere, Report, copy_file
+from rawlog.io.output import descendant
+
+MOST_NOTES = 20
+BROKERS_OWN = (
+    "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC", SCHEDULE_TOPIC,
+)  # fmt: skip
+"""Topics that a broker makes itself, with those that begin as below."""
+BROKERS_PREFIXES = ("rmq_sys_", "RMQ_SYS_", LMQ_PREFIX)
+WITHOUT = {
+    "topics.json": "topics",
+    "subscriptionGroup.json": "the settings of consumer groups; a broker makes groups again with defaults",
+    "consumerOffset.json": "how far consumers had read; a broker lets them begin as if they were new",
+    "lmqConsumerOffset.json": "how far consumers had read; a broker lets them begin as if they were new",
+    "delayOffset.json": "which delayed messages were delivered; a broker delivers them again",
+    "consumerFilter.json": "the filters of consumers; a broker learns them again when they connect",
+    "consumerOrderInfo.json": "which messages of ordered queues are being consumed",
+    "topicQueueMapping.json": "the queues of static topics",
+    "messageRequestMode.json": "whether groups pull or pop",
+    "tieredStoreMetadata.json": "what is in tiered storage",
+    "timermetrics": "counts of timer messages by topic",
+    "transactionMetrics": "counts of transactions by topic",
+}
+"""What is lost with each file that nothing can rebuild."""
+
+
+class Settings:
+    """The settings of a store on their way into its repaired copy."""
+
+    def __init__(self, files: Sequence[File], stage: Path | Nowhere, report: Report) -> None:
+        self.files, self.stage, self.report = files, stage, report
+        self.found: dict[str, dict[bool, File]] = {}
+        for file in files:
+            if file.format == "rocketmq.config" and file.problem is None:
+                self.found.setdefault(config.name_of(file), {})[file.place.state is None] = file
+        self.is_database = any(file.format == "rocketmq.configdatabase" for file in files)
+        #: What a broker will read in the copy.
+        self.tables: dict[str, dict[str, Any]] = {}
+
+    def write(self, derived: Derived, batch_topics: frozenset[str]) -> None:
+        """Write every file of settings that there was, and those that have to be made again."""
+        for name in sorted(self.found):
+            self._take(name)
+        self._topics(derived, batch_topics)
+        self._groups(derived)
+        self._delays()
+        for name in sorted(set(self.found) - set(self.tables)):
+            self.report.notes.append(f"config/{name}: lost: {WITHOUT.get(name, 'its settings')}")
+
+    def _take(self, name: str) -> None:
+        """The file and its copy as far as a broker can read them."""
+        current, backup = (self._read(self.found[name].get(is_current)) for is_current in (True, False))
+        if backup is not None and not backup.is_refused:
+            self._copy(backup.file)
+        elif backup is not None:
+            self._leave_out(backup.file, backup.problems[0])
+        if current is None and backup is not None and not backup.is_refused:
+            self.tables[name] = backup.value
+            return
+        chosen = current or backup
+        if chosen is None:
+            return
+        if chosen is current and not chosen.problems and not chosen.repeated:
+            self.tables[name] = chosen.value
+            self._copy(chosen.file)
+            return
+        if backup is not None and chosen is current:
+            self._recover(name, chosen, backup)
+        for problem in chosen.problems[:MOST_NOTES]:
+            self.report.notes.append(f"{chosen.file.path}: {problem}: left out")
+        for problem in chosen.repeated[:MOST_NOTES]:
+            self.report.notes.append(f"{chosen.file.path}: {problem}")
+        self.report.settings_lost += len(chosen.problems)
+        main = next(iter(config.SHAPES.get(name, {})), None)
+        if chosen.problems and main is not None and not chosen.value.get(main):
+            return  # nothing of it can be read: as good as missing, so that it is made again if it can be
+        self.tables[name] = chosen.value
+        self._put(name, chosen.value)
+
+    def _read(self, file: File | None) -> Loaded | None:
+        """A file of settings; None if it is not JSON, which is reported. A copy of nothing is normal."""
+        if file is None:
+            return None
+        try:
+            return config.read(file)
+        except DataError as error:
+            if file.size or file.place.state is None:
+                self._leave_out(file, error.message)
+            else:
+                self._copy(file)
+        return None
+
+    def _leave_out(self, file: File, why: str) -> None:
+        others = self.found[config.name_of(file)]
+        backup = others.get(False) if file.place.state is None else None
+        then = "; a broker takes the .bak, which is one version older" if backup and _is_taken(backup) else ""
+        self.report.notes.append(f"{file.path}: {why}: left out{then}")
+        self.report.bytes_lost += file.size
+
+    def _recover(self, name: str, current: Loaded, backup: Loaded) -> None:
+        """Take entries of tables that the file has and a broker refuses from the copy, which is one version older."""
+        raw = config.raw_tables(current.file)
+        for table in config.SHAPES.get(name, {}):
+            there = backup.value.get(table)
+            if table not in raw or not isinstance(there, dict):
+                continue
+            kept = current.value.setdefault(table, {})
+            names = set(raw[table]) if isinstance(raw[table], dict) else set(there)
+            for entry in sorted(names & set(there) - set(kept)):
+                kept[entry] = there[entry]
+                self.report.notes.append(
+                    f"{current.file.path}: {table}.{entry}: taken from the .bak, one version older"
+                )
+
+    def _copy(self, file: File) -> None:
+        copy_file(file, descendant(self.stage, below_root(file)))
+        self.report.files += 1
+
+    def _put(self, name: str, value: Mapping[str, Any]) -> None:
+        """A file of settings with this value."""
+        path = self.stage / "config" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as out:
+            out.write(json.dumps(_finite(value), indent="\t").encode())
+        self.report.files += 1
+
+    # ------------------------------------------------------------------ rebuilt
+
+    def _topics(self, derived: Derived, batch_topics: frozenset[str]) -> None:
+        """Topics made again, or, where they are there, given the kind that their queues have: 5.x does not start if these differ."""
+        counts = self._queue_counts(derived)
+        batch = {topic for topic, _ in derived.units if topic in batch_topics}
+        if "topics.json" not in self.tables:
+            if self.is_database or not counts:
+                return
+            table = {name: self._topic(name, count, name in batch) for name, count in sorted(counts.items())}
+            what = "made again" if "topics.json" in self.found else "missing; made"
+            self.report.notes.append(
+                f"config/topics.json: {what} from queues and messages, with {counted(len(table), 'topic')}; permissions, other attributes "
+                "and queues that nothing was sent to are not known"
+            )
+        else:
+            table = self.tables["topics.json"].get("topicConfigTable") or {}
+            wrong = [name for name in sorted(batch) if not dispatch.is_batch(table.get(name) or {})]
+            if not wrong:
+                return
+            for name in wrong:
+                made = self._topic(name, counts.get(name, 1), True)
+                table[name] = made | (table.get(name) or {}) | {"attributes": made["attributes"]}
+                self.report.notes.append(
+                    f"config/topics.json: topic {name} has queues of batches; its attribute now says so"
+                )
+        self.tables["topics.json"] = self.tables.get("topics.json", {}) | {"topicConfigTable": table}
+        self._put("topics.json", self.tables["topics.json"])
+
+    def _topic(self, name: str, count: int, is_batch: bool) -> dict[str, Any]:
+        attributes = {"queue.type": "BatchCQ"} if is_batch else {}
+        if any(file.format == "rocketmq.compactionlog" and file.place.topic == name for file in self.files):
+            attributes["cleanup.policy"] = "COMPACTION"
+        return {
+            "topicName": name,
+            "readQueueNums": count,
+            "writeQueueNums": count,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+            "attributes": attributes,
+        }
+
+    def _queue_counts(self, derived: Derived) -> dict[str, int]:
+        """How many queues each topic has, by what was sent to it, its directories and consumer offsets."""
+        queues = {(topic, queue_id) for topic, queue_id in derived.units if queue_id >= 0}
+        for file in self.files:
+            if file.place.topic is not None and file.place.partition is not None:
+                queues.add((file.place.topic, file.place.partition))
+        known = {topic for topic, _ in queues}
+        for key, offsets in self._offsets():
+            topic = key.partition("@")[0]
+            queues |= {(topic, int(queue_id)) for queue_id in offsets if topic in known and int(queue_id) < 1 << 16}
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            if topic not in BROKERS_OWN and not topic.startswith(BROKERS_PREFIXES):
+                counts[topic] = max(counts.get(topic, 1), queue_id + 1)
+        return counts
+
+    def _offsets(self) -> Iterator[tuple[str, Mapping[str, int]]]:
+        for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+            yield from (self.tables.get(name, {}).get("offsetTable") or {}).items()
+
+    def _groups(self, derived: Derived) -> None:
+        """Groups by their names, where their settings are lost; each has a broker's defaults."""
+        if "subscriptionGroup.json" not in self.found or "subscriptionGroup.json" in self.tables:
+            return
+        topics = {topic for topic, _ in derived.units}
+        names = {key.partition("@")[2] for key, _ in self._offsets()}
+        for topic in topics:
+            if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                name = topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+                popped = [one for one in topics for mark in "_+" if name.endswith(mark + one)]
+                names.add(name[: -len(max(popped, key=len)) - 1] if popped else name)
+        names = {name for name in names if name and not name.startswith("CID_RMQ_SYS_")}
+        value = {"subscriptionGroupTable": {name: {"groupName": name} for name in sorted(names)}}
+        self.tables["subscriptionGroup.json"] = value
+        self.report.notes.append(
+            f"config/subscriptionGroup.json: made again with the {len(names):,} groups that offsets and topics name, with defaults: their "
+            "settings are lost"
+        )
+        self._put("subscriptionGroup.json", value)
+
+    def _delays(self) -> None:
+        """How far each delay level was delivered, by the copies in the real topics. Without it a broker delivers all again."""
+        if "delayOffset.json" in self.tables:
+            return
+        offsets = delivered_offsets(self.files)
+        if not offsets:
+            return
+        value = {"offsetTable": {str(level): offset for level, offset in sorted(offsets.items())}}
+        self.tables["delayOffset.json"] = value
+        what = "made again" if "delayOffset.json" in self.found else "missing; made"
+        self.report.notes.append(
+            f"config/delayOffset.json: {what} from the delayed messages that were delivered, for {len(offsets):,} levels"
+        )
+        self._put("delayOffset.json", value)
+
+
+def _is_taken(backup: File) -> bool:
+    try:
+        return not config.read(backup).is_refused
+    except DataError:
+        return False
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON has no text for."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def delivered_offsets(files: Iterable[File]) -> dict[int, int]:
+    """The next queue offset to deliver of each delay level from which anything was delivered, as the sound messages of a log show.
+
+    A message was delivered if one with its unique key follows it in its real topic. Those of a level are delivered in order.
+    """
+    waiting: list[tuple[int, int, int, tuple[str, str]]] = []
+    copies: dict[tuple[str, str], int] = {}
+    for file in dispatch.commit_logs(files):
+        for rows in dispatch.messages_of(file, errors="skip"):
+            for entry in entries_in(rows.where(rows.crc_ok)):
+                if not entry.unique_key:
+                    continue
+                if entry.topic == SCHEDULE_TOPIC:
+                    key = (entry.real[0] or "", entry.unique_key)
+                    waiting.append((entry.queue_id + 1, entry.queue_offset, entry.physical, key))
+                else:
+                    copies[entry.topic, entry.unique_key] = entry.physical
+    offsets: dict[int, int] = {}
+    for level, offset, address, key in waiting:
+        if copies.get(key, -1) > address:
+            offsets[level] = max(offsets.get(level, 0), offset + 1)
+    return offsets

@@ -1,0 +1,452 @@
+"""What a store as a whole tells: settings with their lag, and what became of transactions, delayed messages and retries.
+
+A message's TOPIC says where it is; REAL_TOPIC and its like where it belongs, and stay in the copy that was delivered. So the state of a
+message is told by the topic it is in, never by its properties alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rawlog.core.errors import CorruptError, RawlogError
+from rawlog.core.format import File
+from rawlog.core.tables import Table
+from rawlog.core.text import java_text
+from rawlog.formats.rocketmq import config, tables
+from rawlog.formats.rocketmq.kernels import entries as fields
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_UNIT,
+    CHECK_MAX_TOPIC,
+    DELAY_LEVELS_MS,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    NAME_VALUE,
+    OP_TOPIC,
+    PAIR_END,
+    PRE_BLANK_SIZE,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_CHECK,
+    TIMER_TOPIC,
+    TRANSACTION_MASK,
+    UNIT,
+    SysFlag,
+)
+from rawlog.formats.rocketmq.reader import Messages
+from rawlog.formats.rocketmq.store import dispatch
+from rawlog.formats.rocketmq.store.delays import delays_of
+from rawlog.io.storage import Source
+from rawlog.kernels import columns
+
+Batches = Iterator[pa.RecordBatch]
+Options = Mapping[str, str]
+COMMITTED_MASK = int(SysFlag.COMMIT)
+
+
+Fold = Callable[[Sequence[File], Options], Batches]
+
+
+def guarded(fold: Fold) -> Fold:
+    """A fold whose only error is RawlogError, whatever the files contain: values that no column can hold give CorruptError."""
+
+    @wraps(fold)
+    def run(files: Sequence[File], options: Options) -> Batches:
+        try:
+            yield from fold(files, options)
+        except RawlogError:
+            raise
+        except (
+            ArithmeticError,
+            AttributeError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+            pa.ArrowException,
+        ) as error:
+            raise CorruptError(f"settings of an unexpected shape: {error}", format="rocketmq.config") from None
+
+    return run
+
+
+def batch_of(table: Table, rows: list[dict[str, Any]]) -> Batches:
+    """The rows of a fold, if there are any."""
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=table.schema)
+
+
+def _text(value: Any) -> str:
+    """A value of settings as text that a column can hold."""
+    text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _texts(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return sorted((_text(key), _text(each)) for key, each in table.items())
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _permission(value: Any) -> str:
+    number = value if isinstance(value, int) else 0
+    return "".join(letter if number & bit else "-" for letter, bit in (("r", 4), ("w", 2), ("i", 1)))
+
+
+@guarded
+def topics(files: Sequence[File], options: Options) -> Batches:
+    """`config/topics.json`."""
+    rows = []
+    for file, value in config.load(files, "topics.json"):
+        for name, topic in sorted((value.get("topicConfigTable") or {}).items()):
+            rows.append(
+                {
+                    "path": file.path,
+                    "topic": _text(name),
+                    "read_queues": topic.get("readQueueNums"),
+                    "write_queues": topic.get("writeQueueNums"),
+                    "permission": _permission(topic.get("perm")),
+                    "is_ordered": topic.get("order"),
+                    "filter_type": _optional(topic.get("topicFilterType")),
+                    "sys_flag": topic.get("topicSysFlag"),
+                    "attributes": _texts(topic.get("attributes") or {}),
+                }
+            )
+    return batch_of(tables.TOPICS, rows)
+
+
+@guarded
+def groups(files: Sequence[File], options: Options) -> Batches:
+    """`config/subscriptionGroup.json`."""
+    rows = []
+    for file, value in config.load(files, "subscriptionGroup.json"):
+        for name, group in sorted((value.get("subscriptionGroupTable") or {}).items()):
+            rows.append(
+                {
+                    "path": file.path,
+                    "group": _text(name),
+                    "is_enabled": group.get("consumeEnable"),
+                    "is_orderly": group.get("consumeMessageOrderly"),
+                    "retry_queues": group.get("retryQueueNums"),
+                    "retry_max_times": group.get("retryMaxTimes"),
+                    "settings": _texts(group),
+                }
+            )
+    return batch_of(tables.GROUPS, rows)
+
+
+def queue_bounds(files: Iterable[File]) -> dict[tuple[str | None, str, int], tuple[int, int]]:
+    """First and next offset of every queue, as its files show, by store, topic and queue id."""
+    first_log: dict[str | None, int] = {}
+    queues: dict[tuple[str | None, str, int], list[File]] = {}
+    for file in files:
+        place = file.place
+        if place.state is not None or file.problem is not None:
+            continue
+        if file.format == "rocketmq.commitlog" and place.start_offset is not None:
+            first_log[place.group] = min(place.start_offset, first_log.get(place.group, place.start_offset))
+        elif file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue"):
+            queues.setdefault((place.group, str(place.topic), int(place.partition or 0)), []).append(file)
+    return {key: _bounds(found, first_log.get(key[0], 0)) for key, found in queues.items()}
+
+
+def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
+    files = sorted(files, key=lambda file: file.place.start_offset or 0)
+    batch = files[0].format == "rocketmq.batchconsumequeue"
+    layout = BATCH_UNIT if batch else UNIT
+    low: int | None = None
+    high = 0
+    for file in files:
+        with Source(file.path) as source:
+            rows = layout.view(np.frombuffer(source.read(0, source.size), np.uint8))
+        valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0)
+        count = int(np.argmin(valid)) if not valid.all() else len(rows)
+        rows = rows[:count]
+        numbers = (
+            rows["base_offset"].astype(np.int64)
+            if batch
+            else (file.place.start_offset or 0) // UNIT.size + np.arange(count)
+        )
+        if count:
+            high = int(numbers[-1]) + (int(rows["batch_size"][-1]) if batch else 1)
+            here = np.flatnonzero((rows["physical_offset"] >= log_start) & (rows["size"] != PRE_BLANK_SIZE))
+            if low is None and here.size:
+                low = int(numbers[here[0]])
+    return high if low is None else low, high
+
+
+@guarded
+def offsets(files: Sequence[File], options: Options) -> Batches:
+    """Consumer offsets with the lag behind each queue; with light queues on, ordinary offsets are in the other file."""
+    bounds = queue_bounds(files)
+    rows = []
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        for file, value in config.load(files, name):
+            for key, queues in sorted((value.get("offsetTable") or {}).items()):
+                topic, _, group = key.partition("@")
+                for queue_id, offset in sorted(queues.items(), key=lambda pair: int(pair[0])):
+                    low, high = bounds.get((file.place.group, topic, int(queue_id)), (None, None))
+                    rows.append(_offset_row(file, group, topic, int(queue_id), offset, low, high))
+            for key, offset in sorted((value.get("lmqOffsetTable") or {}).items()):
+                topic, _, group = key.partition("@")
+                low, high = bounds.get((file.place.group, topic, 0), (None, None))
+                rows.append(_offset_row(file, group, topic, 0, offset, low, high))
+    return batch_of(tables.OFFSETS, rows)
+
+
+def _offset_row(
+    file: File, group: str, topic: str, queue_id: int, offset: int, low: int | None, high: int | None
+) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "group": _text(group),
+        "topic": _text(topic),
+        "queue_id": queue_id,
+        "offset": offset,
+        "min_offset": low,
+        "max_offset": high,
+        "lag": _difference(high, offset),
+    }
+
+
+def _difference(high: int | None, offset: int) -> int | None:
+    """How far an offset is from the end of its queue; None if there is no queue, or no number can say it."""
+    lag = None if high is None else high - offset
+    return lag if lag is not None and abs(lag) < 1 << 63 else None
+
+
+@guarded
+def delays(files: Sequence[File], options: Options) -> Batches:
+    """`config/delayOffset.json`."""
+    bounds = queue_bounds(files)
+    lengths = delays_of(files, options)
+    rows = []
+    for file, value in config.load(files, "delayOffset.json"):
+        for key, offset in sorted((value.get("offsetTable") or {}).items(), key=lambda pair: int(pair[0])):
+            level = int(key)
+            _, high = bounds.get((file.place.group, SCHEDULE_TOPIC, level - 1), (None, None))
+            delay = lengths.of_level(level)[0] if 0 < level <= max(len(DELAY_LEVELS_MS), lengths.highest) else None
+            pending = _difference(high, offset)
+            rows.append(
+                {
+                    "path": file.path,
+                    "level": level,
+                    "delay_ms": delay,
+                    "offset": offset,
+                    "max_offset": high,
+                    "pending": pending,
+                }
+            )
+    return batch_of(tables.DELAYS, rows)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message of interest, as plain values."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical: int
+    sys_flag: int
+    prepared: int
+    born: int
+    stored: int
+    reconsumed: int
+    properties: dict[str, str]
+    body: bytes
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get("UNIQ_KEY")
+
+    @property
+    def real(self) -> tuple[str | None, int | None]:
+        number = _number(self.properties.get("REAL_QID", ""))
+        return self.properties.get("REAL_TOPIC"), number if number is not None and abs(number) < 1 << 31 else None
+
+
+def _number(text: str) -> int | None:
+    """A whole number of at most 18 digits, which every column holds."""
+    return int(text) if text.isascii() and len(text) <= 19 and text.removeprefix("-").isdecimal() else None
+
+
+def _is_system(topic: str) -> bool:
+    return topic in (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC) or topic.startswith(
+        (RETRY_PREFIX, DLQ_PREFIX)
+    )
+
+
+def entries_of(files: Sequence[File]) -> Iterator[Entry]:
+    """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit)."""
+    for rows in dispatch.loaded_messages(files):
+        yield from entries_in(rows)
+
+
+def entries_in(rows: Messages) -> Iterator[Entry]:
+    """The same among some messages."""
+    if not len(rows):
+        return
+    topics = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE]).dictionary_encode()
+    names = [java_text(name) for name in topics.dictionary.to_pylist()]
+    codes = np.asarray(topics.indices)
+    system = np.array([_is_system(name) for name in names])[codes]
+    _, sizes = dispatch.property_spans(rows, "REAL_TOPIC")
+    for row in np.flatnonzero((system | (sizes >= 0)) & ~rows.fillers).tolist():
+        yield _entry(rows, row, names[codes[row]])
+
+
+def _entry(rows: Messages, row: int, topic: str) -> Entry:
+    def number(field: int) -> int:
+        return int(rows[field][row])
+
+    start, size = number(fields.F_PROPERTIES), number(fields.F_PROPERTIES_SIZE)
+    body, body_size = number(fields.F_BODY), number(fields.F_BODY_SIZE)
+    return Entry(
+        topic,
+        number(fields.F_QUEUE_ID),
+        number(fields.F_QUEUE_OFFSET),
+        number(fields.F_PHYSICAL),
+        number(fields.F_SYS_FLAG),
+        number(fields.F_PREPARED),
+        number(fields.F_BORN_TIME),
+        number(fields.F_STORE_TIME),
+        number(fields.F_RECONSUME),
+        _properties(bytes(rows.data[start : start + size])),
+        bytes(rows.data[body : body + body_size]),
+    )
+
+
+def _properties(raw: bytes) -> dict[str, str]:
+    pairs = {}
+    for piece in raw.split(bytes([PAIR_END])):
+        name, _, value = piece.partition(bytes([NAME_VALUE]))
+        if name and value:
+            pairs[java_text(name)] = java_text(value)
+    return pairs
+
+
+def time_of(ms: int) -> int | None:
+    """Microseconds; None for a number that is no time."""
+    return ms * 1000 if abs(ms) < 1 << 50 else None
+
+
+@guarded
+def transactions(files: Sequence[File], options: Options) -> Batches:
+    """Half messages, copies of one grouped, with what became of them: committed before rolled back before discarded before pending."""
+    halves: dict[str, list[Entry]] = {}
+    commits: dict[int, int] = {}
+    committed_keys: dict[tuple[str, str], int] = {}
+    finished: set[tuple[int, int]] = set()
+    discarded: set[str] = set()
+    for entry in entries_of(files):
+        if entry.topic == HALF_TOPIC:
+            halves.setdefault(entry.unique_key or f"@{entry.physical}", []).append(entry)
+        elif entry.topic == OP_TOPIC:
+            numbers = (piece for piece in entry.body.split(b",") if piece.isdigit() and len(piece) <= 19)
+            finished.update((entry.queue_id, int(piece)) for piece in numbers)
+        elif entry.topic == CHECK_MAX_TOPIC:
+            discarded.add(entry.unique_key or "")
+        elif entry.sys_flag & TRANSACTION_MASK == COMMITTED_MASK:
+            commits[entry.prepared] = entry.physical
+            if entry.unique_key:
+                committed_keys[entry.topic, entry.unique_key] = entry.physical
+    rows = []
+    for key, copies in halves.items():
+        first, newest = copies[0], copies[-1]
+        topic, queue_id = first.real
+        commit = next((commits[copy.physical] for copy in copies if copy.physical in commits), None)
+        commit = commit if commit is not None else committed_keys.get((topic or "", key))
+        state = "pending"
+        if commit is not None:
+            state = "committed"
+        elif any((copy.queue_id, copy.queue_offset) in finished for copy in copies):
+            state = "rolled_back"
+        elif key in discarded:
+            state = "discarded"
+        checks = _number(newest.properties.get("TRANSACTION_CHECK_TIMES", "0"))
+        rows.append(
+            {
+                "unique_key": first.unique_key,
+                "topic": topic,
+                "queue_id": queue_id,
+                "producer_group": first.properties.get("PGROUP"),
+                "state": state,
+                "half_offset": newest.queue_offset,
+                "half_physical_offset": first.physical,
+                "copies": len(copies),
+                "checks": checks if checks is not None and 0 <= checks < 1 << 31 else None,
+                "commit_physical_offset": commit,
+                "born_timestamp": time_of(first.born),
+            }
+        )
+    return batch_of(tables.TRANSACTIONS, rows)
+
+
+@guarded
+def scheduled(files: Sequence[File], options: Options) -> Batches:
+    """Delayed and timer messages: due when, delivered or not."""
+    waiting: list[Entry] = []
+    delivered: dict[tuple[str, str], int] = {}
+    cancelled: set[str] = set()
+    for entry in entries_of(files):
+        if entry.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            waiting.append(entry)
+            if "TIMER_DEL_UNIQKEY" in entry.properties:
+                cancelled.add(entry.properties["TIMER_DEL_UNIQKEY"].rpartition("+")[2])
+        elif entry.unique_key:
+            delivered[entry.topic, entry.unique_key] = entry.physical
+    done = {}
+    for file, value in config.load(files, "delayOffset.json"):
+        done.update(
+            {(file.place.group, int(level)): int(offset) for level, offset in (value.get("offsetTable") or {}).items()}
+        )
+    reached = max(_read_until(files), default=0)
+    lengths = delays_of(files, options)
+    rows = []
+    for entry in waiting:
+        topic, queue_id = entry.real
+        copy = delivered.get((topic or "", entry.unique_key or ""))
+        copy = copy if copy is not None and copy > entry.physical else None
+        if entry.topic == SCHEDULE_TOPIC:
+            level = entry.queue_id + 1
+            due, _ = lengths.due_at(entry.physical, entry.stored, max(1, level))
+            was_read = any(entry.queue_offset < offset for (_, each), offset in done.items() if each == level)
+            state = "delivered" if copy is not None or was_read else "pending"
+        else:
+            level, text = None, entry.properties.get("TIMER_OUT_MS", "")
+            due = entry.stored if (told := _number(text)) is None else told
+            state = "delivered" if copy is not None else "cancelled" if entry.unique_key in cancelled else "pending"
+            if state == "pending" and reached and due <= reached and "TIMER_DEL_UNIQKEY" in entry.properties:
+                state = "cancelled"
+        rows.append(
+            {
+                "kind": "delay" if entry.topic == SCHEDULE_TOPIC else "timer",
+                "topic": topic,
+                "queue_id": queue_id,
+                "unique_key": entry.unique_key,
+                "level": level,
+                "store_timestamp": time_of(entry.stored),
+                "due_timestamp": time_of(due),
+                "state": state,
+                "physical_offset": entry.physical,
+                "delivered_physical_offset": copy,
+            }
+        )
+    return batch_of(tables.SCHEDULED, rows)
+
+
+def _read_until(files: Iterable[File]) -> Iterator[int]:
+    """The time up to which each store's timer has come."""
+    for file in files:
+        if file.format == "rocketmq.timercheck" and file.problem is None:
+            with Source(file.path) as source:
+                head = source.read(0, TIMER_CHECK.size)
+            yield int.from_bytes(head[: TIMER_CHECK.after("last_read_timestamp")], "big", signed=True)

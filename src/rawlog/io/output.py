@@ -1,0 +1,705 @@
+"""Output: the way files and directories get to the user. It refuses to touch a source, checks names, stages, syncs and renames.
+
+A target is first written under a hidden name next to it and appears at once, whole, or not at all. The writer holds a lock on what it
+stages; the lock ends with its process, so the next writer of the same target can remove what a killed one left. Nothing here knows a
+format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import glob
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Self, TypeVar
+
+from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.io.storage import Source, exists, file_system, is_remote, local_path, split_query
+
+#: The longest name of a file that the usual file systems take, in bytes.
+LONGEST_NAME = 255
+#: Longer names of targets are shortened in the names of their stages.
+LONGEST_STAGED = 180
+LOCK, NEW, REPLACED, REPLACED_IN = ".lock", "new", "replaced", "replaced-in"
+_MARK = re.compile(r"[0-9a-f]{8}\.rawlog(\.gone)?")
+_STAGE = re.compile(r"\.[0-9a-f]{8}\.rawlog$")
+_SCRATCH = re.compile(r"rawlog-([a-z]+-)?[0-9a-f]{8}(\.gone)?")
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+P = TypeVar("P", bound=Any)
+PathLike = str | os.PathLike[str]
+
+
+# Sources are never touched ---------------------------------------------------------------------------------------------
+
+
+def refuse_nested(target: PathLike, sources: Iterable[PathLike]) -> None:
+    """OptionError if a target is, contains or lies inside one of the places that are read.
+
+    Symbolic links and `..` are resolved, also in parts of the target that do not exist yet; a glob means what it matches.
+    """
+    told = os.fspath(target)
+    finals = set() if is_remote(told) else _resolved(told)
+    for source in sources:
+        name = os.fspath(source)
+        if _is_nested(told, finals, name):
+            raise OptionError(f"{told}: the target and the source {name} are the same or lie inside one another")
+
+
+def _is_nested(target: str, finals: Iterable[Path], source: str) -> bool:
+    if is_remote(target) or is_remote(source):
+        return is_remote(target) and is_remote(source) and _urls_overlap(target, source)
+    return any(_overlap(final, one) for match in _matches(source) for one in _resolved(match) for final in finals)
+
+
+def _resolved(path: str) -> set[Path]:
+    """What a path leads to, and what it leads to if `..` after a symbolic link is taken by the text, as some callers do."""
+    local = local_path(path)
+    try:
+        return {Path(local).resolve(), Path(os.path.abspath(local)).resolve()}
+    except (OSError, RuntimeError) as error:  # a loop of symbolic links
+        raise AccessError(f"{path}: {error}") from None
+
+
+def _matches(path: str) -> list[str]:
+    local = local_path(path)
+    if os.path.lexists(local) or not glob.has_magic(local):
+        return [local]
+    return glob.glob(local, recursive=True)
+
+
+def _overlap(target: Path, source: Path) -> bool:
+    """Whether one of two resolved paths is or contains the other, by name or, through a second mount, by identity."""
+    if target == source or target in source.parents or source in target.parents:
+        return True
+    found, wanted = _identity(source), _identity(target)
+    above_target = found is not None and any(_identity(one) == found for one in (target, *target.parents))
+    return above_target or (wanted is not None and any(_identity(one) == wanted for one in source.parents))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _urls_overlap(target: str, source: str) -> bool:
+    (one, one_at), (other, other_at) = _url_parts(target), _url_parts(source)
+    if one_at and other_at and one_at != other_at:
+        return False  # buckets of one name at two services
+    shared = min(len(one), len(other))
+    return one[:shared] == other[:shared]
+
+
+def _url_parts(url: str) -> tuple[list[str], str]:
+    """A URL as the parts of a normal path, without who asks, and the service that it names."""
+    base, query = split_query(url)
+    scheme, _, rest = base.partition("://")
+    host, _, path = rest.partition("/")
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    service = re.search(r"[?&]endpoint_override=([^&]*)", query)
+    scheme = {"gcs": "gs", "abfss": "abfs", "s3a": "s3"}.get(scheme.lower(), scheme.lower())
+    return [scheme, host.rpartition("@")[2].lower(), *parts], service.group(1) if service is not None else ""
+
+
+def _refuse_precious(path: Path) -> None:
+    """OptionError if replacing a directory would take away the root, the home or the working directory."""
+    final = path.resolve()
+    for name, precious in (("home", os.path.expanduser("~")), ("working", os.curdir)):
+        try:
+            place = Path(precious).resolve()
+        except OSError:
+            continue  # a working directory that was removed
+        if final == place or final in place.parents:
+            which = "is" if final == place else "contains"
+            raise OptionError(f"{path}: {which} the {name} directory, which is not replaced; name a new directory")
+
+
+# Names that come from data ---------------------------------------------------------------------------------------------
+
+
+def why_unsafe(name: str) -> str | None:
+    """Why a name may not be one part of a path; None if it may."""
+    if not name:
+        return "it is empty"
+    if name in (".", ".."):
+        return "it is another directory's name"
+    if "/" in name or (os.altsep is not None and os.altsep in name):
+        return "it has a path separator in it"
+    if "\0" in name:
+        return "it has a zero byte in it"
+    try:
+        size = len(os.fsencode(name))
+    except UnicodeEncodeError:
+        return "it is not valid text"
+    return f"it has {size} bytes, at most {LONGEST_NAME} are possible" if size > LONGEST_NAME else None
+
+
+def child(folder: P, name: str) -> P:
+    """The path of a name that comes from data, in a directory. EncodeError for one that is no plain name."""
+    why = why_unsafe(name)
+    if why is not None:
+        raise EncodeError(f"{name!r} cannot be the name of a file or directory: {why}")
+    made: P = folder / name
+    return made
+
+
+def descendant(folder: P, path: str) -> P:
+    """The same for a relative path: each of its parts is checked."""
+    for name in path.split("/"):
+        folder = child(folder, name)
+    return folder
+
+
+# Stages ----------------------------------------------------------------------------------------------------------------
+
+
+class _Held:
+    """A new directory that is locked as long as the process has it, and removed when it is closed.
+
+    With an `owner` it stays while that process lives: what a job's processes pass on to one another is the job's.
+    """
+
+    def __init__(self, parent: str, before: str, after: str, *, owner: str = "", mode: int = 0o777) -> None:
+        while True:
+            self.path = os.path.join(parent, f"{before}{uuid.uuid4().hex[:8]}{after}")
+            os.mkdir(self.path, mode)
+            try:
+                self._lock = os.open(
+                    os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+                )
+            except FileNotFoundError:
+                continue  # somebody took it for an empty leftover
+            os.write(self._lock, owner.encode())
+            if _take_lock(self._lock) and os.fstat(self._lock).st_nlink:
+                return
+            os.close(self._lock)
+
+    def release(self) -> None:
+        """Let go of it without removing it."""
+        os.close(self._lock)
+
+    def close(self) -> None:
+        remove_stage(self.path)
+        os.close(self._lock)
+
+
+def _take_lock(descriptor: int) -> bool:
+    """Lock a file that this process made; False if somebody else has the lock. A file system without locks keeps leftovers."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_dead(path: str) -> int | None:
+    """The lock of a stage whose writer is gone, taken over; None if it lives, or if that cannot be known."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        now = os.stat(path, follow_symlinks=False)
+        is_same = os.path.samestat(now, os.fstat(descriptor)) and now.st_uid == os.getuid()
+        if is_same and not _may_live(os.pread(descriptor, 200, 0).decode("ascii", "replace")):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _owner(pid: int) -> str:
+    """A process as no other ever is: the boot of the machine, the namespace of the number, the number, when it began."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} {pid} {_began(pid)}"
+    except OSError:
+        return "unknown"
+
+
+def _began(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def _may_live(owner: str) -> bool:
+    """Whether a process may still live that a stage belongs to, if it has such an owner."""
+    if not owner:
+        return False
+    parts, here = owner.split(), _owner(os.getpid()).split()
+    if len(parts) != 4 or parts[:2] != here[:2] or not parts[2].isdecimal():
+        return True  # of another machine, or of no process that could be asked about
+    try:
+        return _began(int(parts[2])) == parts[3]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+
+
+def _job_process() -> int:
+    """The process that a job lives and dies with: Spark's, where this is one of the helpers that it starts, else this one."""
+    pid = os.getpid()
+    for _ in range(8):
+        try:
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+                return pid
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return os.getpid()
+
+
+def remove_stage(path: str) -> None:
+    """Remove a stage that is this process's own; its lock goes last, so that a killed removal is taken up by the next one.
+
+    It gets another name first: whoever still writes below it finds nothing to write to.
+    """
+    gone = path if path.endswith(".gone") else f"{path}.gone"
+    with contextlib.suppress(OSError):
+        os.rename(path, gone)
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(gone)):
+            if entry.name == LOCK:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(gone, LOCK))
+    with contextlib.suppress(OSError):
+        os.rmdir(gone)
+
+
+def _sweep(parent: str, before: str, pattern: re.Pattern[str], final: Path | None = None) -> None:
+    """Remove what killed writers left: stages with these names that no living process has locked."""
+    try:
+        names = [
+            name for name in os.listdir(parent) if name.startswith(before) and pattern.fullmatch(name[len(before) :])
+        ]
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(parent, name)
+        if os.path.islink(path):
+            continue
+        is_folder = os.path.isdir(path)
+        lock = _is_dead(os.path.join(path, LOCK) if is_folder else path)
+        if lock is None:
+            if is_folder:
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)  # nothing in it, not even a lock: its writer was killed at once, or makes another
+            continue
+        try:
+            if not is_folder:
+                os.unlink(path)
+                continue
+            if final is not None:
+                _put_back(path, final)
+            remove_stage(path)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
+
+
+def _put_back(stage: str, final: Path) -> None:
+    """Undo a replacement that was killed between its two renames: what was there before is there again."""
+    old = Path(stage) / REPLACED
+    if old.exists() and not os.path.lexists(final):
+        os.rename(old, final)
+    folder = Path(stage) / REPLACED_IN
+    for one in folder.iterdir() if folder.is_dir() else ():
+        if final.is_dir() and not os.path.lexists(final / one.name):
+            os.rename(one, final / one.name)
+
+
+def _staged_name(name: str) -> str:
+    """What the names of a target's stages begin with."""
+    raw = os.fsencode(name)
+    if len(raw) > LONGEST_STAGED:
+        name = os.fsdecode(raw[: LONGEST_STAGED - 20]) + "~" + hashlib.blake2b(raw, digest_size=8).hexdigest()
+    return f".{name}."
+
+
+@contextlib.contextmanager
+def scratch(kind: str = "") -> Iterator[str]:
+    """A directory for temporary files, gone at the end of the block; those of killed processes are removed as well."""
+    held = hold_scratch(kind)
+    try:
+        yield held.path
+    finally:
+        held.close()
+
+
+def hold_scratch(kind: str = "") -> _Held:
+    """The same for as long as the process lives, or until `close`. AccessError if there can be none."""
+    parent = tempfile.gettempdir()
+    _sweep(parent, "", _SCRATCH)
+    try:
+        return _Held(parent, f"rawlog-{kind}", "", mode=0o700)
+    except OSError as error:
+        raise AccessError(f"{parent}: {error.strerror or error}") from None
+
+
+# One target ------------------------------------------------------------------------------------------------------------
+
+
+class Output:
+    """One target, a file or a directory. Use as a context manager: leaving it removes what is still staged.
+
+    Copies that are sent to other processes know the paths, and hold nothing.
+    """
+
+    def __init__(self, target: PathLike, *, overwrite: bool = False) -> None:
+        self.told, self.overwrite = os.fspath(target), overwrite
+        self.is_remote = is_remote(self.told)
+        self.path = self.told if self.is_remote else os.path.abspath(local_path(self.told))
+        self.stage: str | None = None
+        self._held: _Held | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def refuse(self, sources: Iterable[PathLike]) -> None:
+        """OptionError if the target is, contains or lies inside one of these."""
+        refuse_nested(self.told, sources)
+
+    def check(self) -> None:
+        """AccessError if something is in the way, OptionError if it is a directory that nobody wants to lose."""
+        if self.is_remote:
+            return
+        final = Path(self.path)
+        if final.is_dir():
+            if not self.overwrite and any(final.iterdir()):
+                raise AccessError(f"{self.told}: exists already and is not empty; choose another name")
+            _refuse_precious(final)
+
+    def open(self) -> str:
+        """The stage: a new directory next to the target. AccessError if there can be none."""
+        if self.stage is None and self.is_remote:
+            self.stage = _beside(self.path)
+        elif self.stage is None:
+            parent, name = os.path.split(self.path)
+            try:
+                os.makedirs(parent, exist_ok=True)
+                _sweep(parent, _staged_name(name), _MARK, Path(self.path))
+                self._held = _Held(parent, _staged_name(name), ".rawlog")
+            except OSError as error:
+                raise self.unwritable(error) from None
+            self.stage = self._held.path
+        return self.stage
+
+    def hand_over(self) -> str:
+        """The stage, kept as long as the whole job lives: one process of it begins, others fill it, and another one ends. The last
+        one removes it with `remove_stage`.
+        """
+        parent, name = os.path.split(self.path)
+        try:
+            os.makedirs(parent, exist_ok=True)
+            _sweep(parent, _staged_name(name), _MARK, Path(self.path))
+            held = _Held(parent, _staged_name(name), ".rawlog", owner=_owner(_job_process()))
+        except OSError as error:
+            raise self.unwritable(error) from None
+        held.release()
+        return held.path
+
+    def new(self) -> Path:
+        """A new directory in the stage."""
+        made = Path(self.open()) / NEW
+        made.mkdir()
+        return made
+
+    def put(self, made: PathLike) -> None:
+        """Give a file or directory, which is whole, the target's name. AccessError if something is in the way."""
+        self.check()
+        self._replace(Path(made), Path(self.path), REPLACED)
+
+    def add(self, made: PathLike) -> None:
+        """Put what is in a directory into the target, which may exist: all of it, or nothing if one name is taken."""
+        folder, final = Path(made), Path(self.path)
+        if not os.path.lexists(final):
+            self._replace(folder, final, REPLACED)
+            return
+        if not final.is_dir():
+            raise AccessError(f"{self.told}: exists already and is not a directory")
+        names = sorted(one.name for one in folder.iterdir())
+        for name in names:
+            self.refuse_existing(name)
+        for name in names:
+            self._replace(folder / name, final / name, f"{REPLACED_IN}/{name}")
+
+    def refuse_existing(self, name: str) -> None:
+        """AccessError if a name in the target is taken, by more than an empty directory, and may not be replaced."""
+        path = Path(self.path) / name
+        if os.path.lexists(path) and not self.overwrite and not (path.is_dir() and not any(path.iterdir())):
+            raise AccessError(f"{path}: exists already; choose another name or ask to overwrite it")
+
+    def _replace(self, made: Path, final: Path, old: str) -> None:
+        try:
+            if _is_outermost(final):
+                _sync_tree(made)
+            if os.path.lexists(final) and final.is_dir() != made.is_dir():
+                kind = "directory" if final.is_dir() else "file"
+                raise AccessError(f"{final}: a {kind} already; choose another name")
+            if made.is_dir():
+                self._rename_directory(made, final, old)
+            else:
+                os.replace(made, final)
+            sync_directory(final.parent)
+        except OSError as error:
+            raise self.unwritable(error) from None
+
+    def _rename_directory(self, made: Path, final: Path, old: str) -> None:
+        try:
+            os.rename(made, final)  # nothing is there, or an empty directory
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        if not self.overwrite:
+            raise AccessError(f"{final}: exists already and is not empty; choose another name")
+        if _exchanged(made, final):
+            return  # what was there before is in the stage now, and goes with it
+        aside = Path(self.open()) / old
+        aside.parent.mkdir(exist_ok=True)
+        os.rename(final, aside)
+        try:
+            os.rename(made, final)
+        except OSError:
+            os.rename(aside, final)
+            raise
+
+    def unwritable(self, error: OSError) -> AccessError:
+        """What the system says, as an error of ours."""
+        return error if isinstance(error, AccessError) else AccessError(f"{self.told}: {error.strerror or error}")
+
+    def close(self) -> None:
+        """Remove the stage and what is in it. Best effort."""
+        if self._held is not None:
+            self._held.close()
+        elif self.stage is not None and self.is_remote:
+            _remove_tree(self.stage)
+        self._held = self.stage = None
+
+
+def _beside(path: str) -> str:
+    """A new name next to a target, for a stage in an object store, which has no locks."""
+    base, query = split_query(path)
+    parent, _, name = base.rstrip("/").rpartition("/")
+    return f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp{query}"
+
+
+def _is_outermost(path: Path) -> bool:
+    """Whether a path is in no stage: what is staged is synced once, when it leaves."""
+    return not any(_STAGE.search(one.name) for one in path.parents)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False if this system cannot."""
+    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if swap is None:
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    return bool(swap(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
+
+
+def _sync_tree(path: Path) -> None:
+    """Make a file, or a directory and all in it, last."""
+    if not path.is_dir():
+        _sync(path)
+        return
+    for folder, _, names in os.walk(path):
+        for name in names:
+            _sync(Path(folder) / name)
+        sync_directory(Path(folder))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory last."""
+    _sync(path)
+
+
+# The usual ways --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def new_directory(target: PathLike, *, overwrite: bool = False, sources: Iterable[PathLike] = ()) -> Iterator[Path]:
+    """A directory to fill that appears under `target` only when the block ends well.
+
+    AccessError if something is there already, unless `overwrite` says to replace it; OptionError if a source would be touched.
+    """
+    with Output(target, overwrite=overwrite) as output:
+        output.refuse(sources)
+        final = Path(output.path)
+        if os.path.lexists(final) and not final.is_dir():
+            raise AccessError(f"{target}: exists already and is not a directory; choose another name")
+        output.check()
+        try:
+            made = output.new()
+            yield made
+        except OSError as error:
+            raise output.unwritable(error) from None
+        output.put(made)
+
+
+@contextlib.contextmanager
+def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLike] = ()) -> Iterator[IO[bytes]]:
+    """A file to write that appears under `path` only when the block ends well.
+
+    AccessError if it exists already, unless `overwrite` says to replace it; OptionError if a source would be touched.
+    """
+    told = os.fspath(path)
+    refuse_nested(told, sources)
+    if not overwrite and exists(told):
+        raise AccessError(f"{told}: exists already; choose another name or ask to overwrite it")
+    if is_remote(told):
+        yield from _writing_remote(told)
+        return
+    target = os.path.abspath(local_path(told))
+    temporary = None
+    try:
+        temporary, descriptor = _new_file(target)
+        with os.fdopen(descriptor, "wb") as file:  # the lock on it ends when it is closed: after it has its name
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(file.fileno(), 0o666 & ~mask)
+            os.replace(temporary, target)
+        sync_directory(Path(target).parent)
+    except OSError as error:
+        _remove(temporary)
+        raise error if isinstance(error, AccessError) else AccessError(f"{told}: {error.strerror or error}") from None
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def _new_file(target: str) -> tuple[str, int]:
+    """A new, locked file next to a target; what killed writers of the same target left is removed."""
+    parent, name = os.path.split(target)
+    os.makedirs(parent, exist_ok=True)
+    _sweep(parent, _staged_name(name), _MARK)
+    while True:
+        path = os.path.join(parent, f"{_staged_name(name)}{uuid.uuid4().hex[:8]}.rawlog")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if _take_lock(descriptor) and os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)
+
+
+def _remove(path: str | None) -> None:
+    if path is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _writing_remote(path: str) -> Iterator[IO[bytes]]:
+    system, inner = file_system(path)
+    temporary = f"{inner}.{os.getpid()}.tmp"
+    try:
+        with system.open_output_stream(temporary) as file:
+            yield file
+        system.move(temporary, inner)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            system.delete_file(temporary)
+        raise error if isinstance(error, AccessError) else AccessError(f"{path}: {_line(error)}") from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            system.delete_file(temporary)
+        raise
+
+
+def _line(error: OSError) -> str:
+    return " ".join(str(error.strerror or error).split())
+
+
+def move(path: str, target: str, *, overwrite: bool = False) -> None:
+    """Give a file, which is whole, its name in the same file system. AccessError if something of that name exists already."""
+    if not overwrite and exists(target):
+        raise AccessError(f"{target}: exists already; choose another name or ask to overwrite it")
+    try:
+        if is_remote(target):
+            system, inner = file_system(target)
+            system.move(file_system(path)[1], inner)
+            return
+        final = local_path(target)
+        os.makedirs(os.path.dirname(os.path.abspath(final)), exist_ok=True)
+        _sync(Path(local_path(path)))
+        os.replace(local_path(path), final)
+    except OSError as error:
+        raise AccessError(f"{target}: {_line(error)}") from None
+
+
+def copy_file(path: str, target: Path) -> None:
+    """The bytes of a file, local or not, in a new file. AccessError if they cannot be read or written."""
+    try:
+        with Source(path) as source, target.open("xb") as out:
+            position = 0
+            while piece := source.read(position, 8 << 20):
+                out.write(piece)
+                position += len(piece)
+    except OSError as error:
+        raise error if isinstance(error, AccessError) else AccessError(f"{target}: {_line(error)}") from None
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a directory of an object store and all below it. Best effort."""
+    with contextlib.suppress(OSError, ValueError, AccessError):
+        system, inner = file_system(path)
+        system.delete_dir(inner)
+
+
+__all__ = [
+    "Output",
+    "child",
+    "copy_file",
+    "descendant",
+    "hold_scratch",
+    "move",
+    "new_directory",
+    "refuse_nested",
+    "remove_stage",
+    "scratch",
+    "sync_directory",
+    "why_unsafe",
+    "writing",
+]

@@ -1,0 +1,287 @@
+"""Storage: bytes by path or URL. Local files by the system's own calls, all else through pyarrow.
+
+Reading is by range into memory the caller owns; writing is in `output`. Nothing here knows a format.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+from rawlog.core.errors import AccessError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+
+#: What Arrow has a file system for, by the scheme of its URLs.
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+PATIENCE = 20  # seconds that Google's client goes on trying, which would be a quarter of an hour
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file as a listing shows it; `problem` says why it cannot be opened, where that is known already."""
+
+    path: str
+    size: int
+    modified: float | None
+    problem: str | None = None
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL of another file system than the local one."""
+    return "://" in path and not path.startswith("file://")
+
+
+def local_path(path: str) -> str:
+    """A local path without its `file:` scheme."""
+    if path.startswith("file://"):
+        return path[len("file://") :]
+    return path.removeprefix("file:") if path.startswith("file:/") else path
+
+
+def split_query(path: str) -> tuple[str, str]:
+    """A path without what a URL asks of its file system, and that with its question mark."""
+    base, mark, query = path.partition("?") if is_remote(path) else (path, "", "")
+    return base, mark + query
+
+
+def below(path: str, name: str) -> str:
+    """The path of a name in a directory."""
+    base, query = split_query(path)
+    return f"{base.rstrip('/')}/{name}{query}"
+
+
+@lru_cache(maxsize=64)
+def _file_system(scheme_and_host: str, query: str) -> fs.FileSystem:
+    from pyarrow import fs
+
+    if scheme_and_host.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in query:
+        query += f"{'&' if query else '?'}retry_limit_seconds={PATIENCE}"
+    return fs.FileSystem.from_uri(f"{scheme_and_host}/x{query}")[0]
+
+
+def _remote(path: str) -> tuple[fs.FileSystem, str, str, str]:
+    """The file system, the path in it, and what to put before and behind such a path to make it a URL again."""
+    scheme, rest = path.split("://", 1)
+    rest, mark, query = rest.partition("?")
+    host = rest.split("/", 1)[0]
+    user = host[: host.rfind("@") + 1]  # who asks is no part of the path: s3://key:secret@bucket/path
+    if scheme not in SCHEMES:
+        raise AccessError(f"{path}: not a URL that can be read; those of {', '.join(SCHEMES)} and file are")
+    try:
+        system = _file_system(f"{scheme}://{host}", mark + query)
+    except Exception as error:
+        raise AccessError(f"{path}: {_why(error)}") from None
+    return system, rest[len(user) :].rstrip("/"), f"{scheme}://{user}", mark + query
+
+
+def file_system(path: str) -> tuple[fs.FileSystem, str]:
+    """Arrow's file system for a path or URL, and the path in it. AccessError if there is none."""
+    if is_remote(path):
+        return _remote(path)[:2]
+    from pyarrow import fs
+
+    return fs.LocalFileSystem(), local_path(path)
+
+
+def _why(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())
+
+
+class Source:
+    """One file opened for reading by range. Use as a context manager."""
+
+    def __init__(self, path: str) -> None:
+        """Open `path`; AccessError if it is missing, a directory, or may not be read."""
+        self.path = path
+        self._fd: int | None = None
+        self._file: Any = None
+        try:
+            if is_remote(path):
+                system, inner, _, _ = _remote(path)
+                self._file = system.open_input_file(inner)
+                self.size = int(self._file.size())
+            else:
+                self._fd = os.open(local_path(path), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                status = os.fstat(self._fd)
+                if stat.S_ISDIR(status.st_mode):
+                    raise IsADirectoryError(21, "is a directory")
+                self.size = status.st_size
+        except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
+            self.close()
+            raise AccessError(f"{path}: {_why(error)}") from None
+
+    def refresh(self) -> int:
+        """The size of the file now (a live log grows)."""
+        if self._fd is not None:
+            self.size = os.fstat(self._fd).st_size
+        return self.size
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill `target` from `position` on; the number of bytes that were there."""
+        done = 0
+        try:
+            while done < len(target):
+                if self._fd is not None:
+                    got = os.preadv(self._fd, [target[done:]], position + done)
+                else:
+                    piece = self._file.read_at(len(target) - done, position + done)
+                    got = len(piece)
+                    target[done : done + got] = piece
+                if not got:
+                    break
+                done += got
+        except OSError as error:
+            raise AccessError(f"{self.path}: byte {position + done:,}: {_why(error)}") from None
+        return done
+
+    def skip_hole(self, position: int) -> int:
+        """The first position from `position` on that is not in a hole: bytes that were never written and read as zeros."""
+        if self._fd is None or not hasattr(os, "SEEK_DATA"):
+            return position
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO: only a hole follows. Anything else: the file system cannot tell.
+            return self.size if error.errno == errno.ENXIO else position
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position` on; memory is bounded by what the file holds."""
+        size = max(0, min(size, self.size - position))
+        target = bytearray(size)
+        got = self.read_into(position, memoryview(target))
+        return bytes(target[:got])
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def listing(path: str) -> Iterator[Entry]:
+    """Every file at or below `path`, sorted; a glob is expanded. AccessError if there is nothing of that name."""
+    if is_remote(path):
+        yield from _remote_listing(path)
+        return
+    local = local_path(path)
+    if os.path.lexists(local):
+        yield from _local_listing(local)
+        return
+    if any(mark in local for mark in "*?["):
+        import glob
+
+        found = sorted(glob.glob(local, recursive=True))
+        if found:
+            for name in found:
+                yield from _local_listing(name)
+            return
+    raise AccessError(f"{path}: no such file or directory")
+
+
+def _local_listing(path: str) -> Iterator[Entry]:
+    if not os.path.isdir(path):
+        yield _local_entry(path)
+        return
+    problems: list[OSError] = []
+    followed = _Links(path)
+    for folder, folders, names in os.walk(path, onerror=problems.append, followlinks=True):
+        folders[:] = sorted(name for name in folders if followed.enters(os.path.join(folder, name)))
+        for name in sorted(names):
+            yield _local_entry(os.path.join(folder, name))
+    for problem in problems:
+        yield Entry(str(problem.filename), 0, None, _why(problem))
+
+
+class _Links:
+    """Which directories a walk enters: a symbolic link is followed, as the real systems do, if it leads out of what is walked.
+
+    What it leads to inside of that is read at its own place. So no file is read twice, and no loop of links is endless.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.walked = [os.path.realpath(root)]
+
+    def enters(self, path: str) -> bool:
+        if not os.path.islink(path):
+            return True
+        real = os.path.realpath(path)
+        for one in self.walked:
+            if os.path.commonpath((real, one)) in (real, one):
+                return False
+        self.walked.append(real)
+        return True
+
+
+def _local_entry(path: str) -> Entry:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        why = "dangling symbolic link" if os.path.islink(path) else _why(error)
+        return Entry(path, 0, None, why)
+    if not stat.S_ISREG(status.st_mode):
+        return Entry(path, 0, status.st_mtime, "not a regular file")
+    problem = None if os.access(path, os.R_OK) else "permission denied"
+    return Entry(path, status.st_size, status.st_mtime, problem)
+
+
+def _remote_listing(path: str) -> Iterator[Entry]:
+    from pyarrow import fs
+
+    system, inner, before, behind = _remote(path)
+    pattern = None
+    if any(mark in inner for mark in "*?["):
+        pattern = inner
+        parts = inner.split("/")
+        inner = "/".join(parts[: next(i for i, part in enumerate(parts) if any(m in part for m in "*?["))])
+    try:
+        info = system.get_file_info(inner)
+        if info.type == fs.FileType.File:
+            infos = [info]
+        elif info.type == fs.FileType.NotFound:
+            raise AccessError(f"{path}: no such file or directory")
+        else:
+            infos = system.get_file_info(fs.FileSelector(inner, recursive=True))
+    except AccessError:
+        raise
+    except (OSError, ValueError) as error:
+        raise AccessError(f"{path}: {_why(error)}") from None
+    import fnmatch
+
+    found = sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: str(info.path))
+    if pattern is not None:
+        found = [info for info in found if fnmatch.fnmatchcase(info.path, pattern)]
+    if pattern is not None and not found:
+        raise AccessError(f"{path}: no such file or directory")
+    for info in found:
+        modified = info.mtime_ns / 1e9 if info.mtime_ns else None
+        yield Entry(f"{before}{info.path}{behind}", int(info.size), modified)
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or directory of that name."""
+    if is_remote(path):
+        from pyarrow import fs
+
+        system, inner, _, _ = _remote(path)
+        try:
+            return bool(system.get_file_info(inner).type != fs.FileType.NotFound)
+        except (OSError, ValueError) as error:
+            raise AccessError(f"{path}: {_why(error)}") from None
+    return os.path.lexists(local_path(path))

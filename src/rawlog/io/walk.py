@@ -1,0 +1,265 @@
+"""Walk a file in windows of whole frames: bounded memory, whatever the file holds.
+
+The one loop that reads frames. Readers, counters, verification and planning all go through it, so that an unfinished tail, a zero-filled
+tail, damage and the search for what follows it are treated alike everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from rawlog.core.errors import CorruptError, DataError, LimitError, UnsupportedError
+from rawlog.core.format import File, Format, Origin
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
+from rawlog.io.storage import Source
+
+WINDOW = 4 << 20
+FIRST_WINDOW = 256 << 10  # most readers of one row need no more; it doubles from window to window
+HEAD = 4096
+LARGEST_WHOLE = 64 << 20
+"""The largest file of those that are read as a whole: texts, settings, snapshots."""
+PAGE = 4096
+ERRORS = ("raise", "stop", "skip")
+
+
+def origin_of(format: Format, source: Source) -> Origin:
+    """Where the frames of a file begin; DataError if its header cannot be."""
+    if format.begin is None and format.survey is None:
+        return Origin()
+    try:
+        if format.survey is not None:
+            return format.survey(source)
+        assert format.begin is not None
+        return format.begin(source.read(0, HEAD), source.size)
+    except DataError as error:
+        raise error.at(path=source.path, format=format.name) from None
+
+
+def walk(
+    file: File,
+    format: Format,
+    *,
+    start: int | None = None,
+    stop: int | None = None,
+    first: int = 0,
+    errors: str = "raise",
+    window: int = WINDOW,
+    source: Source | None = None,
+    origin: Origin | None = None,
+) -> Iterator[Frames]:
+    """Yield the frames of `file` from byte `start` to `stop`, a window at a time; the last window has `last` set.
+
+    A window's arrays are valid until the next one is asked for. `errors` says what damage does: `raise` a DataError behind
+    the whole frames before it, `stop` there, or `skip` to the next credible frame (the next window's `base` then lies
+    behind this one's `reached_in_file`). An unfinished last frame is never an error: the last window's `status` tells.
+    With an `origin` the file's header is not asked: it may be damaged.
+    """
+    if format.scan is None:
+        raise UnsupportedError("recognised, but cannot be read yet", path=file.path, format=format.name)
+    if source is None:
+        with Source(file.path) as opened:
+            yield from walk(
+                file,
+                format,
+                start=start,
+                stop=stop,
+                first=first,
+                errors=errors,
+                window=window,
+                source=opened,
+                origin=origin,
+            )
+        return
+    origin = origin or origin_of(format, source)
+    position = origin.position if start is None else start
+    if format.whole:
+        if source.size > LARGEST_WHOLE:
+            raise LimitError(
+                f"{source.size:,} bytes of a file that is read as a whole, more than the limit of {LARGEST_WHOLE:,}",
+                path=file.path,
+                position=0,
+                format=format.name,
+                expected=LARGEST_WHOLE,
+                found=source.size,
+            )
+        window = max(source.size, 1)
+    end = source.size if stop is None else min(stop, source.size)
+    yield from _Walk(format, source, origin.kind, end, errors, window, file.place.sealed).run(position, first)
+
+
+def pages(size: int) -> Bytes:
+    """So many bytes, nothing in them yet, from the start of a page on."""
+    room = np.empty(size + PAGE, np.uint8)
+    start = -room.ctypes.data % PAGE
+    return room[start : start + size]
+
+
+class _Walk:
+    """The state of one walk: a buffer that grows to the window and to the largest frame, and the bytes carried over.
+
+    A byte lies at the same place of a page in the buffer as in the file: the system copies such bytes up to four times as fast.
+    """
+
+    def __init__(
+        self, format: Format, source: Source, kind: int, end: int, errors: str, window: int, sealed: bool = False
+    ) -> None:
+        assert format.scan is not None
+        self.format, self.scan, self.source, self.kind = format, format.scan, source, kind
+        self.end, self.errors, self.window, self.sealed = end, errors, window, sealed
+        self.capacity = window if format.whole else min(window, FIRST_WINDOW)
+        self.buffer: Bytes = pages(0)
+        self.front = self.filled = 0
+
+    def run(self, base: int, first: int) -> Iterator[Frames]:
+        while True:
+            data = self.fill(base)
+            at_end = base + self.filled >= self.end
+            frames = replace(self.scan(data, self.kind), base=base, first=first, last=at_end)
+            if frames.status is Status.PADDING and not at_end:
+                frames = self.follow_padding(frames)
+            if frames.status is Status.PADDING and self.sealed:
+                frames = replace(frames, status=Status.TRUNCATED)
+            if frames.status is Status.TRUNCATED and at_end and self.hides_frames(frames):
+                frames = replace(frames, status=Status.BAD_LENGTH)
+            if frames.status.is_damage:
+                following = self.damaged(frames)
+                if following is None:
+                    yield replace(frames, last=True)
+                    self.complain(frames)
+                    return
+                yield replace(frames, last=False)
+                base, first = following, first + len(frames)
+                self.filled = 0
+                continue
+            if frames.last or frames.status is Status.PADDING:
+                yield replace(frames, last=True)
+                self.check_boundary(frames)
+                return
+            if len(frames):
+                yield frames
+            if self.capacity < self.window or not len(frames):
+                self.capacity *= 2
+            base, first = self.carry(frames, base), first + len(frames)
+
+    def fill(self, base: int) -> Bytes:
+        """The bytes from `base` on, as many as a window holds."""
+        want = max(0, min(self.capacity, self.end - base))
+        if self.filled < want:
+            self.front = base % PAGE
+            if self.buffer.size < PAGE + want:
+                held, self.buffer = self.held, pages(PAGE + want)
+                self.held[:] = held
+            room = memoryview(self.buffer.data)[self.front + self.filled : self.front + want]
+            got = self.source.read_into(base + self.filled, room)
+            if self.filled + got < want:
+                self.end = base + self.filled + got
+            self.filled += got
+        return self.held
+
+    @property
+    def held(self) -> Bytes:
+        """The bytes that were read and not yet left behind."""
+        return self.buffer[self.front : self.front + self.filled]
+
+    def carry(self, frames: Frames, base: int) -> int:
+        """Move what follows the last whole frame to the front; the new base."""
+        base += frames.reached
+        rest = self.held[frames.reached :].copy()
+        self.front, self.filled = base % PAGE, rest.size
+        self.held[:] = rest
+        return base
+
+    def follow_padding(self, frames: Frames) -> Frames:
+        """Zeros to the end of this window: padding if they go on to the end of the file, else a frame's first bytes, or damage."""
+        position = frames.base + self.filled
+        piece = pages(self.window)
+        while (position := self.source.skip_hole(position)) < self.end:
+            got = self.source.read_into(position, memoryview(piece.data)[: min(self.window, self.end - position)])
+            if got == 0:
+                break
+            if piece[:got].any():
+                # A few zeros before the window's end may well be the first bytes of a frame that goes on behind it.
+                begins = self.filled - frames.reached < HEAD
+                return replace(frames, status=Status.TRUNCATED if begins else Status.BAD_LENGTH)
+            position += got
+        return replace(frames, last=True)
+
+    def hides_frames(self, frames: Frames) -> bool:
+        """Whether the unfinished last frame swallows sound ones: then its length is wrong, not its end missing."""
+        whole_file = self.end >= self.source.size
+        tail = self.held
+        resync = self.format.resync
+        return whole_file and resync is not None and resync(tail, frames.reached + 1, self.kind) >= 0
+
+    def damaged(self, frames: Frames) -> int | None:
+        """Where to go on after damage, or None to end there."""
+        if self.errors != "skip" or self.format.resync is None:
+            return None
+        position = frames.reached_in_file + 1
+        window = self.held
+        base = frames.base
+        while True:
+            found = self.format.resync(window, position - base, self.kind)
+            if found >= 0:
+                return base + found
+            if base + window.size >= self.end:
+                return None
+            # Overlap the windows, so that a frame across their border is seen whole in the next.
+            position = max(position, base + window.size - self.window // 2)
+            base = position
+            piece = pages(min(self.window * 2, self.end - base))
+            got = self.source.read_into(base, memoryview(piece.data))
+            window = piece[:got]
+            if not got:
+                return None
+
+    def complain(self, frames: Frames) -> None:
+        if self.errors == "raise":
+            raise describe(self.format, frames, self.source.path)
+
+    def check_boundary(self, frames: Frames) -> None:
+        if frames.status is Status.TRUNCATED and self.end < self.source.size and self.errors == "raise":
+            raise CorruptError(
+                f"a frame crosses the planned boundary at byte {self.end:,}: the index disagrees with the log",
+                path=self.source.path,
+                position=frames.reached_in_file,
+                format=self.format.name,
+            )
+
+
+_WORDS = {
+    Status.BAD_LENGTH: "an invalid length",
+    Status.BAD_MAGIC: "an unknown version",
+    Status.BAD_COUNT: "a count that does not fit",
+    Status.BAD_VARINT: "a number that does not end",
+    Status.BAD_CRC: "a checksum that does not match",
+    Status.BAD_CODEC: "an unknown compression",
+    Status.BAD_VALUE: "an invalid value",
+    Status.TRAILING: "bytes left over",
+}
+
+
+def describe(format: Format, frames: Frames, path: str) -> DataError:
+    """The error for frames that ended in damage, with the bytes that stand there."""
+    if format.fault is not None:
+        error = format.fault(frames)
+    else:
+        error = CorruptError(_WORDS.get(frames.status, "damage"), position=frames.reached_in_file)
+    if error.context is None:
+        error.context = hex_lines(frames.data, frames.reached, frames.base)
+    return error.at(path=path, format=format.name, position=frames.reached_in_file)
+
+
+def hex_lines(data: Bytes, at: int, base: int, count: int = 3) -> str:
+    """A few lines of bytes around a place, for error messages."""
+    start = max(0, (at // 16 - 1) * 16) if at >= 16 else 0
+    lines = []
+    for line in range(start, min(start + 16 * count, data.size), 16):
+        piece = bytes(data[line : line + 16])
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        lines.append(f"  {base + line:>12,}  {piece.hex(' '):<47}  {text}")
+    return "\n".join(lines)

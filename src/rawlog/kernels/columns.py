@@ -1,0 +1,165 @@
+"""Arrow arrays from what kernels and files give: small builders that every reader shares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog.core.frames import Bytes
+from rawlog.core.tables import Table, arrow_type
+from rawlog.core.text import to_json, valid_text
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+
+def constant(value: Any, type: str, count: int) -> pa.Array:
+    """An array of one value over and over; null where the value is None."""
+    return _constant(value, type, 1 << max(10, (count - 1).bit_length())).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _constant(value: Any, type: str, count: int) -> pa.Array:
+    """Kept, since every batch of a file asks for the same topic, partition and path."""
+    arrow = arrow_type(type)
+    if isinstance(value, str):
+        value = valid_text(value)
+    return pa.nulls(count, arrow) if value is None else pa.repeat(pa.scalar(value, arrow), count)
+
+
+def integers(values: NDArray[Any], type: str, valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """An integer column of a table's type, null where `valid` is false."""
+    arrow = arrow_type(type)
+    mask = None if valid is None or valid.all() else ~valid
+    return pa.array(np.ascontiguousarray(values, arrow.to_pandas_dtype()), arrow, mask=mask)
+
+
+def timestamps(microseconds: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """A timestamp column, null where `valid` is false."""
+    return integers(microseconds, "bigint", valid).view(TIMESTAMP)
+
+
+def booleans(values: NDArray[Any]) -> pa.Array:
+    """A boolean column."""
+    return pa.array(np.asarray(values, np.bool_))
+
+
+def spans(
+    data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], valid: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """A binary column of runs of `data`, all of which the caller has checked to lie inside it."""
+    from rawlog.kernels.gather import gather_spans
+
+    count = starts.size
+    sizes = sizes if valid is None else np.where(valid, sizes, 0)
+    total = int(sizes.sum())
+    if total > 0x7FFF_FFFF:
+        raise ValueError("a batch of binary values past 2 GiB: the reader must cut it")
+    offsets = pa.allocate_buffer((count + 1) * 4)
+    values = pa.allocate_buffer(total + 64)
+    gather_spans(
+        data,
+        np.ascontiguousarray(starts, np.int64),
+        np.ascontiguousarray(sizes, np.int64),
+        np.frombuffer(values, np.uint8),
+        np.frombuffer(offsets, np.int32),
+    )
+    mask = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    nulls = 0 if valid is None else int(count - valid.sum())
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [mask, offsets, values.slice(0, total)], nulls)
+
+
+def nullable_spans(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
+    """As `spans`, null where a size is below zero."""
+    from rawlog.kernels.gather import gather_nullable
+
+    count, total = starts.size, int(np.maximum(sizes, 0).sum())
+    if total > 0x7FFF_FFFF:
+        raise ValueError("a batch of binary values past 2 GiB: the reader must cut it")
+    offsets, values = pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(total + 64)
+    valid = np.full((count + 7) // 8, 0xFF, np.uint8)
+    nulls = gather_nullable(
+        data, starts, sizes, np.frombuffer(values, np.uint8), np.frombuffer(offsets, np.int32), valid
+    )
+    mask = pa.py_buffer(valid) if nulls else None
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [mask, offsets, values.slice(0, total)], int(nulls))
+
+
+def empty_headers(count: int) -> pa.Array:
+    """A headers column in which no row has any."""
+    from rawlog.core.tables import HEADERS
+
+    arrow = arrow_type(HEADERS)
+    offsets = pa.array(np.zeros(count + 1, np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array([], arrow.value_type), type=arrow)
+
+
+def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    """A batch of exactly a table's schema from columns by name."""
+    arrays = [columns[name] for name in table.names]
+    if not arrays:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:
+    """The columns as Python's values; times are microseconds, since Python's calendar ends with the year 9999."""
+    return {
+        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
+        for field, column in zip(made.schema, made.columns, strict=True)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the columns of a batch cannot hold although the file has it: header keys and topics whose bytes are not UTF-8, which read as
+    these texts, and times beyond what microseconds can hold, which are null (`far`).
+    """
+
+    keys: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
+    far: bool = False
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Marks:
+        """The marks of rows of this schema."""
+        found = (schema.metadata or {}).get(MARKS)
+        if found is None:
+            return cls()
+        value = json.loads(found)
+        return cls(frozenset(value["keys"]), frozenset(value["topics"]), value["far"])
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.topics or self.far)
+
+    def __or__(self, other: Marks) -> Marks:
+        return Marks(self.keys | other.keys, self.topics | other.topics, self.far or other.far)
+
+    def on(self, schema: pa.Schema) -> pa.Schema:
+        """The schema with these marks, if there are any."""
+        if not self:
+            return schema
+        value = {"keys": sorted(self.keys), "topics": sorted(self.topics), "far": self.far}
+        return schema.with_metadata({**(schema.metadata or {}), MARKS: to_json(value).encode()})
+
+
+def marked(made: pa.RecordBatch, marks: Marks) -> pa.RecordBatch:
+    """The batch with these marks."""
+    return made.replace_schema_metadata(marks.on(made.schema).metadata) if marks else made
+
+
+def keeping_marks(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Schema:
+    """The schema of a table of these batches, marked if one of them is."""
+    marks = Marks()
+    for batch in batches:
+        marks |= Marks.of(batch.schema)
+    return marks.on(schema)
+
+
+MARKS = b"rawlog.marks"

@@ -1,0 +1,172 @@
+"""Parts: a table of a tree planned into shares that can be read anywhere, in threads here and tasks on Spark alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rawlog import registry
+from rawlog.core.errors import AccessError
+from rawlog.core.format import File, Format
+from rawlog.core.tables import Table
+from rawlog.io.walk import walk
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
+
+#: What a part of `findings` is about, where it is not one file.
+TOGETHER, ALL_TOGETHER = "the files of one group", "all files"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of a file, cut at frames; or, for a table made from several files, all of those.
+
+    `floor` is the first offset that counts as a row of `records`: what lies before was trimmed away.
+    """
+
+    files: tuple[File, ...]
+    start: int | None = None
+    stop: int | None = None
+    first: int = 0
+    context: Any = None
+    floor: int | None = None
+
+    @property
+    def file(self) -> File:
+        return self.files[0]
+
+    def facts(self) -> Any:
+        """What decoding needs of the group, of this part alone where the group's facts are looked up by parts."""
+        cut = getattr(self.context, "for_part", None)
+        return self.context if cut is None else cut(self.start, self.stop)
+
+    @property
+    def size(self) -> int:
+        if self.start is None and self.stop is None:
+            return sum(file.size for file in self.files)
+        return (self.file.size if self.stop is None else self.stop) - (self.start or 0)
+
+
+def plan(tree: Tree, table: Table, selection: Selection, *, split_size: int | None = None) -> list[Part]:
+    """The parts that together hold a table's rows, in order. Reads names, sizes and indexes, not data, unless it must."""
+    selection = selection.suited(table)
+    if table.name in ("files", "findings"):
+        files = [file for file in tree if selection.takes_file(file)]
+        parts = [Part((file,)) for file in files]
+        if table.name == "findings" and files:
+            taken = set(files)
+            groups = [tuple(file for file in group if file in taken) for group in tree.groups]
+            parts += [Part(group, context=TOGETHER) for group in groups if group]
+            parts.append(Part(tuple(files), context=ALL_TOGETHER))
+        return parts
+    for family in registry.families():
+        if table.name in family.folds:
+            # A topic or partition is one that the rows tell of, where they do: not the one that holds them.
+            by_row = {"topic", "partition"} & set(table.names)
+            files = family.files_for(table.name, tree)
+            folded = tuple(
+                file for file in files if not reads_itself(file, table) and (by_row or selection.takes_file(file))
+            )
+            own = [file for file in files if reads_itself(file, table)]
+            units = family.units_for(table.name, folded).values() if folded else ()
+            return [*(Part(tuple(unit)) for unit in units), *_plan_files(tree, own, table, selection, split_size)]
+    return _plan_files(tree, tree, table, selection, split_size)
+
+
+def reads_itself(file: File, table: Table) -> bool:
+    """Whether a file's own format reads it as the table; a fold is then only for the other files."""
+    return file.format in registry.formats_with(table)
+
+
+def _plan_files(
+    tree: Tree, files: Iterable[File], table: Table, selection: Selection, split_size: int | None
+) -> list[Part]:
+    able = registry.formats_with(table)
+    parts: list[Part] = []
+    for file in files:
+        if file.format in able and file.place.state is None and selection.takes_file(file):
+            _check_readable(file)
+            parts += _cut(tree, file, registry.formats()[file.format], table, selection, split_size)
+    return parts
+
+
+def _check_readable(file: File) -> None:
+    if file.problem is not None:
+        raise AccessError(f"{file.path}: {file.problem}")
+
+
+def _cut(
+    tree: Tree, file: File, format: Format, table: Table, selection: Selection, split_size: int | None
+) -> list[Part]:
+    group = tree.group_of(file)
+    if format.ordered and not selection.reaches(file, group):
+        return []
+    part = whole(file, group, table, selection)
+    if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
+        return []
+    if format.seek is not None and (selection.from_offset is not None or selection.since is not None):
+        part = replace(part, start=format.seek(file, group, selection.from_offset, selection.since))
+    if format.pick is not None and not selection.takes_every_row:
+        picked = format.pick(file, group, table, selection)
+        if picked is not None:
+            return [replace(part, start=first, stop=stop) for first, stop in picked]
+    return [part] if split_size is None else cut(part, group, split_size)
+
+
+def asked_of(table: Table, selection: Selection) -> dict[str, str]:
+    """What a format is asked for, so that it can say what of the group decoding needs."""
+    columns = ",".join(selection.needed(table).names)
+    return {"isolation": selection.isolation, "columns": columns, **selection.options}
+
+
+def whole(
+    file: File, group: Sequence[File], table: Table, selection: Selection, asked: Mapping[str, str] | None = None
+) -> Part:
+    """All of a file as one part, with what the other files of its group say of it. `asked` is what `asked_of` gives, if it is known."""
+    format = registry.formats()[str(file.format)]
+    context = None
+    if format.context is not None:
+        context = format.context(file, group, asked or asked_of(table, selection))
+    floor = format.floor(file, group) if format.floor is not None and table.name == "records" else None
+    return Part((file,), context=context, floor=floor)
+
+
+def cut(part: Part, group: Sequence[File], size: int, *, reading: bool = True) -> list[Part]:
+    """A part of one file in pieces of about `size` bytes, cut at frames; `group` is the file's. Where nothing tells where frames begin, the
+    part is read for it, unless `reading` says not to.
+    """
+    file, format = part.file, registry.formats()[str(part.file.format)]
+    if format.whole or part.size <= size + size // 2:
+        return [part]
+    marks = [(position, 0) for position in format.cuts(file, group, size)] if format.cuts is not None else []
+    if not marks and reading:
+        marks = _walked_cuts(part, format, size)
+    end = file.size if part.stop is None else part.stop
+    edges = [(part.start, part.first), *(mark for mark in marks if (part.start or 0) < mark[0] < end)]
+    stops = [*(position for position, _ in edges[1:]), part.stop]
+    return [
+        replace(part, start=position, stop=stop, first=first)
+        for (position, first), stop in zip(edges, stops, strict=True)
+    ]
+
+
+def _walked_cuts(part: Part, format: Format, size: int) -> list[tuple[int, int]]:
+    """Positions and numbers of frames about `size` bytes apart, found by reading the part once."""
+    marks: list[tuple[int, int]] = []
+    previous = part.start or 0
+    for frames in walk(
+        part.file, format, start=part.start, stop=part.stop, first=part.first, errors="stop", window=8 << 20
+    ):
+        if not len(frames):
+            continue
+        positions = frames.positions
+        while True:
+            at = int(np.searchsorted(positions, previous + size))
+            if at >= len(frames):
+                break
+            previous = int(positions[at])
+            marks.append((previous, frames.first + at))
+    return marks

@@ -1,0 +1,424 @@
+"""Rows: a table of a tree, or of one of its parts, read as a stream of Arrow batches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rawlog import registry
+from rawlog.core.errors import DataError, UnknownFormatError
+from rawlog.core.findings import Findings
+from rawlog.core.format import File, Format, Spans, Want
+from rawlog.core.frames import Frames
+from rawlog.core.status import Status
+from rawlog.core.tables import RECORDS, Table
+from rawlog.io.walk import walk
+from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, plan, reads_itself
+from rawlog.reading.select import Selection, partition_columns
+from rawlog.reading.tree import Tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Note = Callable[[str], None]
+Seen = Callable[[Frames], None]
+#: So many beginnings of frames inside a damaged one are followed.
+MOST_TRIES = 100
+
+
+class Loss(str):
+    """A note that damage took rows away (an unfinished last frame is only a note)."""
+
+    __slots__ = ()
+
+
+def _findings(part: Part) -> Findings:
+    """What the rules say of one file, of a group, or of everything together."""
+    from rawlog.reading.inspection import inspect_file, inspect_group, inspect_tree
+
+    if part.context == TOGETHER:
+        return inspect_group(part.files)
+    if part.context == ALL_TOGETHER:
+        return inspect_tree(Tree((), part.files))
+    return inspect_file(part.file)
+
+
+def read(
+    part: Part, table: Table, selection: Selection, note: Note | None = None, seen: Seen | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of one part. Raises DataError at damage, unless the selection says to stop or skip.
+
+    `note` is told in a sentence what was left out: an unfinished last frame, a skipped range. `seen` is shown every window
+    of frames before its rows come, so that a caller knows how far the part was read.
+    """
+    selection = selection.suited(table)
+    if table.name == "files":
+        from rawlog.reading.inspection import file_row
+
+        yield selection.apply(file_row(part.file).select(list(selection.needed(table).names)), table)
+        return
+    if table.name == "findings":
+        found = _findings(part).to_arrow().to_batches()
+        yield from (selection.apply(batch.select(list(selection.needed(table).names)), table) for batch in found)
+        return
+    for family in registry.families():
+        if table.name in family.folds and not reads_itself(part.file, table):
+            wanted = {"isolation": selection.isolation, "errors": selection.errors, **selection.options}
+            if note is not None and selection.errors != "raise":
+                _tell_losses(part, selection, note)
+            for batch in family.folds[table.name](part.files, wanted):
+                yield selection.apply(batch.select(list(selection.needed(table).names)), table)
+            return
+    decoder = Decoder(part, table, selection, note)
+    for frames in _sound_frames(part, decoder.format, decoder.selection, note, seen):
+        yield from decoder.rows_of(frames)
+
+
+class Decoder:
+    """Turns windows of a part's frames into rows of a table. Several may see the same windows, each for its own table."""
+
+    def __init__(self, part: Part, table: Table, selection: Selection, note: Note | None = None) -> None:
+        if part.floor is not None:
+            selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
+        self.part, self.table, self.selection, self.note = part, table, selection, note
+        self.format = registry.formats()[str(part.file.format)]
+        self.want = _want(selection.needed(table, part.file.system), part.file, selection, part.facts())
+
+    def see(self, frames: Frames) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a window."""
+        for run in _pruned(frames, self.format, self.part.file, self.selection):
+            yield from self.rows_of(run)
+
+    def rows_of(self, frames: Frames) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of frames that may hold such."""
+        for run, asked in _by_id(frames, self.part.file, self.table, self.selection):
+            for batch in _decode(self.format, run, self.want, self.selection, self.note):
+                chosen = asked.apply(batch, self.table, self.part.file.system)
+                if chosen.num_rows:
+                    yield chosen
+
+
+def _by_id(frames: Frames, file: File, table: Table, selection: Selection) -> Iterator[tuple[Frames, Selection]]:
+    """Runs of frames, each with the selection for its rows: where a frame itself has the id asked for, all of them are wanted."""
+    lookup = registry.lookup(table, file.system) if selection.id is not None else None
+    mask = lookup.frames(frames, file, str(selection.id)) if lookup is not None and lookup.frames is not None else None
+    if mask is None or not mask.any():
+        yield frames, selection
+        return
+    edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(frames)]
+    for start, stop in pairwise(edges):
+        yield frames.slice(start, stop), selection.replace(id=None) if mask[start] else selection
+
+
+def _want(table: Table, file: File, selection: Selection, context: object) -> Want:
+    return Want(table, file, selection.max_decompressed, context, selection.options, selection.max_headers)
+
+
+def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
+    """A fold passes over what it cannot read without a word: its files are read once more for what that was."""
+    limits = {"max_decompressed": selection.max_decompressed, "max_headers": selection.max_headers}
+    asked = Selection(errors=selection.errors, options=selection.options, **limits)  # type: ignore[arg-type]
+    for file in part.files:
+        format = registry.formats()[str(file.format)]
+        if format.scan is not None and format.decode is not None:
+            want = _want(asked.needed(format.tables[0]), file, asked, None)
+            with contextlib.suppress(_Stop):
+                for frames in _sound_frames(Part((file,)), format, asked, note):
+                    sum(batch.num_rows for batch in _decode(format, frames, want, asked, note))
+
+
+def _sound_frames(
+    part: Part, format: Format, selection: Selection, note: Note | None, seen: Seen | None = None
+) -> Iterator[Frames]:
+    """The frames of a part that may hold wanted rows, with a note on everything passed over."""
+    say = note or (lambda text: None)
+    reached: int | None = None
+    for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
+        if reached is not None and frames.base > reached:
+            say(Loss(f"{part.file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes skipped"))
+        if seen is not None:
+            seen(frames)
+        yield from _pruned(frames, format, part.file, selection)
+        reached = frames.reached_in_file
+        if format.ordered and seen is None and _is_past(frames, format, part.file, selection.to_offset):
+            return
+        if frames.last and frames.status is Status.TRUNCATED:
+            left = frames.data.size - frames.reached
+            say(f"{part.file.path}: byte {reached:,}: the last {left:,} bytes are an unfinished frame")
+        elif frames.last and frames.status.is_damage and selection.errors != "raise":
+            say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))
+
+
+def _is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
+    """Whether nothing that comes behind these frames can lie before an offset. Only asked where offsets rise."""
+    if stop is None or format.spans is None or not len(frames):
+        return False
+    with contextlib.suppress(DataError):
+        # Where the last begins is known by where the one before it ends.
+        starts = format.spans(frames.slice(max(len(frames) - 2, 0), len(frames)), file).start_offset
+        return starts is not None and int(starts[-1]) >= stop
+    return False
+
+
+def _pruned(frames: Frames, format: Format, file: File, selection: Selection) -> Iterator[Frames]:
+    """Runs of frames that may hold wanted rows."""
+    if format.spans is None or selection.takes_every_row or not len(frames):
+        if len(frames):
+            yield frames
+        return
+    try:
+        mask = selection.takes_frames(format.spans(frames, file))
+    except DataError:  # decoding meets it again, gives the rows in front of it, and treats it as the selection says
+        mask = None
+    if mask is None or mask.all():
+        yield frames
+        return
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
+    for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        yield frames.slice(start, stop)
+
+
+def _decode(
+    format: Format, frames: Frames, want: Want, selection: Selection, note: Note | None
+) -> Iterator[pa.RecordBatch]:
+    """Decode frames; a frame that cannot be is an error, the end, or passed over, as the selection says."""
+    assert format.decode is not None
+    while len(frames):
+        try:
+            yield from format.decode(frames, want)
+            return
+        except DataError as error:
+            error.at(path=want.file.path, format=format.name)
+            if selection.errors == "raise" or error.position is None:
+                raise
+            if note is not None:
+                note(Loss(f"{error}".splitlines()[0] + "; " + ("stopped" if selection.errors == "stop" else "skipped")))
+            if selection.errors == "stop":
+                raise _Stop from None
+            bad = max(int(np.searchsorted(frames.positions, error.position, side="right")) - 1, 0)
+            if (hidden := _hidden(format, frames, bad, want.file)) is not None:
+                yield from format.decode(hidden, want)
+            frames = frames.slice(bad + 1, len(frames))
+
+
+def _hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | None:
+    """The sound frames that a damaged one hides because bytes of it are missing.
+
+    They must reach to the very end of the damaged one, and their checksums must be right: its content may be a copy of such a file.
+    """
+    if format.scan is None or format.resync is None or format.spans is None:
+        return None
+    start, stop = int(frames.starts[bad]), int(frames.stops[bad])
+    inside, at = frames.data[start:stop], 0
+    for _ in range(MOST_TRIES):
+        at = format.resync(inside, at + 1, frames.kind)
+        if at < 0:
+            return None
+        found = format.scan(inside[at:], frames.kind)
+        if len(found) and found.reached == inside.size - at:
+            found = replace(found, base=frames.base + start + at, first=frames.first + bad)
+            with contextlib.suppress(DataError):
+                format.spans(found, file)
+                return found
+    return None
+
+
+class _Stop(Exception):
+    """Reading ends here, as asked."""
+
+
+def read_all(
+    parts: Iterable[tuple[Part, Selection]], table: Table, note: Note | None = None, seen: Seen | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of parts one after another, each under its own selection; as `read`, but damage that a selection says to stop at
+    ends its part only.
+    """
+    for part, selection in parts:
+        with contextlib.suppress(_Stop):
+            yield from read(part, table, selection, note, seen)
+
+
+class Rows:
+    """A table of a tree: a stream of Arrow batches, which Polars, DuckDB and pyarrow take as it is."""
+
+    def __init__(self, tree: Tree, table: str | Table = RECORDS, selection: Selection | None = None) -> None:
+        """OptionError for an unknown table or column; UnknownFormatError if no file of the tree has that table."""
+        self.tree = tree
+        self.table = registry.table_named(table) if isinstance(table, str) else table
+        self.selection = (selection or Selection()).suited(self.table)
+        self.selection.check(self.table)
+        self.note: Note | None = None
+        if self.table.name not in tree.tables:
+            has = ", ".join(tree.tables)
+            where = ", ".join(tree.roots)
+            raise UnknownFormatError(f"{where}: nothing here can be read as {self.table.name}; this can: {has}")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.selection.wanted(self.table).schema
+
+    def parts(self, split_size: int | None = None) -> list[Part]:
+        selection = self._resolved()
+        return plan(self.tree, self.table, selection, split_size=split_size)
+
+    def _resolved(self) -> Selection:
+        return self.selection
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, a batch at a time; memory stays bounded. Raises DataError at damage unless told otherwise."""
+        left = self.selection.limit
+        if left == 0:
+            return
+        for batch in read_all(self.part_selections(), self.table, self.note):
+            if left is not None and batch.num_rows >= left:
+                yield batch.slice(0, left)
+                return
+            left = None if left is None else left - batch.num_rows
+            yield batch
+
+    def part_selections(self) -> Iterator[tuple[Part, Selection]]:
+        """The parts in order; `last` is resolved into a first offset for each group, or for each partition of files that hold many."""
+        if self.selection.last is None:
+            for part in plan(self.tree, self.table, self.selection):
+                yield part, self.selection
+            return
+        firsts, starts = self._firsts(self.selection.last), None
+        for part in plan(self.tree, self.table, self.selection.replace(last=None)):
+            key = part.file.place.group or part.file.path
+            if key not in firsts and part.file.place.topic is None and "topic" in self.table.names:
+                starts = self._starts() if starts is None else starts
+                yield part, self.selection.replace(last=None, starts=starts)
+                continue
+            yield part, self.selection.replace(last=None, from_offset=firsts.get(key, 0))
+
+    def _starts(self) -> tuple[tuple[str, int, int], ...]:
+        """The first wanted offset of each partition, by the offsets of all rows: for files that only their rows tell the partition of."""
+        import pyarrow as pa
+
+        asked, (_, high) = self.selection, self.table.offsets or ("", "")
+        every = Selection(
+            asked.topics, asked.topic_pattern, asked.partitions, isolation=asked.isolation, errors=asked.errors
+        )
+        names = (*partition_columns(self.table), high)
+        ends: dict[tuple[str, int], int] = {}
+        for batch in Rows(self.tree, self.table, every.replace(columns=names, options=asked.options)).batches():
+            table = pa.Table.from_batches([batch]).drop_null()
+            for row in table.group_by(list(names[:2])).aggregate([(high, "max")]).to_pylist():
+                queue = (row[names[0]], row[names[1]])
+                ends[queue] = max(ends.get(queue, 0), row[f"{high}_max"] + 1)
+        return tuple((topic, number, end - (asked.last or 0)) for (topic, number), end in ends.items())
+
+    def _firsts(self, last: int) -> dict[str, int]:
+        """The first of the `last` offsets of each group of files that this table reads."""
+        ends: dict[str, int] = {}
+        newest: dict[str, list[int]] = {}
+        for part in plan(self.tree, self.table, self.selection.replace(last=None)):
+            key = part.file.place.group or part.file.path
+            for file in part.files:
+                format = registry.formats()[str(file.format)]
+                if format.spans is None or file.place.state is not None:
+                    continue
+                errors = self.selection.errors
+                with contextlib.suppress(_Stop):
+                    for frames in walk(file, format, start=part.start, errors="skip" if errors == "skip" else "stop"):
+                        for spans in _sound_spans(frames, format, file, errors):
+                            if spans.stop_offset is not None:
+                                ends[key] = max(ends.get(key, 0), int(spans.stop_offset.max()))
+                            if format.by_position and spans.start_offset is not None and last:
+                                newest[key] = sorted(newest.get(key, []) + spans.start_offset[-last:].tolist())[-last:]
+        firsts = {key: max(0, end - last) for key, end in ends.items()}
+        return firsts | {key: positions[0] for key, positions in newest.items()}
+
+    def count(self) -> int:
+        """The number of rows; without decoding where the frames' own headers tell it."""
+        if self.table.name != "records" or not self.selection.takes_every_row:
+            counting = Rows(self.tree, self.table, self.selection.replace(columns=self._narrow()))
+            counting.note = self.note
+            return sum(batch.num_rows for batch in counting.batches())
+        total = 0
+        limit = self.selection.limit
+        for part in plan(self.tree, self.table, self.selection):
+            total += count_part(part, self.table, self.selection, self.note)
+            if limit is not None and total >= limit:
+                return limit
+        return total
+
+    def _narrow(self) -> tuple[str, ...]:
+        fixed = [column.name for column in self.table.columns if column.type in ("bigint", "int")]
+        return (fixed[0] if fixed else self.table.names[0],)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory."""
+        import pyarrow as pa
+
+        from rawlog.kernels.columns import keeping_marks
+
+        batches = list(self.batches())
+        return pa.Table.from_batches(batches, schema=keeping_marks(self.schema, batches))
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The rows as an Arrow stream."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.batches()
+
+
+def _sound_spans(frames: Frames, format: Format, file: File, errors: str) -> Iterator[Spans]:
+    """What the frames cover, without those that are damaged. Raises at damage, or ends there, as `errors` says."""
+    assert format.spans is not None
+    while len(frames):
+        try:
+            yield format.spans(frames, file)
+            return
+        except DataError as error:
+            error.at(path=file.path, format=format.name)
+            if errors == "raise" or error.position is None:
+                raise
+            bad = max(int(np.searchsorted(frames.positions, error.position, side="right")) - 1, 0)
+            if bad:
+                yield format.spans(frames.slice(0, bad), file)
+            if errors == "stop":
+                raise _Stop from None
+            frames = frames.slice(bad + 1, len(frames))
+
+
+def count_part(part: Part, table: Table, selection: Selection, note: Note | None = None) -> int:
+    """The rows of `records` in one part, checksums checked; decoded only where the frames do not tell their number."""
+    total = 0
+    with contextlib.suppress(_Stop):
+        for count in _counts(part, table, selection, note):
+            total += count
+    return total
+
+
+def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -> Iterator[int]:
+    format = registry.formats()[str(part.file.format)]
+    told = format.spans is not None and part.floor is None and selection.takes_all_of(part.file)
+    if not told or selection.isolation == "read_committed":
+        narrow = selection.replace(columns=("offset",))
+        yield from (batch.num_rows for batch in read(part, table, narrow, note))
+        return
+    if format.count is not None and selection.errors == "raise":
+        number, reached = format.count(part.file, part.start or 0, part.stop)
+        part = replace(part, start=reached)
+        yield number
+    want = _want(table.subset(("offset",)), part.file, selection, part.context)
+    for frames in _sound_frames(part, format, selection, note):
+        counts = None
+        with contextlib.suppress(DataError):  # decoding meets it again, and does with it what the selection says
+            counts = format.spans(frames, part.file).records if format.spans is not None else None
+        if counts is None or (counts < 0).any():
+            yield from (batch.num_rows for batch in _decode(format, frames, want, selection, note))
+        else:
+            yield int(counts.sum())

@@ -1,0 +1,387 @@
+"""Selection: which rows and columns are wanted, the same for every table, command, option set and engine."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rawlog import registry
+from rawlog.core.errors import OptionError, unknown
+from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Lookup, Spans
+from rawlog.core.store import Store
+from rawlog.core.tables import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+ISOLATIONS = ("read_uncommitted", "read_committed")
+ERRORS = ("raise", "stop", "skip")
+_INT64 = 1 << 63
+_NUMBERS = ("from_offset", "to_offset", "last", "since", "until", "limit", "max_decompressed", "max_headers")
+_LEAST = {"last": 0, "limit": 0, "max_decompressed": 0, "max_headers": 0}
+#: What a table's rows must have for a field of the selection to choose among them.
+_COLUMN_OF = {
+    "topics": "topic", "topic_pattern": "topic", "partitions": "partition", "from_offset": "offset", "to_offset": "offset",
+    "last": "offset", "starts": "offset", "since": "time", "until": "time", "key": "key", "id": "id",
+}  # fmt: skip
+_UNUSED: dict[str, tuple[()]] = {"topics": (), "partitions": ()}
+_RELATIVE = re.compile(r"^-([0-9]{1,25}(?:\.[0-9]{1,25})?)(ms|s|m|h|d|w)$")
+_UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Rows by topic, partition, offset, time, key and expression; columns by name.
+
+    Offsets and times are half-open: from `from_offset` to before `to_offset`, from `since` to before `until` (microseconds).
+    `last` asks for that many rows before each partition's end instead of a `from_offset`; `starts` are such first offsets where one file
+    holds many partitions: topic, partition, offset. `max_decompressed` is the most bytes that one compressed part may grow to,
+    `max_headers` the most headers of one record: what holds more is an error with its place.
+    """
+
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    partitions: tuple[int, ...] = ()
+    from_offset: int | None = None
+    to_offset: int | None = None
+    last: int | None = None
+    starts: tuple[tuple[str, int, int], ...] | None = None
+    since: int | None = None
+    until: int | None = None
+    key: bytes | None = None
+    id: str | None = None
+    where: str | None = None
+    columns: tuple[str, ...] | None = None
+    limit: int | None = None
+    isolation: str = "read_uncommitted"
+    errors: str = "raise"
+    max_decompressed: int = MAX_DECOMPRESSED
+    max_headers: int = MAX_HEADERS
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.isolation not in ISOLATIONS:
+            raise unknown("isolation", self.isolation, ISOLATIONS)
+        if self.errors not in ERRORS:
+            raise unknown("errors policy", self.errors, ERRORS)
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not _LEAST.get(name, -_INT64) <= value < _INT64:
+                raise OptionError(
+                    f"{name} {value!r}: a whole number{' not below 0' if name in _LEAST else ''} expected"
+                )
+        given: tuple[object, ...] = self.partitions
+        if any(isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31 for value in given):
+            raise OptionError(f"partition {', '.join(map(repr, given))}: numbers expected")
+        if self.topic_pattern is not None:
+            try:
+                re.compile(self.topic_pattern)
+            except re.error as error:
+                raise OptionError(f"topic pattern {self.topic_pattern!r}: {error}") from None
+
+    @property
+    def takes_every_row(self) -> bool:
+        """Whether rows are kept whatever they hold (files may still be left out)."""
+        bounds = (
+            self.from_offset,
+            self.to_offset,
+            self.last,
+            self.starts,
+            self.since,
+            self.until,
+            self.key,
+            self.id,
+            self.where,
+        )
+        return all(bound is None for bound in bounds)
+
+    def suited(self, table: Table) -> Selection:
+        """The selection without what a table has no column for: it never changes such a table."""
+        unused = self.unused(table)
+        return self.replace(**{name: _UNUSED.get(name) for name in unused}) if unused else self
+
+    def unused(self, table: Table) -> list[str]:
+        """The fields that are given and that a table has no column for. `files` and `findings` go by the places of files."""
+        given = [name for name in _COLUMN_OF if getattr(self, name) not in (None, ())]
+        if not given:
+            return []
+        by_place = table.name in ("files", "findings")
+        has = {
+            "topic": by_place or "topic" in table.names,
+            "partition": by_place or partition_column(table) is not None,
+            "offset": table.offsets is not None,
+            "time": table.times is not None,
+            **{what: bool(_looked_up(table, registry.lookup(table), what)) for what in ("key", "id")},
+        }
+        return [name for name in given if not has[_COLUMN_OF[name]]]
+
+    def takes_all_of(self, file: File) -> bool:
+        """Whether every row of a file that was taken is wanted: its place has answered for topic and partition."""
+        undecided = (self.topics or self.topic_pattern) and file.place.topic is None
+        return self.takes_every_row and not undecided and not (self.partitions and file.place.partition is None)
+
+    def takes_file(self, file: File) -> bool:
+        """Whether a file may hold wanted rows, by what its place says."""
+        place = file.place
+        if self.partitions and place.partition is not None and place.partition not in self.partitions:
+            return False
+        if place.topic is None:
+            return True
+        return self.takes_topic(place.topic)
+
+    def takes_topic(self, name: str) -> bool:
+        """Whether rows of a topic are wanted."""
+        if self.topics and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.topics):
+            return False
+        return self.topic_pattern is None or re.fullmatch(self.topic_pattern, name) is not None
+
+    def reaches(self, file: File, group: Sequence[File]) -> bool:
+        """Whether a file may hold wanted offsets, by where it and those behind it in its group begin: for formats that are `ordered`."""
+        start = file.place.start_offset
+        if start is None:
+            return True
+        if self.to_offset is not None and start >= self.to_offset:
+            return False
+        if self.from_offset is None:
+            return True
+        following = Store.of(group).following(file)
+        return following is None or following > self.from_offset
+
+    def takes_frames(self, spans: Spans) -> NDArray[np.bool_] | None:
+        """Which frames may hold wanted rows; None for all of them."""
+        mask: NDArray[np.bool_] | None = None
+
+        def keep(test: NDArray[np.bool_]) -> None:
+            nonlocal mask
+            mask = test if mask is None else mask & test
+
+        if self.from_offset is not None and spans.stop_offset is not None:
+            keep(spans.stop_offset > self.from_offset)
+        if self.to_offset is not None and spans.start_offset is not None:
+            keep(spans.start_offset < self.to_offset)
+        if self.since is not None and spans.max_time is not None:
+            keep((spans.max_time >= self.since) | (spans.max_time == NO_TIME))
+        if self.until is not None and spans.min_time is not None and spans.min_is_exact:
+            keep((spans.min_time < self.until) | (spans.min_time == NO_TIME))
+        return mask
+
+    def check(self, table: Table) -> None:
+        """OptionError if a column that is asked for does not exist, or an expression does not fit: before any row is read."""
+        self.needed(table)
+        if self.where is not None:
+            from rawlog.reading.where import check
+
+            check(self.where, table)
+
+    def wanted(self, table: Table) -> Table:
+        """The table cut to the columns asked for."""
+        return table if self.columns is None else table.subset(self.columns)
+
+    def needed(self, table: Table, system: str | None = None) -> Table:
+        """The table cut to the columns asked for and those that the tests look at in rows of a system."""
+        names = list(self.wanted(table).names)
+        for name in self.suited(table)._tested(table, system):
+            if name not in names:
+                names.append(name)
+        return table.subset(names)
+
+    def _tested(self, table: Table, system: str | None) -> list[str]:
+        names: list[str] = []
+        if any(bound is not None for bound in (self.from_offset, self.to_offset, self.last)):
+            names += self._range(table, "offsets", "an offset")
+        if self.starts is not None:
+            names += [*partition_columns(table), *self._range(table, "offsets", "an offset")]
+        if self.since is not None or self.until is not None:
+            names += self._range(table, "times", "a time")
+        for what, value in (("key", self.key), ("id", self.id)):
+            if value is not None:
+                names += _looked_up(table, registry.lookup(table, system), what)
+        if (self.topics or self.topic_pattern) and "topic" in table.names:
+            names.append("topic")
+        if self.partitions and (partition := partition_column(table)) is not None:
+            names.append(partition)
+        if self.where is not None:
+            from rawlog.reading.where import columns_of
+
+            names += columns_of(self.where, table)
+        return names
+
+    def _range(self, table: Table, kind: str, what: str) -> list[str]:
+        pair: tuple[str, str] | None = getattr(table, kind)
+        if pair is None:
+            raise OptionError(f"table {table.name} cannot be selected by {what}: its rows have none")
+        return list(pair)
+
+    def apply(self, batch: pa.RecordBatch, table: Table, system: str | None = None) -> pa.RecordBatch:
+        """The wanted rows and columns of a batch of `needed(table, system)`."""
+        mask = self.suited(table)._mask(batch, table, system)
+        if mask is not None:
+            batch = batch.filter(mask)
+        names = self.wanted(table).names
+        return batch if tuple(batch.schema.names) == names else batch.select(list(names))
+
+    def mask(self, batch: pa.RecordBatch, table: Table) -> NDArray[np.bool_]:
+        """Which rows of a batch of `needed(table)` are wanted."""
+        import numpy as np
+
+        found = self.suited(table)._mask(batch, table, None)
+        if found is None:
+            return np.ones(batch.num_rows, np.bool_)
+        mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        return mask
+
+    def _mask(self, batch: pa.RecordBatch, table: Table, system: str | None) -> pa.Array | None:
+        if self.takes_every_row and not (self.topics or self.topic_pattern or self.partitions):
+            return None  # the usual case, without the import of Arrow's functions
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        tests: list[pa.Array] = []
+        if self.from_offset is not None or self.to_offset is not None:
+            low, high = (batch.column(name) for name in self._range(table, "offsets", "an offset"))
+            if self.from_offset is not None:
+                tests.append(pc.greater_equal(high, self.from_offset))
+            if self.to_offset is not None:
+                tests.append(pc.less(low, self.to_offset))
+        if self.starts is not None:
+            tests.append(self._after_starts(batch, table))
+        if self.since is not None or self.until is not None:
+            low, high = (batch.column(name).cast(pa.int64()) for name in self._range(table, "times", "a time"))
+            if self.since is not None:
+                tests.append(pc.greater_equal(high, self.since))
+            if self.until is not None:
+                tests.append(pc.less(low, self.until))
+        lookup = registry.lookup(table, system)
+        if self.key is not None:
+            if lookup is not None and lookup.by_key is not None:
+                tests.append(lookup.by_key(batch, self.key))
+            else:
+                tests.append(pc.equal(batch.column("key"), pa.scalar(self.key, batch.schema.field("key").type)))
+        if self.id is not None:
+            has_ids = lookup is not None and lookup.columns(table, "id")
+            tests.append(lookup.by_id(batch, self.id) if lookup and has_ids else pa.repeat(False, batch.num_rows))
+        if (self.topics or self.topic_pattern) and "topic" in batch.schema.names:
+            topic = batch.column("topic").dictionary_encode()
+            keep = [name is not None and self.takes_topic(name) for name in topic.dictionary.to_pylist()]
+            tests.append(pa.array(keep, pa.bool_()).take(topic.indices))
+        if self.partitions and (partition := partition_column(table)) is not None:
+            tests.append(pc.is_in(batch.column(partition), pa.array(self.partitions, pa.int32())))
+        if self.where is not None:
+            from rawlog.reading.where import evaluate
+
+            tests.append(evaluate(self.where, batch, table))
+        if not tests:
+            return None
+        mask = tests[0]
+        for test in tests[1:]:
+            mask = pc.and_kleene(mask, test)
+        return pc.fill_null(mask, False)
+
+    def _after_starts(self, batch: pa.RecordBatch, table: Table) -> pa.Array:
+        """Which rows do not lie before the first wanted offset of their partition."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        topic, partition = (batch.column(name) for name in partition_columns(table))
+        high = batch.column(self._range(table, "offsets", "an offset")[1])
+        encoded = topic.dictionary_encode()
+        codes = {name: code for code, name in enumerate(encoded.dictionary.to_pylist())}
+        first = np.full(batch.num_rows, _INT64 - 1, np.int64)
+        numbers = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+        places = pc.fill_null(partition, -1).to_numpy(zero_copy_only=False)
+        for name, number, offset in self.starts or ():
+            if name in codes:
+                first[(numbers == codes[name]) & (places == number)] = offset
+        return pc.greater_equal(high, pa.array(first))
+
+    def replace(self, **changes: object) -> Selection:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...]:
+    """The columns that tell the key or the id of a table's rows."""
+    found = lookup.columns(table, what) if lookup is not None else ()
+    if not found and what == "key" and "key" in table.names:
+        return ("key",)
+    if not found and what == "id" and table.name == "records" and lookup is None:
+        return (
+            "offset",
+        )  # it depends on the system whether its records have ids: of some that have none, no row is wanted
+    return found
+
+
+def partition_column(table: Table) -> str | None:
+    """The column that tells the partition of a table's rows, whatever its system calls one; None if there is none."""
+    return next((name for name in ("partition", "queue_id") if name in table.names), None)
+
+
+def partition_columns(table: Table) -> tuple[str, str]:
+    """The columns that tell the topic and the partition of a table's rows. OptionError if there are none."""
+    partition = partition_column(table)
+    if partition is None or "topic" not in table.names:
+        raise OptionError(f"table {table.name} cannot be selected by partition: its rows have none")
+    return "topic", partition
+
+
+def parse_time(text: str | int | datetime, now: float | None = None) -> int:
+    """Microseconds of a time: ISO 8601 (UTC unless it says otherwise), epoch milliseconds, or `-2h` before now.
+
+    OptionError if it is none of these.
+    """
+    if isinstance(text, datetime):
+        moment = text if text.tzinfo else text.replace(tzinfo=UTC)
+        return _microseconds(moment)
+    text = str(text).strip()
+    if match := _RELATIVE.match(text):
+        return int((time.time() if now is None else now) * 10**6 - float(match.group(1)) * _UNITS[match.group(2)])
+    if re.fullmatch(r"-?[0-9]{1,25}", text) and not re.fullmatch(r"[0-9]{4}", text):
+        return int(text) * 1000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(
+            f"time {text!r}: ISO 8601 (2024-09-11T09:12:23Z), epoch milliseconds, or an age such as -2h expected"
+        ) from None
+    return _microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _microseconds(moment: datetime) -> int:
+    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86400 + delta.seconds) * 10**6 + delta.microseconds
+
+
+def parse_offset_option(text: str) -> dict[str, int | None]:
+    """kcat's `-o`: `beginning`, `end`, `N`, `-N` (from the end), `s@MS`, `e@MS`, as fields of a Selection."""
+    text = text.strip()
+    if text in ("beginning", "start", "earliest"):
+        return {}
+    if text in ("end", "latest"):
+        return {"last": 0}
+    if match := re.fullmatch(r"([se])@(-?[0-9]{1,25})", text):
+        return {"since" if match.group(1) == "s" else "until": int(match.group(2)) * 1000}
+    if re.fullmatch(r"[0-9]{1,25}", text):
+        return {"from_offset": int(text)}
+    if re.fullmatch(r"-[0-9]{1,25}", text):
+        return {"last": int(text[1:])}
+    raise OptionError(f"-o {text!r}: beginning, end, N, -N, s@MS or e@MS expected")
+
+
+def parse_columns(text: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Column names of `a,b` or a list."""
+    if text is None:
+        return None
+    names = text.split(",") if isinstance(text, str) else list(text)
+    cleaned = tuple(name.strip() for name in names if name.strip())
+    if not cleaned:
+        raise OptionError("no column named; leave the option out for all of them")
+    return cleaned

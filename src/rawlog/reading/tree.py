@@ -1,0 +1,147 @@
+"""Tree: the files found at some paths, each recognised by its place, its name or its first bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rawlog import registry
+from rawlog.core.errors import AccessError
+from rawlog.core.format import File, Place
+from rawlog.core.store import Store
+from rawlog.io.storage import Entry, Source, is_remote, listing, local_path, split_query
+
+HEAD = 4096
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What is there, in reading order: by system, topic, partition and offset."""
+
+    roots: tuple[str, ...]
+    files: tuple[File, ...]
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that these files can be read as."""
+        present = {file.format for file in self.files if file.format}
+        folds = {table.name: family for family in registry.families() for table in family.fold_tables}
+        names = []
+        for name, table in registry.tables().items():
+            folded = name in folds and folds[name].files_for(name, self.files)
+            if name in ("files", "findings") or folded or registry.formats_with(table) & present:
+                names.append(name)
+        return tuple(names)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """Every place that is read, so that none of them is written to: the roots, files that a glob in an object store matched, and
+        what files and directories that are symbolic links lead to.
+        """
+        globs = any(is_remote(root) and any(mark in split_query(root)[0] for mark in "*?[") for root in self.roots)
+        local = [file.path for file in self.files if not is_remote(file.path)]
+        linked = (path for path in local if os.path.islink(path))
+        folders = {os.path.dirname(local_path(path)) or os.curdir for path in local}
+        elsewhere = (one for one in sorted(folders) if os.path.realpath(one) != os.path.abspath(one))
+        return (
+            *self.roots,
+            *linked,
+            *elsewhere,
+            *((file.path for file in self.files if is_remote(file.path)) if globs else ()),
+        )
+
+    def group_of(self, file: File) -> Store:
+        """The files that belong with one: its partition, its store."""
+        return Store((file,)) if file.place.group is None else self._groups[file.place.group]
+
+    @property
+    def groups(self) -> list[Store]:
+        """The groups of files, in the order of their first files."""
+        return list(self._groups.values())
+
+    @cached_property
+    def _groups(self) -> dict[str, Store]:
+        groups: dict[str, list[File]] = {}
+        for file in self.files:
+            if file.place.group is not None:
+                groups.setdefault(file.place.group, []).append(file)
+        return {name: Store(files) for name, files in groups.items()}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self.files)
+
+
+def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, format: str | None = None) -> Tree:
+    """Walk `paths` and recognise every file; `format` overrules recognition. AccessError for a path that is not there."""
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    roots = tuple(os.fspath(path) for path in paths)
+    forced = None if format is None else registry.format_named(format)
+    files: dict[str, File] = {}
+    for root in roots:
+        for entry in listing(root):
+            if entry.path in files:
+                continue
+            files[entry.path] = recognise(entry) if forced is None else _as(entry, forced.name)
+    named = {root.rstrip("/") for root in roots}
+    for file in _settled(files.values()):
+        if file.path.rstrip("/") in named and file.place.state is not None:
+            # Asked for by name: read it although the system itself would not.
+            file = replace(file, place=replace(file.place, state=None))
+        files[file.path] = file
+    return Tree(roots, tuple(sorted(files.values(), key=_order)))
+
+
+def _settled(files: Iterable[File]) -> list[File]:
+    """The files with what those of one system say of one another."""
+    by_system: dict[str | None, list[File]] = {}
+    for file in files:
+        by_system.setdefault(file.system, []).append(file)
+    for family in registry.families():
+        if family.settle is not None and family.name in by_system:
+            by_system[family.name] = list(family.settle(by_system[family.name]))
+    return [file for group in by_system.values() for file in group]
+
+
+def _as(entry: Entry, name: str) -> File:
+    match = registry.formats()[name].match
+    place = match(entry.path) if match is not None else None
+    return File(entry.path, entry.size, entry.modified, name, place or Place(), entry.problem)
+
+
+def recognise(entry: Entry) -> File:
+    """The file that an entry of a listing is: by place and name first, by its first bytes where those say nothing."""
+    file = File(entry.path, entry.size, entry.modified, problem=entry.problem)
+    for format in registry.formats().values():
+        place = format.match(entry.path) if format.match is not None else None
+        if place is not None:
+            return replace(file, format=format.name, place=place)
+    if entry.problem is not None or entry.size == 0:
+        return file
+    try:
+        with Source(entry.path) as source:
+            head = source.read(0, HEAD)
+    except AccessError as error:
+        return replace(file, problem=str(error).removeprefix(f"{entry.path}: "))
+    for format in registry.formats().values():
+        if format.sniff is not None and format.sniff(head, entry.size):
+            return replace(file, format=format.name)
+    return file
+
+
+def _order(file: File) -> tuple[object, ...]:
+    place = file.place
+    return (
+        file.system or "~",
+        place.topic or "",
+        -1 if place.partition is None else place.partition,
+        place.group or "",
+        file.format or "",
+        -1 if place.start_offset is None else place.start_offset,
+        file.path,
+    )

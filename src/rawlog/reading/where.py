@@ -1,0 +1,297 @@
+"""`--where`: an SQL expression over a table's columns, parsed by sqlglot and evaluated by Arrow.
+
+Text compares with binary columns as UTF-8, and ISO 8601 text with timestamps. What cannot be translated is an OptionError
+that names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rawlog.core.errors import OptionError
+from rawlog.reading.select import parse_time
+
+if TYPE_CHECKING:
+    from rawlog.core.tables import Table
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> Any:
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return sqlglot.parse_one(text, into=sqlglot.exp.Condition, read="spark")
+    except SqlglotError:
+        pass
+    try:
+        sqlglot.parse_one(text, read="spark")
+        found = "not a condition"
+    except SqlglotError as error:  # this says more than a parser that was asked for a condition
+        found = _complaint(error)
+    raise OptionError(f"--where {text!r}: {found}")
+
+
+def _complaint(error: Any) -> str:
+    """What a parser found wrong and where, without its own names for things."""
+    for one in getattr(error, "errors", ()):
+        if one.get("description") and "<class" not in one["description"]:
+            at = f" at column {one['col']}" if one.get("col") else ""
+            near = f", near {one['highlight']!r}" if one.get("highlight") else ""
+            return f"not an expression: {one['description'].rstrip('.')}{at}{near}"
+    return "not an expression; see `rawlog cat --help`"
+
+
+def columns_of(text: str, table: Table) -> list[str]:
+    """The columns that an expression looks at; OptionError for one that the table has not."""
+    from sqlglot import exp
+
+    return list(dict.fromkeys(_column(column, table) for column in _parsed(text).find_all(exp.Column)))
+
+
+def check(text: str, table: Table) -> None:
+    """OptionError if an expression is none, before there is a row to ask it of."""
+    columns_of(text, table)
+    evaluate(text, pa.RecordBatch.from_pylist([], schema=table.schema), table)
+
+
+def _column(node: Any, table: Table) -> str:
+    """The name of a column, alone or behind its table's own name; a field of another column cannot be asked for."""
+    if node.table and node.table != table.name.rsplit(".", 1)[-1]:
+        raise OptionError(f"--where: {node.sql()!r}: neither {table.name} nor its columns have such a part")
+    return table.column(node.name).name
+
+
+def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
+    """For each row whether the expression holds (null where SQL says unknown)."""
+    try:
+        result = _Evaluator(text, batch, table).value(_parsed(text))
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise OptionError(f"--where {text!r}: {_unmatched(str(error))}") from None
+    except OverflowError:
+        raise OptionError(f"--where {text!r}: a number that is larger than any column holds") from None
+    except pa.ArrowInvalid as error:
+        raise OptionError(f"--where {text!r}: {str(error).splitlines()[0]}") from None
+    if isinstance(result, pa.Scalar):
+        result = pa.repeat(result, batch.num_rows)
+    if pa.types.is_null(result.type):
+        result = result.cast(pa.bool_())
+    if not pa.types.is_boolean(result.type):
+        raise OptionError(f"--where {text!r}: a condition expected, this is of type {result.type}")
+    return result
+
+
+def _unmatched(message: str) -> str:
+    """What Arrow says of operands that do not go together, in SQL's words."""
+    found = re.search(r"Function '(\w+)' has no kernel matching input types \((.*)\)", message)
+    if found is None:
+        return message.splitlines()[0]
+    name = _WORDS.get(found[1], found[1].removesuffix("_checked"))
+    types = " and ".join(_type_words(found[2]))
+    return f"{name} cannot be used with {types}"
+
+
+def _type_words(text: str) -> list[str]:
+    """Arrow's types of operands as a person calls them."""
+    while (flat := re.sub(r"<[^<>]*>|\[[^\[\]]*\]", "", text)) != text:  # what they consist of
+        text = flat
+    return [_TYPES.get(word, f"the type {word}") for word in text.split(", ")]
+
+
+class _Evaluator:
+    def __init__(self, text: str, batch: pa.RecordBatch, table: Table) -> None:
+        self.text, self.batch, self.table = text, batch, table
+
+    def value(self, node: Any) -> Any:
+        from sqlglot import exp
+
+        # A part that is not looked at (a negation, a subquery) would change the meaning in silence.
+        if any(node.args[name] for name in node.args.keys() - _PARTS.get(type(node).__name__, {"this", "expression"})):
+            raise self.unsupported(node)
+        if isinstance(node, exp.Paren):
+            return self.value(node.this)
+        if isinstance(node, exp.Column):
+            return self.batch.column(_column(node, self.table))
+        if isinstance(node, exp.Literal):
+            return pa.scalar(node.this) if node.is_string else pa.scalar(_number(node.this))
+        if isinstance(node, exp.Boolean):
+            return pa.scalar(bool(node.this))
+        if isinstance(node, exp.Null):
+            return pa.scalar(None)
+        if isinstance(node, exp.Neg):
+            return pc.negate(self.value(node.this))
+        if isinstance(node, exp.Not):
+            return pc.invert(self.value(node.this))
+        if isinstance(node, exp.Is):
+            return self._is(node)
+        if isinstance(node, exp.In):
+            return self._in(node)
+        if isinstance(node, exp.Between):
+            this = self.value(node.this)
+            low = self.compare(pc.greater_equal, this, self.value(node.args["low"]))
+            return pc.and_kleene(low, self.compare(pc.less_equal, this, self.value(node.args["high"])))
+        if isinstance(node, exp.Like | exp.ILike):
+            ignore_case = isinstance(node, exp.ILike)
+            found = pc.match_like(self.value(node.this), self.text_of(node.expression), ignore_case=ignore_case)
+            return pc.invert(found) if node.args.get("negate") else found
+        if isinstance(node, exp.Length):
+            return pc.binary_length(self.value(node.this))
+        pattern = _PATTERNS.get(type(node).__name__)
+        if pattern is not None:
+            return pattern(self.value(node.this), self.text_of(node.expression))
+        if isinstance(node, exp.HexString):
+            return pa.scalar(_hex(node.this), pa.binary())
+        binary = _BINARY.get(type(node).__name__)
+        if binary is not None:
+            return binary(self, self.value(node.this), self.value(node.expression))
+        raise self.unsupported(node)
+
+    def unsupported(self, node: Any) -> OptionError:
+        known = "comparison, and, or, not, in, between, like, rlike, is null, contains(), startswith(), endswith(), length(), + - * / %"
+        return OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
+
+    def text_of(self, node: Any) -> str:
+        """A pattern: text that stands in the expression itself."""
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Literal) or not node.is_string:
+            raise OptionError(f"--where {self.text!r}: {node.sql()!r}: text in quotes expected")
+        return str(node.this)
+
+    def _is(self, node: Any) -> Any:
+        from sqlglot import exp
+
+        if isinstance(node.expression, exp.Null):
+            return pc.is_null(self.value(node.this))
+        if not isinstance(node.expression, exp.Boolean):
+            raise self.unsupported(node)
+        return pc.fill_null(pc.equal(self.value(node.this), self.value(node.expression)), False)
+
+    def _in(self, node: Any) -> Any:
+        this = self.value(node.this)
+        result = pa.repeat(pa.scalar(False), self.batch.num_rows)
+        for option in node.expressions:
+            result = pc.or_kleene(result, self.compare(pc.equal, this, self.value(option)))
+        return result
+
+    def compare(self, function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+        return function(*_alike(one, other))
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _hex(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits.zfill(len(digits) + len(digits) % 2))
+    except ValueError:
+        raise OptionError(f"--where: x'{digits}': hexadecimal digits expected") from None
+
+
+def _remainder(one: Any, other: Any) -> Any:
+    """What division leaves, with the sign of the dividend as in SQL."""
+    return pc.subtract_checked(one, pc.multiply_checked(pc.trunc(pc.divide_checked(one, other)).cast(one.type), other))
+
+
+def _quotient(one: Any, other: Any) -> Any:
+    """A quotient with its fraction, as Spark's `/` gives it."""
+    return pc.divide_checked(one.cast(pa.float64()), other.cast(pa.float64()))
+
+
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two operands of types that Arrow compares: text becomes bytes beside a binary, an instant beside a timestamp."""
+    if pa.types.is_string(other.type) and isinstance(other, pa.Scalar):
+        if pa.types.is_binary(one.type):
+            return one, pa.scalar(other.as_py().encode(), one.type)
+        if pa.types.is_timestamp(one.type):
+            return one, pa.scalar(parse_time(other.as_py()), pa.int64()).cast(one.type)
+    elif isinstance(one, pa.Scalar) and pa.types.is_string(one.type):
+        second, first = _alike(other, one)
+        return first, second
+    return one, other
+
+
+def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
+    return lambda evaluator, one, other: evaluator.compare(function, one, other)
+
+
+def _plain(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
+    return lambda evaluator, one, other: function(one, other)
+
+
+_WORDS = {
+    "equal": "=",
+    "not_equal": "<>",
+    "greater": ">",
+    "greater_equal": ">=",
+    "less": "<",
+    "less_equal": "<=",
+    "add_checked": "+",
+    "subtract_checked": "-",
+    "multiply_checked": "*",
+    "divide_checked": "/",
+    "negate": "-",
+    "and_kleene": "AND",
+    "or_kleene": "OR",
+    "invert": "NOT",
+    "binary_length": "length()",
+    "match_like": "LIKE",
+    "match_substring": "contains()",
+    "match_substring_regex": "RLIKE",
+    "starts_with": "startswith()",
+    "ends_with": "endswith()",
+}
+_TYPES = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "float", "double"), "a number"),
+    **dict.fromkeys(("string", "large_string"), "text"),
+    **dict.fromkeys(("binary", "large_binary"), "bytes"),
+    "bool": "a truth value",
+    "timestamp": "a time",
+    "list": "a list",
+    "map": "a map",
+    "struct": "a structure",
+    "null": "NULL",
+}
+
+_PARTS = {
+    "Column": {"this", "table"},
+    "Literal": {"this", "is_string"},
+    "In": {"this", "expressions"},
+    "Between": {"this", "low", "high"},
+    "Like": {"this", "expression", "negate"},
+    "ILike": {"this", "expression", "negate"},
+    "Div": {"this", "expression", "typed", "safe"},
+}
+
+_PATTERNS: dict[str, Callable[[Any, str], Any]] = {
+    "Contains": pc.match_substring,
+    "StartsWith": pc.starts_with,
+    "EndsWith": pc.ends_with,
+    "RegexpLike": pc.match_substring_regex,
+}
+
+_BINARY: dict[str, Callable[[_Evaluator, Any, Any], Any]] = {
+    "EQ": _comparison(pc.equal),
+    "NEQ": _comparison(pc.not_equal),
+    "GT": _comparison(pc.greater),
+    "GTE": _comparison(pc.greater_equal),
+    "LT": _comparison(pc.less),
+    "LTE": _comparison(pc.less_equal),
+    "And": _plain(pc.and_kleene),
+    "Or": _plain(pc.or_kleene),
+    "Add": _plain(pc.add_checked),
+    "Sub": _plain(pc.subtract_checked),
+    "Mul": _plain(pc.multiply_checked),
+    "Div": _plain(_quotient),
+    "Mod": _plain(_remainder),
+}
