@@ -27,7 +27,7 @@ from rawlog.formats.replay.store.repair import repair as repair_recordings
 from rawlog.formats.rocketmq.store.rebuild import rebuild_store
 from rawlog.formats.rocketmq.store.repair import repair_store
 from rawlog.io import output
-from rawlog.io.output import Output, child, descendant, new_directory, refuse_nested, scratch, writing
+from rawlog.io.output import Folder, Output, child, descendant, new_directory, refuse_nested, scratch, writing
 from rawlog.reading.tree import Tree
 
 LOCAL = ("--engine", "local")
@@ -472,3 +472,23 @@ def test_a_stage_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     assert stage.exists()
     output.remove_stage(str(stage))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_checks_every_name_and_writes_nothing_in_a_dry_run(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, named="DST")
+    folder.write("a/b.txt", "text")
+    assert (tmp_path / "a" / "b.txt").read_text() == "text"
+    folder.copy(str(tmp_path / "a" / "b.txt"), "c", 2)
+    assert (tmp_path / "c").read_bytes() == b"te"
+    with pytest.raises(AccessError, match="^DST/c: File exists"):
+        folder.write("c", b"")
+    for name in ("../x", "/tmp/x", "", "a//b", "a/../../x", "n" * 300):
+        for write in (folder.folder, folder.create, folder.remove, lambda path: folder.take(tmp_path / "c", path)):
+            with pytest.raises(EncodeError):
+                write(name)
+    dry = Folder(tmp_path / "new", dry_run=True)
+    dry.folder("x").write("y", b"z")
+    with dry.create("file") as file:
+        file.write(b"abc")
+        file.seek(0)
+    assert not (tmp_path / "new").exists()

@@ -1,11 +1,225 @@
-"""Account: what a work that writes a new directory came to, for people and for machines."""
+"""Report: what an operation did, for people and for machines. One type for every verb that writes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from rawlog.core.text import counted
+from rawlog.core.text import counted, printable
+
+if TYPE_CHECKING:
+    from rawlog.core.findings import Finding
+
+#: So many lines of one action in one file are shown to people; `as_json` has all.
+SHOWN = 1000
+
+
+class Action(StrEnum):
+    """What became of a part of the source, or how a part of the result came to be."""
+
+    KEPT = "kept"
+    #: As it was, at another place or under another name.
+    MOVED = "moved"
+    CHANGED = "changed"
+    #: Bytes that are not in the result.
+    DROPPED = "dropped"
+    #: Written without a source: a marker, a placeholder.
+    ADDED = "added"
+    #: Derived from the data again.
+    REBUILT = "rebuilt"
+    #: Data that was in the source, or must have been, and is not in the result.
+    LOST = "lost"
+    #: Data that the user asked to leave out.
+    REMOVED = "removed"
+
+
+#: What happens to a source that is sound, or at the user's wish.
+EXPECTED = frozenset({Action.KEPT, Action.REBUILT, Action.REMOVED})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that an operation did: which bytes of which file, which offsets (both half-open), and why.
+
+    `is_expected` says that a sound source is treated so too (padding after the last frame is dropped): nothing is lost by it.
+    """
+
+    action: Action
+    reason: str = ""
+    path: str | None = None
+    start: int | None = None
+    stop: int | None = None
+    first_offset: int | None = None
+    stop_offset: int | None = None
+    is_expected: bool = False
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the result differs from what a sound source would give."""
+        return self.action not in EXPECTED and not self.is_expected
+
+    def as_json(self) -> dict[str, Any]:
+        """What is known, for machines."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, "", False)}
+
+    def line(self) -> str:
+        """The entry as one line for people."""
+        where = [] if self.path is None else [printable(self.path)]
+        if self.start is not None and self.stop is not None and self.stop > self.start:
+            where.append(f"bytes {self.start:,} to {self.stop:,}")
+        if self.first_offset is not None:
+            last = None if self.stop_offset is None else self.stop_offset - 1
+            many = (
+                f"offsets {self.first_offset:,} to {last:,}"
+                if last is not None
+                else f"offsets from {self.first_offset:,} on"
+            )
+            where.append(f"offset {last:,}" if last == self.first_offset else many)
+        what = f"{self.action} {', '.join(where)}" if where else str(self.action)
+        return f"{what}: {printable(self.reason)}" if self.reason else what
+
+
+@dataclass(slots=True)
+class Report:
+    """What an operation did. `repr` is short; `lines` is for people, `as_json` for machines.
+
+    `counts` are numbers of things (`records_kept`), `facts` what else is known of the result (`end_offset`, `cluster_id`), each under a
+    name that `as_json` has at its top level too. `parts` are the reports of the partitions or stores that it worked on, by name.
+    """
+
+    verb: str = ""
+    source: str = ""
+    target: str = ""
+    entries: list[Entry] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    parts: dict[str, Report] = field(default_factory=dict)
+    #: Files of the source under no name that the system reads, and directories that it would not load: in no result.
+    left_out: list[str] = field(default_factory=list)
+    not_loaded: list[str] = field(default_factory=list)
+    #: The errors and warnings that `verify` finds in the result. Of a dry run: those of the source that would stay.
+    remaining: list[Finding] = field(default_factory=list)
+    is_dry_run: bool = False
+
+    # Filling it -------------------------------------------------------------------------------------------------------
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a count."""
+        self.counts[name] = self.counts.get(name, 0) + int(number)
+
+    def add(self, action: Action, reason: str = "", path: str | None = None, **place: Any) -> None:
+        """Add an entry; `place` has the other fields of Entry. A kept run of bytes that follows one of the same file extends it."""
+        made = Entry(action, reason, path, **place)
+        before = self.entries[-1] if self.entries else None
+        if before is not None and _follows(before, made):
+            made = Entry(action, reason, path, before.start, made.stop, before.first_offset, made.stop_offset)
+            self.entries[-1] = made
+        else:
+            self.entries.append(made)
+
+    # Asking it --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was lost, dropped or changed that was not asked for, and nothing is wrong with the result."""
+        here = not (self.left_out or self.remaining) and not any(one.is_loss for one in self.entries)
+        return here and all(part.is_whole for part in self.parts.values())
+
+    def with_action(self, *actions: Action) -> list[Entry]:
+        """The entries of some actions, those of parts included."""
+        return [entry for entry in self.all_entries() if entry.action in actions]
+
+    def all_entries(self) -> Iterator[Entry]:
+        """The entries of the report and of its parts."""
+        yield from self.entries
+        for part in self.parts.values():
+            yield from part.all_entries()
+
+    @property
+    def lost(self) -> list[tuple[int, int | None]]:
+        """First and last of every run of lost offsets; the last is None where nothing tells it."""
+        runs = [one for one in self.with_action(Action.LOST) if one.first_offset is not None]
+        return [(int(one.first_offset or 0), None if one.stop_offset is None else one.stop_offset - 1) for one in runs]
+
+    def total(self, name: str) -> int:
+        """A count of the report and all its parts."""
+        return self.counts.get(name, 0) + sum(part.total(name) for part in self.parts.values())
+
+    # Showing it -------------------------------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for machines."""
+        named = {"verb": self.verb, "source": self.source, "target": self.target}
+        lists: dict[str, Any] = {
+            "entries": [one.as_json() for one in self.entries],
+            "lost": [list(run) for run in self.lost],
+            "parts": {name: part.as_json() for name, part in self.parts.items()},
+            "notes": list(self.notes),
+            "left_out": list(self.left_out),
+            "not_loaded": list(self.not_loaded),
+            "remaining": [one.as_row() for one in self.remaining],
+        }
+        given = {name: value for name, value in (*named.items(), *lists.items()) if value}
+        own = {**self.facts, **self.counts, **given, "is_whole": self.is_whole}
+        return own | ({"dry_run": True} if self.is_dry_run else {})
+
+    def lines(self) -> list[str]:
+        """Everything, for people: what was done and where, the parts, notes, counts, and what remains."""
+        made = list(_few([one for one in self.entries if one.action is not Action.KEPT]))
+        for name, part in self.parts.items():
+            own = part.lines()
+            made += [printable(name), *(f"  {line}" for line in own)] if own else []
+        made += [printable(note) for note in self.notes]
+        if self.counts or self.facts:
+            made.append(", ".join([*self._counts(), *self._facts()]))
+        made += [f"{printable(path)}: left out: its name is not one that the system reads" for path in self.left_out]
+        made += [f"{printable(path)}: left out: the system would not load it" for path in self.not_loaded]
+        made += [_remains(one) for one in self.remaining]
+        return [line for line in made if line]
+
+    def _counts(self) -> list[str]:
+        words = ((name.replace("_", " "), number) for name, number in self.counts.items() if number)
+        return [counted(number, _singular(name), name) for name, number in words]
+
+    def _facts(self) -> list[str]:
+        return [
+            f"{name.replace('_', ' ')} {value:,}" if type(value) is int else f"{name.replace('_', ' ')} {value}"
+            for name, value in self.facts.items()
+            if isinstance(value, (int, str)) and value != ""
+        ]
+
+    def __repr__(self) -> str:
+        what = "whole" if self.is_whole else "something was lost or changed"
+        return f"<rawlog.Report {self.verb} {self.target!r}: {what}>"
+
+
+def _follows(before: Entry, entry: Entry) -> bool:
+    """Whether two kept runs of bytes are one."""
+    kept = before.action is Action.KEPT and entry.action is Action.KEPT and before.path == entry.path
+    return kept and before.stop is not None and before.stop == entry.start and before.reason == entry.reason
+
+
+def _few(entries: list[Entry]) -> Iterator[str]:
+    """A line for each entry, but not for millions of them."""
+    shown: dict[tuple[Action, str | None], int] = {}
+    for one in entries:
+        key = (one.action, one.path)
+        shown[key] = shown.get(key, 0) + 1
+        if shown[key] <= SHOWN:
+            yield one.line()
+    for (action, path), number in shown.items():
+        if number > SHOWN:
+            yield f"{action} {printable(path or '')}: {number - SHOWN:,} more".replace(" :", ":")
+
+
+def _remains(finding: Finding) -> str:
+    where = [printable(finding.path or "the files together")]
+    where += [] if finding.offset is None else [f"offset {finding.offset:,}"]
+    where += [] if finding.position is None else [f"byte {finding.position:,}"]
+    return f"remains {', '.join(where)}: {printable(finding.message)}  [{finding.code}]"
 
 
 @dataclass(slots=True)

@@ -555,6 +555,81 @@ def sync_directory(path: Path) -> None:
     _sync(path)
 
 
+# What a target is filled with --------------------------------------------------------------------------------------------
+
+
+class Folder:
+    """A directory that is being written, below a stage. Every name is checked, whether it comes from data or not.
+
+    With `dry_run` nothing is written: files take what they are given and forget it. Errors of the system are AccessErrors that name
+    the target (`named`), not the stage.
+    """
+
+    def __init__(self, path: PathLike, *, named: str | None = None, dry_run: bool = False) -> None:
+        self.path, self.dry_run = Path(path), dry_run
+        self.named = os.fspath(path) if named is None else named
+
+    def folder(self, path: str) -> Folder:
+        """A directory below this one, made if need be; `path` may have several parts."""
+        inner = descendant(self.path, path)
+        if not self.dry_run:
+            with self._explained(path):
+                inner.mkdir(parents=True, exist_ok=True)
+        return Folder(inner, named=f"{self.named}/{path}", dry_run=self.dry_run)
+
+    def create(self, path: str) -> IO[bytes]:
+        """A new file to write and to seek in. AccessError if it exists already."""
+        inner = descendant(self.path, path)
+        with self._explained(path):
+            if self.dry_run:
+                return open(os.devnull, "wb")
+            inner.parent.mkdir(parents=True, exist_ok=True)
+            return inner.open("xb")
+
+    def write(self, path: str, data: bytes | memoryview | str) -> None:
+        """A new file with this content; text is written as UTF-8."""
+        with self.create(path) as file, self._explained(path):
+            file.write(data.encode() if isinstance(data, str) else data)
+
+    def copy(self, source: str, path: str, size: int | None = None) -> int:
+        """A new file with the bytes of a source, or the first `size` of them; how many they are."""
+        done = 0
+        with Source(source) as reading, self.create(path) as file, self._explained(path):
+            left = reading.size if size is None else min(size, reading.size)
+            while done < left and (piece := reading.read(done, min(8 << 20, left - done))):
+                file.write(piece)
+                done += len(piece)
+        return done
+
+    def take(self, made: PathLike, path: str) -> None:
+        """Move in a file or directory that was written elsewhere in the same stage."""
+        if not self.dry_run:
+            inner = descendant(self.path, path)
+            with self._explained(path):
+                inner.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(made, inner)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or directory that was written here."""
+        inner = descendant(self.path, path)
+        if self.dry_run:
+            return
+        with self._explained(path):
+            if inner.is_dir():
+                shutil.rmtree(inner)
+            else:
+                inner.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _explained(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except AccessError:
+            raise
+        except OSError as error:
+            raise AccessError(f"{self.named}/{path}: {error.strerror or error}") from None
+
+
 # The usual ways --------------------------------------------------------------------------------------------------------
 
 
@@ -689,6 +764,7 @@ def _remove_tree(path: str) -> None:
 
 
 __all__ = [
+    "Folder",
     "Output",
     "child",
     "copy_file",

@@ -50,14 +50,14 @@ LOG = Format(
     spans=Deferred(_READER, "spans"),
     resync=Deferred(_READER, "resync"),
     fault=Deferred(_READER, "fault"),
-    explain=Deferred(f"{_AMBRY}.explanation", "explain_message"),
-    explain_header=Deferred(f"{_AMBRY}.explanation", "explain_header"),
-    context=Deferred(f"{_AMBRY}.store", "context"),
+    explain=Deferred(f"{_AMBRY}.explain", "explain_message"),
+    explain_header=Deferred(f"{_AMBRY}.explain", "explain_header"),
+    context=Deferred(f"{_AMBRY}.store.store", "context"),
     cuts=Deferred(f"{_AMBRY}.seek", "cuts"),
     seek=Deferred(f"{_AMBRY}.seek", "seek"),
-    encode=Deferred(f"{_AMBRY}.convert", "encode"),
-    write=Deferred(f"{_AMBRY}.convert", "write"),
-    losses=Deferred(f"{_AMBRY}.convert", "losses"),
+    encode=Deferred(f"{_AMBRY}.store.convert", "encode"),
+    write=Deferred(f"{_AMBRY}.store.convert", "write"),
+    losses=Deferred(f"{_AMBRY}.store.convert", "losses"),
     rules=Deferred(f"{_AMBRY}.checks", "log_rules"),
 )
 
@@ -115,7 +115,7 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
 def _work(verb: str, *options: str, unrepaired: tuple[str, ...] = ()) -> Work:
     """A verb over stores."""
     do, cut = (
-        Deferred(f"rawlog.formats.ambry.{verb}", f"{verb}_store"),
+        Deferred(f"rawlog.formats.ambry.store.{verb}", f"{verb}_store"),
         Deferred("rawlog.formats.ambry.store.store", "cut"),
     )
     return Work(do=do, cut=cut, options=options, unrepaired=unrepaired)
@@ -187,10 +187,13 @@ FAMILY = Family(
             match=paths.file_named(*paths.MARKERS),
         ),
     ),
-    folds={"ambry.blobs": Deferred(f"{_AMBRY}.fold", "blobs"), "ambry.chunks": Deferred(f"{_AMBRY}.fold", "chunks")},
+    folds={
+        "ambry.blobs": Deferred(f"{_AMBRY}.store.fold", "blobs"),
+        "ambry.chunks": Deferred(f"{_AMBRY}.store.fold", "chunks"),
+    },
     fold_tables=(BLOBS, CHUNKS),
-    settle=Deferred(f"{_AMBRY}.store", "settle"),
-    group_rules=Deferred(f"{_AMBRY}.store_checks", "group_rules"),
-    replica_rules=Deferred(f"{_AMBRY}.replicas", "rules"),
-    compare=Deferred(f"{_AMBRY}.replicas", "compare"),
+    settle=Deferred(f"{_AMBRY}.store.store", "settle"),
+    group_rules=Deferred(f"{_AMBRY}.store.checks", "group_rules"),
+    replica_rules=Deferred(f"{_AMBRY}.store.replicas", "rules"),
+    compare=Deferred(f"{_AMBRY}.store.replicas", "compare"),
 )

@@ -24,7 +24,7 @@ CHECKPOINT = Format(
     fault=Deferred(f"{_KAFKA}.log", "fault"),
     decode=Deferred(f"{_KRAFT}.reader", "decode"),
     spans=Deferred(f"{_KRAFT}.reader", "spans"),
-    explain=Deferred(f"{_KAFKA}.explanation", "explain_batch"),
+    explain=Deferred(f"{_KAFKA}.explain", "explain_batch"),
     rules=Deferred(f"{_KRAFT}.checks", "checkpoint_rules"),
 )
 
@@ -42,7 +42,9 @@ QUORUM = Format(
 
 def _work(verb: str, *options: str) -> Work:
     """A verb over a metadata directory."""
-    return Work(do=Deferred(f"{_KRAFT}.mending", verb), options=options, join=Deferred(f"{_KRAFT}.mending", "join"))
+    return Work(
+        do=Deferred(f"{_KRAFT}.store.repair", verb), options=options, join=Deferred(f"{_KRAFT}.store.repair", "join")
+    )
 
 
 FAMILY = Family(
@@ -51,21 +53,23 @@ FAMILY = Family(
     formats=(CHECKPOINT, QUORUM),
     folds={
         METADATA.name: Deferred(f"{_KRAFT}.reader", "metadata"),
-        **{table.name: Deferred(f"{_KRAFT}.fold", table.name.split(".")[1]) for table in STATE},
+        **{table.name: Deferred(f"{_KRAFT}.store.fold", table.name.split(".")[1]) for table in STATE},
     },
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
     beside="kafka",
-    units=Deferred(f"{_KRAFT}.replica", "units"),
+    units=Deferred(f"{_KRAFT}.store.replica", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
     works={
         "repair": _work("repair", "policy"),
         "rebuild": _work("rebuild", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes"),
         "compact": Work(
-            do=Deferred(f"{_KRAFT}.copying", "compact"), cut=Deferred(f"{_KRAFT}.copying", "cut"), options=("topic",)
+            do=Deferred(f"{_KRAFT}.store.copying", "compact"),
+            cut=Deferred(f"{_KRAFT}.store.copying", "cut"),
+            options=("topic",),
         ),
     },
-    group_rules=Deferred(f"{_KRAFT}.checks_directory", "rules"),
-    compare=Deferred(f"{_KRAFT}.comparison", "compare"),
+    group_rules=Deferred(f"{_KRAFT}.store.checks_directory", "rules"),
+    compare=Deferred(f"{_KRAFT}.store.comparison", "compare"),
     compared="kraft.topics",
 )

@@ -56,9 +56,9 @@ COMMIT_LOG = Format(
     fault=_in("reader", "fault"),
     context=_in("reader", "context"),
     pick=_in("seek", "pick"),
-    explain=_in("explanation", "explain_entry"),
-    write=_in("writer", "write"),
-    losses=_in("writer", "losses"),
+    explain=_in("explain", "explain_entry"),
+    write=_in("store.writer", "write"),
+    losses=_in("store.writer", "losses"),
     rules=_in("checks", "commit_log"),
 )
 COMPACTION_LOG = Format(
@@ -75,7 +75,7 @@ COMPACTION_LOG = Format(
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
     context=_in("reader", "context"),
-    explain=_in("explanation", "explain_entry"),
+    explain=_in("explain", "explain_entry"),
     rules=_in("checks", "compaction_log"),
 )
 CONSUME_QUEUE = Format(
@@ -90,7 +90,7 @@ CONSUME_QUEUE = Format(
     spans=_in("queues", "spans_plain"),
     resync=_in("queues", "resync_plain"),
     fault=_in("queues", "fault"),
-    explain=_in("explanation", "explain_unit"),
+    explain=_in("explain", "explain_unit"),
     rules=_in("checks", "consume_queue"),
 )
 BATCH_QUEUE = Format(
@@ -105,7 +105,7 @@ BATCH_QUEUE = Format(
     spans=_in("queues", "spans_batch"),
     resync=_in("queues", "resync_batch"),
     fault=_in("queues", "fault"),
-    explain=_in("explanation", "explain_batch_unit"),
+    explain=_in("explain", "explain_batch_unit"),
     rules=_in("checks", "batch_queue"),
 )
 COMPACTION_QUEUE = Format(
@@ -116,7 +116,7 @@ COMPACTION_QUEUE = Format(
     match=paths.queue_file("compactionCq", 5, "compaction"),
     scan=_in("queues", "scan_batch"),
     fault=_in("queues", "fault"),
-    explain=_in("explanation", "explain_batch_unit"),
+    explain=_in("explain", "explain_batch_unit"),
 )
 EXT_QUEUE = Format(
     name="rocketmq.consumequeueext",
@@ -128,7 +128,7 @@ EXT_QUEUE = Format(
     scan=_in("queues", "scan_ext"),
     decode=_in("queues", "decode_ext"),
     fault=_in("queues", "fault"),
-    explain=_in("explanation", "explain_ext_unit"),
+    explain=_in("explain", "explain_ext_unit"),
 )
 INDEX = Format(
     name="rocketmq.index",
@@ -143,8 +143,8 @@ INDEX = Format(
     resync=_in("index", "resync"),
     fault=_in("index", "fault"),
     context=_in("index", "context"),
-    explain=_in("explanation", "explain_index_entry"),
-    explain_header=_in("explanation", "explain_index_header"),
+    explain=_in("explain", "explain_index_entry"),
+    explain_header=_in("explain", "explain_index_header"),
     rules=_in("checks", "key_index"),
 )
 CHECKPOINT = Format(
@@ -157,7 +157,7 @@ CHECKPOINT = Format(
     scan=_in("timers", "scan_checkpoint"),
     decode=_in("timers", "decode_checkpoint"),
     fault=_in("timers", "fault"),
-    explain=_in("explanation", "explain_checkpoint"),
+    explain=_in("explain", "explain_checkpoint"),
 )
 CONFIG = Format(
     name="rocketmq.config",
@@ -166,7 +166,7 @@ CONFIG = Format(
     match=paths.is_config,
     scan=_in("config", "scan"),
     fault=_in("config", "fault"),
-    explain=_in("explanation", "explain_config"),
+    explain=_in("explain", "explain_config"),
 )
 TIMER_LOG = Format(
     name="rocketmq.timerlog",
@@ -178,7 +178,7 @@ TIMER_LOG = Format(
     scan=_in("timers", "scan_timer_log"),
     decode=_in("timers", "decode_timer_log"),
     fault=_in("timers", "fault"),
-    explain=_in("explanation", "explain_timer_unit"),
+    explain=_in("explain", "explain_timer_unit"),
 )
 TIMER_WHEEL = Format(
     name="rocketmq.timerwheel",
@@ -189,7 +189,7 @@ TIMER_WHEEL = Format(
     match=paths.file_named("timerwheel"),
     scan=_in("timers", "scan_wheel"),
     decode=_in("timers", "decode_wheel"),
-    explain=_in("explanation", "explain_wheel_slot"),
+    explain=_in("explain", "explain_wheel_slot"),
 )
 TIMER_CHECK = Format(
     name="rocketmq.timercheck",
@@ -199,7 +199,7 @@ TIMER_CHECK = Format(
     match=paths.file_named("timercheck", folder="config"),
     scan=_in("timers", "scan_timer_check"),
     fault=_in("timers", "fault"),
-    explain=_in("explanation", "explain_timer_check"),
+    explain=_in("explain", "explain_timer_check"),
 )
 DLEDGER_INDEX = Format(
     name="rocketmq.dledgerindex",
@@ -209,7 +209,7 @@ DLEDGER_INDEX = Format(
     match=paths.is_dledger_index,
     scan=_in("timers", "scan_dledger_index"),
     fault=_in("timers", "fault"),
-    explain=_in("explanation", "explain_dledger_index"),
+    explain=_in("explain", "explain_dledger_index"),
 )
 
 
@@ -236,10 +236,10 @@ FAMILY = Family(
     ),
     topics=_in("seek", "known_topics"),
     works={
-        "rebuild": Work(do=_in("rebuild", "rebuild_store"), cut=_in("stage", "cut"), options=_SIZES),
+        "rebuild": Work(do=_in("store.rebuild", "rebuild_store"), cut=_in("store.stage", "cut"), options=_SIZES),
         "repair": Work(
-            do=_in("repair", "repair_store"),
-            cut=_in("stage", "cut"),
+            do=_in("store.repair", "repair_store"),
+            cut=_in("store.stage", "cut"),
             options=("policy", "move", "dry_run", *_SIZES),
             unrepaired=(
                 "rocketmq.commitlog.body",
@@ -290,7 +290,10 @@ FAMILY = Family(
             "stray", "a file that keeps a broker from starting", "anything else beside a log's files", paths.is_stray
         ),
     ),
-    folds={table.name: _in("retries" if table is RETRIES else "folds", table.name.split(".")[1]) for table in FOLDS},
+    folds={
+        table.name: _in("store.retries" if table is RETRIES else "store.folds", table.name.split(".")[1])
+        for table in FOLDS
+    },
     fold_tables=FOLDS,
-    rules=_in("store_checks", "rules"),
+    rules=_in("store.checks", "rules"),
 )
