@@ -432,7 +432,7 @@ def test_scratch_of_killed_processes_is_removed_and_of_living_ones_is_not(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = (
-        "import os, tempfile; from rawlog.output import hold_scratch; tempfile.tempdir = os.environ['T']; "
+        "import os, tempfile; from rawlog.io.output import hold_scratch; tempfile.tempdir = os.environ['T']; "
         "hold_scratch(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "T": str(tmp_path)}, check=False)
@@ -448,7 +448,7 @@ def test_scratch_of_killed_processes_is_removed_and_of_living_ones_is_not(
 
 def test_a_stage_that_was_handed_over_lives_as_long_as_its_job(tmp_path: Path) -> None:
     """Spark's sink begins in one process and ends in another: no process holds the lock in between."""
-    code = "import sys; from rawlog.output import Output; print(Output(sys.argv[1]).hand_over(), flush=True); sys.stdin.read()"
+    code = "import sys; from rawlog.io.output import Output; print(Output(sys.argv[1]).hand_over(), flush=True); sys.stdin.read()"
     target = tmp_path / "out"
     job = subprocess.Popen([sys.executable, "-c", code, str(target)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert job.stdout is not None

@@ -196,7 +196,7 @@ def test_an_internal_error_is_one_line(run, log, monkeypatch):
     def broken(self):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(rawlog.rows.Rows, "batches", broken)
+    monkeypatch.setattr(rawlog.reading.rows.Rows, "batches", broken)
     ran = run("cat", log)
     assert ran.code == 70
     assert ran.err.count("\n") == 1

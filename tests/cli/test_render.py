@@ -161,7 +161,7 @@ def test_the_kernels_run_without_the_compiler_too():
     code = (
         "import warnings; warnings.simplefilter('error')\n"
         "import pyarrow as pa\n"
-        "from rawlog.render import json_lines, csv_lines, FORMS\n"
+        "from rawlog.reading.render import json_lines, csv_lines, FORMS\n"
         "v = [b'', None, bytes(range(256)), 'é\\u2028😀\\x85'.encode(), b'plain text only, long enough', b'\\xf0\\x9f', b'a\\\"b\\\\']\n"
         "h = [[{'key': 'k', 'value': x}] for x in v]\n"
         "t = pa.array([0, None, -1, 1, -(1 << 63), (1 << 63) - 1, 1706868930123456])\n"

@@ -1,0 +1,29 @@
+"""The errors that rawlog raises, for `except rawlog.errors.RawlogError`. `rawlog.core.errors` defines them."""
+
+from rawlog.core.errors import (
+    AccessError,
+    CorruptError,
+    DataError,
+    EncodeError,
+    LimitError,
+    LossError,
+    OptionError,
+    RawlogError,
+    TruncatedError,
+    UnknownFormatError,
+    UnsupportedError,
+)
+
+__all__ = [
+    "AccessError",
+    "CorruptError",
+    "DataError",
+    "EncodeError",
+    "LimitError",
+    "LossError",
+    "OptionError",
+    "RawlogError",
+    "TruncatedError",
+    "UnknownFormatError",
+    "UnsupportedError",
+]
