@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rawlog.core.errors import DataError
     from rawlog.core.explain import Node
     from rawlog.core.frames import Bytes, Frames
-    from rawlog.core.report import Account
+    from rawlog.core.report import Account, Report
+    from rawlog.core.store import Store
+    from rawlog.io.output import Folder
     from rawlog.io.storage import Source
 
 T = TypeVar("T")
@@ -305,6 +307,29 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A verb that writes stores of a family again, below a new directory: a policy that the family's one writer applies.
+
+    A source is never changed. Stores are rewritten anywhere, in any order.
+    """
+
+    #: (a store, the directory to fill, options) -> Report. With `aside` a fourth argument: the directory for what is cut, or None.
+    do: Callable[..., Report]
+    #: The names of the options that it understands. Of `now` (milliseconds) and `at_once` (how many stores share the machine's memory)
+    #: the job sets the default; `source` is the path that was asked for.
+    options: tuple[str, ...] = ()
+    #: (the family's files, options) -> the stores to rewrite, in order; None: all the files are one.
+    stores: Callable[[Sequence[File], Mapping[str, str]], Sequence[Store]] | None = None
+    #: (the stores, their reports, the directory they are in) -> the report on all of them, with what that directory says of itself and
+    #: of them written into it. None: nothing is written around stores.
+    join: Callable[[Sequence[Store], Sequence[Report], Folder], Report] | None = None
+    #: The option that names another directory, for what is cut.
+    aside: str | None = None
+    #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
+    unrepaired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
     """How rows of a system are found by a key or an id, where that is more than an equal column `key`."""
 
@@ -352,6 +377,8 @@ class Family:
     topics: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: What writes a new directory from a store or partition, by its verb: `rebuild`, `repair`, `compact`.
     works: Mapping[str, Work] = field(default_factory=dict)
+    #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`. Replaces `works`.
+    rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system

@@ -373,9 +373,9 @@ class Output:
     """
 
     def __init__(self, target: PathLike, *, overwrite: bool = False) -> None:
-        self.told, self.overwrite = os.fspath(target), overwrite
-        self.is_remote = is_remote(self.told)
-        self.path = self.told if self.is_remote else os.path.abspath(local_path(self.told))
+        self.named, self.overwrite = os.fspath(target), overwrite
+        self.is_remote = is_remote(self.named)
+        self.path = self.named if self.is_remote else os.path.abspath(local_path(self.named))
         self.stage: str | None = None
         self._held: _Held | None = None
 
@@ -390,7 +390,7 @@ class Output:
 
     def refuse(self, sources: Iterable[PathLike]) -> None:
         """OptionError if the target is, contains or lies inside one of these."""
-        refuse_nested(self.told, sources)
+        refuse_nested(self.named, sources)
 
     def check(self) -> None:
         """AccessError if something is in the way, OptionError if it is a directory that nobody wants to lose."""
@@ -399,7 +399,7 @@ class Output:
         final = Path(self.path)
         if final.is_dir():
             if not self.overwrite and any(final.iterdir()):
-                raise AccessError(f"{self.told}: exists already and is not empty; choose another name")
+                raise AccessError(f"{self.named}: exists already and is not empty; choose another name")
             _refuse_precious(final)
 
     def open(self) -> str:
@@ -449,7 +449,7 @@ class Output:
             self._replace(folder, final, REPLACED)
             return
         if not final.is_dir():
-            raise AccessError(f"{self.told}: exists already and is not a directory")
+            raise AccessError(f"{self.named}: exists already and is not a directory")
         names = sorted(one.name for one in folder.iterdir())
         for name in names:
             self.refuse_existing(name)
@@ -499,7 +499,7 @@ class Output:
 
     def unwritable(self, error: OSError) -> AccessError:
         """What the system says, as an error of ours."""
-        return error if isinstance(error, AccessError) else AccessError(f"{self.told}: {error.strerror or error}")
+        return error if isinstance(error, AccessError) else AccessError(f"{self.named}: {error.strerror or error}")
 
     def close(self) -> None:
         """Remove the stage and what is in it. Best effort."""
@@ -569,6 +569,13 @@ class Folder:
         self.path, self.dry_run = Path(path), dry_run
         self.named = os.fspath(path) if named is None else named
 
+    def make(self) -> Self:
+        """Create the directory itself, if need be."""
+        if not self.dry_run:
+            with self._explained(""):
+                self.path.mkdir(parents=True, exist_ok=True)
+        return self
+
     def folder(self, path: str) -> Folder:
         """A directory below this one, made if need be; `path` may have several parts."""
         inner = descendant(self.path, path)
@@ -627,7 +634,8 @@ class Folder:
         except AccessError:
             raise
         except OSError as error:
-            raise AccessError(f"{self.named}/{path}: {error.strerror or error}") from None
+            where = f"{self.named}/{path}" if path else self.named
+            raise AccessError(f"{where}: {error.strerror or error}") from None
 
 
 # The usual ways --------------------------------------------------------------------------------------------------------
