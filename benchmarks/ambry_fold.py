@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, a store of many small messages is folded to the states of its blobs, and its index made anew.
+"""How fast, and in how much memory, a store of many small messages is folded to the states of its blobs, and its index rebuilt.
 
 python benchmarks/ambry_fold.py --messages 10000000 [--segments 4] [--work fold,rebuild]
 """
@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import rawlog
-from rawlog import registry
+from rawlog.engines import local
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import HEADER_V3, KEY_V6, Kind
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
+from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 
 PIECE = 100_000
@@ -67,8 +68,8 @@ def main() -> None:
             if work == "fold":
                 done = rawlog.open(store).table("ambry.blobs").count()
             else:
-                family = registry.family("ambry")
-                done = family.works[work](open_tree(store).files, str(Path(folder) / work), {}).messages
+                with Rewriting(work, str(Path(folder) / work)) as job:
+                    done = local.run(job, open_tree(store)).counts["messages"]
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             print(

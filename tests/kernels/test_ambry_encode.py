@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.encoder import Choice, encode_row
 from rawlog.formats.ambry.kernels.encode import place_messages
+from rawlog.formats.ambry.writer import Choice, encode_row
 
-ENCODER, KERNELS = "rawlog.formats.ambry.encoder", "rawlog.formats.ambry.kernels.encode"
+ENCODER, KERNELS = "rawlog.formats.ambry.writer", "rawlog.formats.ambry.kernels.encode"
 TOLD = {
     "life_version": b"3", "time_to_live": b"3600", "is_private": b"true", "creation_time": b"-5", "blob_size": b"12", "content_type": b"",
     "owner_id": b"me", "service_id": b"\xff", "account_id": b"-32768", "container_id": b"32767", "is_encrypted": b"true",

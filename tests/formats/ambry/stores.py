@@ -10,8 +10,9 @@ from typing import Any
 
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.store.store_writer import StoreWriter
+from rawlog.formats.ambry.store.rewrite import StoreWriter, Style
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
+from rawlog.io.output import Folder
 from tests.golden_data import golden_path
 
 STORES = ("store-small", "store-ops", "store-compacted", "store-crashed")
@@ -69,8 +70,9 @@ def small_messages() -> list[bytes]:
 def write_small(target: Path) -> Path:
     """store-small, written by us."""
     target.mkdir()
-    writer = StoreWriter(target, capacity=2048, max_entries=5, incarnation_id="c9ab3df3-3b6c-4f48-a3de-7ae4047b5c88")
-    for message in small_messages():
-        writer.append(message)
-    writer.close()
+    identity = "c9ab3df3-3b6c-4f48-a3de-7ae4047b5c88"
+    with StoreWriter(Folder(target), capacity=2048, style=Style(max_entries=5), incarnation_id=identity) as writer:
+        for message in small_messages():
+            writer.append(message)
+        writer.close()
     return target

@@ -15,12 +15,13 @@ import rawlog
 from rawlog.core.errors import CorruptError, EncodeError, OptionError
 from rawlog.core.format import File, Want
 from rawlog.core.tables import RECORDS
-from rawlog.formats.ambry import encoder, keys
-from rawlog.formats.ambry.encoder import Choice, encode_batch, encode_row
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry import writer as encoder
 from rawlog.formats.ambry.kernels.texts import HEADERS
 from rawlog.formats.ambry.reader import decode, scan
-from rawlog.formats.ambry.store import convert
-from rawlog.formats.ambry.store.store_writer import StoreWriter
+from rawlog.formats.ambry.store.rewrite import StoreWriter
+from rawlog.formats.ambry.writer import Choice, encode_batch, encode_row
+from rawlog.io.output import Folder
 from tests.formats.ambry.stores import STORES, small_messages, store_path
 
 UUID = "6ba7b812-9dad-11d1-80b4-00c04fd430c8"
@@ -186,17 +187,17 @@ def test_what_no_message_can_hold_is_an_error_with_its_row(
     "bad",
     [{"account": "32768"}, {"container": "x"}, {"partition": str(1 << 63)}, {"capacity": "18"}, {"accounts": "1"}],
 )
-def test_options_that_cannot_be_are_refused(bad: dict[str, str]) -> None:
+def test_invalid_options_are_refused(bad: dict[str, str]) -> None:
     with pytest.raises(OptionError):
-        Choice.told(bad)
+        Choice.from_options(bad)
 
 
 def test_a_segment_that_is_full_names_the_row() -> None:
     batch, size = batch_of(*[record()] * 4), len(encode_row(record(), 0, Choice()))
     told = {"capacity": str(18 + 5 * size)}
-    assert len(b"".join(convert.encode([batch, batch.slice(0, 1)], told))) == 18 + 5 * size
+    assert len(b"".join(encoder.encode([batch, batch.slice(0, 1)], told))) == 18 + 5 * size
     with pytest.raises(EncodeError, match="^row 5: past the segment's capacity"):
-        list(convert.encode([batch, batch], told))
+        list(encoder.encode([batch, batch], told))
 
 
 # Losses ------------------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def test_a_segment_that_is_full_names_the_row() -> None:
 @example([record(headers=None), record(headers=[]), record(offset=18), record(value=None)], 700)
 def test_losses_are_what_differs_once_it_was_written_and_read(rows: list[dict[str, Any]], capacity: int) -> None:
     made = one_by_one(rows, 0, Choice())
-    judge = convert.losses({"capacity": str(capacity)})
+    judge = encoder.losses({"capacity": str(capacity)})
     if isinstance(made, str):
         with pytest.raises(EncodeError):
             judge(batch_of(*rows))
@@ -235,7 +236,8 @@ def test_many_messages_at_once_give_the_store_of_one_by_one(capacity: int | None
     for name in ("single", "pairs", "all"):
         (tmp_path / name).mkdir()
     single, pairs, every = (
-        StoreWriter(tmp_path / name, capacity=capacity, incarnation_id=UUID) for name in ("single", "pairs", "all")
+        StoreWriter(Folder(tmp_path / name), capacity=capacity, incarnation_id=UUID)
+        for name in ("single", "pairs", "all")
     )
     places = [single.append(message) for message in messages]
     for start in range(0, len(messages), 2):
@@ -254,7 +256,7 @@ def test_many_messages_at_once_give_the_store_of_one_by_one(capacity: int | None
 
 def test_messages_that_are_not_sound_are_not_written(tmp_path: Path) -> None:
     one, other = small_messages()[:2]
-    writer = StoreWriter(tmp_path, capacity=2048)
+    writer = StoreWriter(Folder(tmp_path), capacity=2048)
     for bad in (one + other[:-1], one + other + b"\1", one[:-1] + bytes([one[-1] ^ 1]) + other, b"\0\3", one[:40]):
         with pytest.raises(CorruptError):
             writer.extend(np.frombuffer(bad, np.uint8))
@@ -264,5 +266,5 @@ def test_messages_that_are_not_sound_are_not_written(tmp_path: Path) -> None:
         with pytest.raises(CorruptError, match="not one whole message"):
             writer.append(two)
     with pytest.raises(EncodeError, match="in segments of 100"):
-        StoreWriter(tmp_path, capacity=100).extend(np.frombuffer(one + other, np.uint8))
+        StoreWriter(Folder(tmp_path), capacity=100).extend(np.frombuffer(one + other, np.uint8))
     assert list(tmp_path.iterdir()) == []

@@ -17,13 +17,10 @@ from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.reader import Messages, scan
-from rawlog.formats.ambry.store.compact import compact_store
-from rawlog.formats.ambry.store.rebuild import rebuild_store
-from rawlog.formats.ambry.store.repair import repair_store
-from rawlog.formats.ambry.store.state import CatalogBuilder, fold, is_refused
-from rawlog.formats.ambry.store.store import fold_store, open_store
+from rawlog.formats.ambry.store.state import Columns, catalog_of, fold, is_refused
+from rawlog.formats.ambry.store.store import open_store
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
-from rawlog.reading.tree import open_tree
+from tests.formats.ambry.rewriting import dropped, rewritten
 from tests.formats.ambry.stores import STORES, copy_store, small_messages, store_path
 from tests.golden_data import golden_path
 from tests.reference import ambry as reference
@@ -81,7 +78,7 @@ KEYS = [
 
 @given(operations, st.booleans())
 def test_folding_is_what_a_live_store_does(told: list[tuple[Any, ...]], drop: bool) -> None:
-    builder, plain, expected_wrong, at = CatalogBuilder(), {}, [], [0, 0]
+    segments, plain, expected_wrong, at = [Columns(), Columns()], {}, [], [0, 0]
     rows: list[tuple[bytes, int]] = []
     for number, (kind, which, life, ttl, segment) in enumerate(sorted(told, key=lambda one: one[4])):
         key, time = KEYS[which], 1_600_000_000_000 + number * 1000
@@ -93,21 +90,21 @@ def test_folding_is_what_a_live_store_does(told: list[tuple[Any, ...]], drop: bo
         frames = scan(np.frombuffer(bytes(at[segment]) + message, np.uint8)[at[segment] :], 0)
         from dataclasses import replace
 
-        builder.add(Messages(replace(frames, base=at[segment])), segment)
+        segments[segment].add(Messages(replace(frames, base=at[segment])))
         identity = reference.order(key)
         entries = plain.setdefault(identity, [])
         wrong = reference.refused(kind.name, life, reference.find(entries))
-        dropped = wrong and kind is not Kind.UNDELETE
-        expected_wrong.append(dropped)
+        is_dropped = wrong and kind is not Kind.UNDELETE
+        expected_wrong.append(is_dropped)
         expires = -1 if kind is not Kind.PUT or ttl == -1 else (time + ttl * 1000) // 1000
-        if not (drop and dropped):
+        if not (drop and is_dropped):
             account, container = (which, 3) if kind is Kind.PUT else (7, 8)
             reference.add(entries, kind.name, (segment, at[segment]), expires, account, container, life)
             rows.append((identity, len(entries) - 1))
         else:
             rows.append((identity, -1))
         at[segment] += len(message)
-    catalog = builder.done()
+    catalog = catalog_of(segments)
     folded = fold(catalog, drop=drop)
     assert is_refused(catalog, folded.wrong).tolist() == expected_wrong
     for row, (identity, number) in enumerate(rows):
@@ -174,7 +171,7 @@ def test_a_last_segment_of_nothing_but_its_header_is_normal(tmp_path: Path) -> N
     findings = rawlog.verify(store)
     assert findings.verdict == "clean", list(findings)
     assert rawlog.read(store).num_rows == 15
-    rebuild_store(open_tree(store).files, str(tmp_path / "out"))
+    rewritten("rebuild", store, tmp_path / "out")
     for path in store.glob("*_index"):
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
@@ -187,7 +184,7 @@ def test_times_beyond_what_an_index_holds_are_none(tmp_path: Path) -> None:
     store.mkdir()
     updates = [update_message(kind, key, time=time) for kind, time in ((Kind.TTL_UPDATE, late), (Kind.DELETE, -5))]
     (store / "log_current").write_bytes(b"".join([put_message(key, told, b"x"), *updates]))
-    rebuild_store(open_tree(store).files, str(tmp_path / "out"))
+    rewritten("rebuild", store, tmp_path / "out")
     entries = read_index(str(tmp_path / "out" / "0_index")).entries
     assert entries.operation_time.tolist() == [-1, -1, -1]
     assert entries.expires.tolist() == [-1, -1, -1]
@@ -209,16 +206,16 @@ def test_blooms_of_uuids_stay_blooms_of_uuids(tmp_path: Path) -> None:
             made.add(keys.uuid_bytes(key))
         path.write_bytes(made.encode())
     assert rawlog.verify(store).verdict == "clean"
-    rebuild_store(open_tree(store).files, str(tmp_path / "out"))
+    rewritten("rebuild", store, tmp_path / "out")
     for path in store.glob("*_bloom"):
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_old_index_files_keep_the_size_of_their_entries(tmp_path: Path) -> None:
-    from rawlog.formats.ambry.index_writer import encode_index
+    from rawlog.formats.ambry.index import encode_index
 
     store = copy_store("store-small", tmp_path / "9")
-    folded = fold_store(open_store(str(store)))
+    folded = open_store(str(store)).state
     for path in store.glob("*_index"):
         old = read_index(str(path))
         number = int(path.name.split("_")[0])
@@ -230,27 +227,26 @@ def test_old_index_files_keep_the_size_of_their_entries(tmp_path: Path) -> None:
         run = folded.entries.take(np.flatnonzero(mine))
         path.write_bytes(encode_index(run, last_modified=old.header.last_modified, least=115))
     assert rawlog.verify(store).verdict == "clean"
-    rebuild_store(open_tree(store).files, str(tmp_path / "out"))
+    rewritten("rebuild", store, tmp_path / "out")
     for path in store.glob("*_index"):
         assert read_index(str(path)).header.entry_size == 115
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_dry_run_tells_what_a_repair_would_do_and_writes_nothing(name: str, tmp_path: Path) -> None:
+def test_a_dry_run_reports_what_a_repair_would_do_and_writes_nothing(name: str, tmp_path: Path) -> None:
     store = copy_store(name, tmp_path / "9")
     log = store / "1_0_log" if (store / "1_0_log").exists() else store / "1_1_log"
     data = bytearray(log.read_bytes())
     data[300:310] = bytes(byte ^ 0xFF for byte in data[300:310])
     log.write_bytes(bytes(data))
-    files = open_tree(store).files
     before = sorted(tmp_path.rglob("*"))
-    told = repair_store(files, str(tmp_path / "out"), {"dry_run": "true"})
+    planned = rewritten("repair", store, tmp_path / "out", dry_run=True)
     assert sorted(tmp_path.rglob("*")) == before
-    done = repair_store(files, str(tmp_path / "out"))
-    assert told == done
-    assert told.dropped
-    assert told.files == sorted(path.name for path in (tmp_path / "out").iterdir())
+    done = rewritten("repair", store, tmp_path / "out")
+    assert (planned.entries, planned.counts, planned.facts) == (done.entries, done.counts, done.facts)
+    assert dropped(planned)
+    assert planned.facts["files"] == sorted(path.name for path in (tmp_path / "out").iterdir())
 
 
 def test_an_undelete_of_a_lower_life_version_is_odd_and_kept(tmp_path: Path) -> None:
@@ -265,7 +261,10 @@ def test_an_undelete_of_a_lower_life_version_is_odd_and_kept(tmp_path: Path) -> 
     (store / "log_current").write_bytes(b"".join(messages))
     [finding] = [one for one in rawlog.verify(store) if one.severity != "info"]
     assert (finding.code, finding.severity) == ("ambry.store.history", "warning")
-    assert repair_store(open_tree(store).files, str(tmp_path / "out")).is_whole
+    report = rewritten("repair", store, tmp_path / "out")
+    assert not any(one.is_loss for one in report.all_entries())
+    assert [one.code for one in report.remaining] == ["ambry.store.history"]
+    assert (tmp_path / "out" / "log_current").read_bytes() == (store / "log_current").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -278,10 +277,9 @@ def test_an_undelete_of_a_lower_life_version_is_odd_and_kept(tmp_path: Path) -> 
         {"capacity": "9" * 30},
     ],
 )
-def test_options_that_are_none_are_refused(options: dict[str, str], tmp_path: Path) -> None:
-    files = open_tree(store_path("store-small")).files
+def test_invalid_options_are_refused(options: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(OptionError):
-        repair_store(files, str(tmp_path / "out"), options)
+        rewritten("repair", store_path("store-small"), tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -290,4 +288,4 @@ def test_a_moment_must_be_one(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="now"):
             rawlog.read(store_path("store-small"), table="ambry.blobs", options={"now": now})
         with pytest.raises(OptionError, match="now"):
-            compact_store(open_tree(store_path("store-small")).files, str(tmp_path / "out"), {"now": now})
+            rewritten("compact", store_path("store-small"), tmp_path / "out", now=now)

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 
 import rawlog
-from rawlog.formats.ambry.store.rebuild import Report
-from rawlog.formats.ambry.store.repair import repair_store
-from rawlog.formats.ambry.store.store import fold_store, open_store
-from rawlog.reading.tree import open_tree
+from rawlog.core.report import Report
+from rawlog.formats.ambry.store.store import open_store
+from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import expected, store_path
 from tests.reference import ambry as reference
 
@@ -78,7 +77,7 @@ class Truth:
 def states_of(folder: str) -> dict[Identity, State]:
     """What a store answers for each of its blobs."""
     store = open_store(folder)
-    folded = fold_store(store)
+    folded = store.state
     logs = [Path(file.path).read_bytes() for file in store.logs]
     found: dict[Identity, State] = {}
     for blob, row in enumerate(folded.found.tolist()):
@@ -332,7 +331,7 @@ def damaged(number: int) -> Case:
 
 def judge(case: Case, report: Report, folder: Path) -> list[str]:
     """What is wrong with a repaired store."""
-    said = "\n".join([*report.lost, *report.reconstructed, *report.dropped])
+    said = "\n".join([*lost(report), *reconstructed(report), *dropped(report)])
     now, fates, wrong = states_of(str(folder)), case.fates(), []
     blobs: dict[Identity, list[Sent]] = {}
     for one in case.truth.messages:
@@ -384,12 +383,12 @@ def test_a_store_damaged_at_random_is_repaired_as_far_as_it_can_be_known(share: 
         source, target, again = (tmp_path / name for name in ("source", "target", "again"))
         before = case.write(source)
         why = f"case {number}: {STORES[number % len(STORES)]}: {', '.join(case.done)}"
-        report = repair_store(open_tree(source).files, str(target))
+        report = rewritten("repair", source, target)
         assert content(source) == before, why
         assert not judge(case, report, target), why
         findings = [finding for finding in rawlog.verify(target) if finding.severity != "info"]
         assert not findings, why
-        second = repair_store(open_tree(target).files, str(again))
+        second = rewritten("repair", target, again)
         assert second.is_whole, (why, second.lines())
         assert content(again) == content(target), why
         for folder in (source, target, again):

@@ -12,18 +12,15 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import EncodeError
-from rawlog.engines import local
+from rawlog.core.report import Action
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.store.compact import compact_store
-from rawlog.formats.ambry.store.rebuild import rebuild_store
-from rawlog.formats.ambry.store.repair import repair_store
-from rawlog.formats.ambry.store.store import fold_store, open_store
-from rawlog.formats.ambry.store.store_writer import StoreWriter
+from rawlog.formats.ambry.store.rewrite import StoreWriter
+from rawlog.formats.ambry.store.store import open_store
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
-from rawlog.jobs.mend import Mend, Mended
-from rawlog.reading.tree import open_tree
+from rawlog.io.output import Folder
+from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import copy_store, expected, small_key, small_messages, store_path
 
 NOW = 1_596_500_000_000
@@ -53,11 +50,6 @@ def assert_index_is_golden(name: str, folder: Path) -> None:
             assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def run_repair(source: Path, target: Path) -> Mended:
-    with Mend("repair", str(target)) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
-
-
 # E1: the index is evidence ---------------------------------------------------------------------------------------------
 
 
@@ -68,10 +60,10 @@ def test_a_damaged_update_is_written_again_from_its_index_entry(kind: str, at: i
     broken = copy_store("store-ops", tmp_path / "42")
     for one in messages_of("store-ops", kind)[::7]:
         flip(broken / one["segment"], one["offset"] + at, one["offset"] + at + 1)
-    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
-    assert len(report.reconstructed) == len(messages_of("store-ops", kind)[::7])
+    report = rewritten("repair", broken, tmp_path / "out")
+    assert len(reconstructed(report)) == len(messages_of("store-ops", kind)[::7])
     assert not report.is_whole
-    assert not report.lost
+    assert not lost(report)
     assert_index_is_golden("store-ops", tmp_path / "out")
     assert states(tmp_path / "out") == states(store_path("store-ops"))
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
@@ -90,18 +82,18 @@ def test_a_cut_segment_keeps_the_updates_that_its_index_knows(tmp_path: Path) ->
     inside = [one for one in messages_of("store-ops") if one["segment"] == "2_0_log"]
     cut = inside[len(inside) // 3]["offset"] + 11
     (broken / "2_0_log").write_bytes((broken / "2_0_log").read_bytes()[:cut])
-    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    report = rewritten("repair", broken, tmp_path / "out")
     before, after = states(store_path("store-ops")), states(tmp_path / "out")
-    lost = {one["blob_id"] for one in inside if one["kind"] == "PUT" and one["offset"] + one["size"] > cut}
-    assert lost
-    assert all(any(blob in line for line in report.lost) for blob in lost)
-    assert {blob: state for blob, state in before.items() if blob not in lost} == {
-        blob: state for blob, state in after.items() if blob not in lost
+    gone = {one["blob_id"] for one in inside if one["kind"] == "PUT" and one["offset"] + one["size"] > cut}
+    assert gone
+    assert all(any(blob in line for line in lost(report)) for blob in gone)
+    assert {blob: state for blob, state in before.items() if blob not in gone} == {
+        blob: state for blob, state in after.items() if blob not in gone
     }
-    assert {blob: before[blob][0] for blob in lost & after.keys()} == {
-        blob: after[blob][0] for blob in lost & after.keys()
+    assert {blob: before[blob][0] for blob in gone & after.keys()} == {
+        blob: after[blob][0] for blob in gone & after.keys()
     }
-    assert {blob for blob in lost if before[blob][0] == "deleted"} <= after.keys()
+    assert {blob for blob in gone if before[blob][0] == "deleted"} <= after.keys()
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
 
@@ -111,9 +103,9 @@ def test_a_damaged_update_that_no_index_knows_is_reported_by_blob_id(tmp_path: P
     indexed = {entry["message"] for index in expected("store-crashed")["index_files"] for entry in index["entries"]}
     one = [one for one in messages_of("store-crashed", "DELETE") if one["n"] not in indexed][-1]
     flip(broken / one["segment"], one["offset"] + 3)
-    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
-    assert any(one["blob_id"] in line for line in report.lost)
-    assert run_repair(broken, tmp_path / "job").is_whole is False
+    report = rewritten("repair", broken, tmp_path / "out")
+    assert any(one["blob_id"] in line for line in lost(report))
+    assert rewritten("repair", broken, tmp_path / "job").is_whole is False
 
 
 # E2: blob ids ------------------------------------------------------------------------------------------------------------
@@ -124,9 +116,9 @@ def test_a_damaged_blob_id_is_corrected_by_its_index_entry(byte: int, tmp_path: 
     """No checksum covers a key: repair said "whole", the true blob was gone and another one there."""
     broken = copy_store("store-small", tmp_path / "9")
     flip(broken / "0_0_log", 240 + 40 + byte)  # the PUT of blob 2
-    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    report = rewritten("repair", broken, tmp_path / "out")
     assert not report.is_whole
-    assert any(keys.text_of(small_key(2)) in line for line in report.reconstructed)
+    assert any(keys.text_of(small_key(2)) in line for line in reconstructed(report))
     for path in store_path("store-small").glob("*_log"):
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
     assert_index_is_golden("store-small", tmp_path / "out")
@@ -140,18 +132,18 @@ def test_a_damaged_blob_id_is_reported_where_index_and_bloom_disagree(tmp_path: 
     from rawlog.formats.ambry.writer import sealed
 
     (broken / "0_0_18_bloom").write_bytes(sealed(bytes(bloom)))
-    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    report = rewritten("repair", broken, tmp_path / "out")
     assert not report.is_whole
-    assert any(keys.text_of(small_key(2)) in line for line in report.lost)
+    assert any(keys.text_of(small_key(2)) in line for line in lost(report))
 
 
 def test_a_blob_id_that_only_the_bloom_denies_is_reported(tmp_path: Path) -> None:
     broken = copy_store("store-small", tmp_path / "9")
     flip(broken / "0_0_log", 240 + 40 + 20)
     (broken / "0_0_18_index").unlink()
-    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    report = rewritten("repair", broken, tmp_path / "out")
     assert not report.is_whole
-    assert any("bloom" in line for line in report.lost)
+    assert any("bloom" in line for line in lost(report))
 
 
 # E3: messages that a damaged one hides ------------------------------------------------------------------------------------
@@ -167,7 +159,7 @@ def test_bytes_missing_inside_a_message_do_not_hide_the_next_one(missing: int, t
     (broken / "1_0_log").write_bytes(data[:start] + data[start + missing :])
     kept = rawlog.read(broken, errors="skip")
     assert kept.num_rows == 14
-    repair_store(open_tree(broken).files, str(tmp_path / "out"))
+    rewritten("repair", broken, tmp_path / "out")
     assert rawlog.read(tmp_path / "out").num_rows == 14
     whole = rawlog.read(store_path("store-small"))
     lost = set(whole.column("timestamp").to_pylist()) - set(kept.column("timestamp").to_pylist())
@@ -187,7 +179,7 @@ def test_content_that_looks_like_a_log_is_not_read_as_one(tmp_path: Path) -> Non
     data[-len(small_messages()[7]) - 12] ^= 1
     (store / "log_current").write_bytes(bytes(data))
     assert rawlog.read(store, errors="skip").num_rows == 1
-    repair_store(open_tree(store).files, str(tmp_path / "out"))
+    rewritten("repair", store, tmp_path / "out")
     assert rawlog.read(tmp_path / "out").num_rows == 1
 
 
@@ -205,15 +197,15 @@ def test_an_update_whose_put_is_gone_keeps_its_index_entry(verb: str, name: str,
     left = [one for one in messages_of(name) if one["segment"] != "0_0_log" and one["blob_id"] in gone]
     permanent = {one["blob_id"] for one in left if one["kind"] == "TTL_UPDATE"}
     assert permanent & {one["blob_id"] for one in left if one["kind"] == "DELETE"}
-    files, out = open_tree(store).files, tmp_path / "out"
+    out = tmp_path / "out"
     if verb != "compact":
-        (rebuild_store if verb == "rebuild" else repair_store)(files, str(out))
+        rewritten(verb, store, out)
         unsealed = "4_0_175171_index" if name == "store-crashed" else None
         for path in store.glob("*_index"):
             if path.name != unsealed:  # which the real store has not finished
                 assert (out / path.name).read_bytes() == path.read_bytes(), path.name
         return
-    compact_store(files, str(out), {"segments": "1_0,2_0", "now": str(NOW), "retention_hours": "100000"})
+    rewritten("compact", store, out, segments="1_0,2_0", now=str(NOW), retention_hours="100000")
     told = facts([path for path in store.glob("*_index") if path.name.startswith(("1_", "2_"))])
     kept = facts([path for path in out.glob("*_index") if path.name.startswith(("1_", "2_"))])
     assert kept.items() <= told.items()
@@ -242,16 +234,13 @@ def facts(paths: list[Path]) -> dict[tuple[bytes, int, int, int], tuple[int, int
 @pytest.mark.parametrize("verb", ["rebuild", "compact"])
 def test_the_tail_that_a_crash_leaves_is_dropped_and_reported(verb: str, tmp_path: Path) -> None:
     """The unfinished message was copied, exit 0; the real store refuses to start on it."""
-    files = open_tree(store_path("store-crashed")).files
-    if verb == "rebuild":
-        report = rebuild_store(files, str(tmp_path / "out"))
-    else:
-        report = compact_store(files, str(tmp_path / "out"), {"now": str(NOW), "segments": "0_0,1_0"})
+    options = {"now": str(NOW), "segments": "0_0,1_0"} if verb == "compact" else {}
+    report = rewritten(verb, store_path("store-crashed"), tmp_path / "out", **options)
     cut = expected("store-crashed")["cut_message"]
     assert (tmp_path / "out" / "5_0_log").stat().st_size == cut["offset"]
-    assert report.dropped == [
-        f"5_0_log: byte {cut['offset']:,}: {cut['bytes_written']:,} bytes of an unfinished message"
-    ]
+    [entry] = [one for one in report.with_action(Action.DROPPED) if one.is_loss]
+    assert (entry.start, entry.stop) == (cut["offset"], cut["offset"] + cut["bytes_written"])
+    assert (entry.path, entry.reason) == (str(store_path("store-crashed") / "5_0_log"), "an unfinished message")
     assert not report.is_whole
 
 
@@ -261,13 +250,9 @@ def test_zeros_after_the_last_message_are_dropped_and_reported(verb: str, tmp_pa
     for name in ("0_0_log", "2_0_log"):
         with (store / name).open("ab") as out:
             out.write(bytes(50))
-    files, options = open_tree(store).files, {"now": str(NOW), "segments": "0_0,1_0"}
-    report = (
-        rebuild_store(files, str(tmp_path / "out"))
-        if verb == "rebuild"
-        else compact_store(files, str(tmp_path / "out"), options)
-    )
-    assert len(report.dropped) == 2
+    options = {"now": str(NOW), "segments": "0_0,1_0"} if verb == "compact" else {}
+    report = rewritten(verb, store, tmp_path / "out", **options)
+    assert len(dropped(report)) == 2
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
 
@@ -300,14 +285,14 @@ def test_a_time_before_1970_is_a_loss_to_be_accepted(headers: dict[str, bytes], 
 def test_a_message_from_before_1970_is_found(time: int, tmp_path: Path) -> None:
     store = tmp_path / "9"
     store.mkdir()
-    writer = StoreWriter(store)
+    writer = StoreWriter(Folder(store))
     writer.append(put_message(small_key(1), Properties(blob_size=1, creation_time=time), b"x"))
     writer.append(put_message(small_key(2), Properties(blob_size=1, creation_time=-1), b"x"))
     writer.append(update_message(Kind.DELETE, small_key(1), time=time))
     writer.close()
     found = [one for one in rawlog.verify(store) if one.severity != "info"]
     assert [(one.code, one.found) for one in found] == [("ambry.log.time", str(time))] * 2
-    outcome = run_repair(store, tmp_path / "out")
+    outcome = rewritten("repair", store, tmp_path / "out")
     assert [one.code for one in outcome.remaining] == ["ambry.log.time"] * 2
     assert not outcome.is_whole
 
@@ -322,17 +307,16 @@ def test_a_lost_log_segment_is_found_and_its_blobs_are_named(tmp_path: Path) -> 
     [finding] = [one for one in rawlog.verify(broken) if one.code == "ambry.store.lost-segment"]
     assert "1_0_log" in finding.message
     assert all(path.name in finding.message for path in broken.glob("1_0_*_index"))
-    outcome = run_repair(broken, tmp_path / "out")
+    outcome = rewritten("repair", broken, tmp_path / "out")
     assert not outcome.is_whole
     assert not outcome.remaining
-    report: Any = outcome.account
-    lost = {one["blob_id"] for one in messages_of("store-ops", "PUT") if one["segment"] == "1_0_log"}
-    assert all(any(blob in line for line in report.lost) for blob in lost)
+    blobs = {one["blob_id"] for one in messages_of("store-ops", "PUT") if one["segment"] == "1_0_log"}
+    assert all(any(blob in line for line in lost(outcome)) for blob in blobs)
     before, after = states(store_path("store-ops")), states(tmp_path / "out")
-    assert {blob: state for blob, state in before.items() if blob not in lost} == {
-        blob: state for blob, state in after.items() if blob not in lost
+    assert {blob: state for blob, state in before.items() if blob not in blobs} == {
+        blob: state for blob, state in after.items() if blob not in blobs
     }
-    assert all(after[blob][0] == "deleted" for blob in lost if before[blob][0] == "deleted")
+    assert all(after[blob][0] == "deleted" for blob in blobs if before[blob][0] == "deleted")
 
 
 def test_index_files_that_a_compaction_left_are_no_lost_segment(tmp_path: Path) -> None:
@@ -341,7 +325,7 @@ def test_index_files_that_a_compaction_left_are_no_lost_segment(tmp_path: Path) 
     for name in ("1_0_18_index", "2_0_18_index"):
         shutil.copy(store_path("store-ops") / name, store / name)
     assert not [one for one in rawlog.verify(store) if one.severity != "info"]
-    report = repair_store(open_tree(store).files, str(tmp_path / "out"))
+    report = rewritten("repair", store, tmp_path / "out")
     assert report.is_whole, report.lines()
     for path in store.glob("Partition*"):
         path.unlink()
@@ -361,15 +345,15 @@ def test_swapped_and_renamed_segments_get_back_their_places(with_index: bool, tm
     else:
         for path in [*broken.glob("*_index"), *broken.glob("*_bloom")]:
             path.unlink()
-    report = repair_store(open_tree(broken).files, str(tmp_path / "out"))
-    assert not report.dropped
-    assert not report.lost
+    report = rewritten("repair", broken, tmp_path / "out")
+    assert not dropped(report)
+    assert not lost(report)
     if with_index:
         for path in store_path("store-ops").glob("*_log"):
             assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
         assert_index_is_golden("store-ops", tmp_path / "out")
-    kept = fold_store(open_store(str(tmp_path / "out")))
-    whole = fold_store(open_store(str(store_path("store-ops"))))
+    kept = open_store(str(tmp_path / "out")).state
+    whole = open_store(str(store_path("store-ops"))).state
     assert np.array_equal(kept.catalog.time, whole.catalog.time)
     assert states(tmp_path / "out") == states(store_path("store-ops"))
 
@@ -386,7 +370,7 @@ def test_a_blob_id_of_another_partition_is_set_right(with_index: bool, tmp_path:
         for path in [*broken.glob("*_index"), *broken.glob("*_bloom")]:
             path.unlink()
     assert "ambry.log.partition" in {one.code for one in rawlog.verify(broken)}
-    outcome = run_repair(broken, tmp_path / "out")
+    outcome = rewritten("repair", broken, tmp_path / "out")
     assert not outcome.is_whole
     assert not outcome.remaining
     assert (tmp_path / "out" / "0_0_log").read_bytes() == (store_path("store-small") / "0_0_log").read_bytes()
@@ -398,14 +382,14 @@ def test_a_partition_that_nothing_sets_right_remains_and_is_reported(tmp_path: P
     strange = keys.make(6, 0x0102030405, "00000001-1234-4abc-8def-000000000001")
     told = Properties(blob_size=1, creation_time=NOW)
     (store / "log_current").write_bytes(b"".join(small_messages()[1:4]) + put_message(strange, told, b"x"))
-    outcome = run_repair(store, tmp_path / "out")
+    outcome = rewritten("repair", store, tmp_path / "out")
     assert [one.code for one in outcome.remaining] == ["ambry.log.partition"]
     assert not outcome.is_whole
 
 
-@pytest.mark.parametrize("work", [rebuild_store, compact_store])
+@pytest.mark.parametrize("verb", ["rebuild", "compact"])
 @pytest.mark.parametrize("loss", ["segment", "end"])
-def test_rebuild_and_compact_report_what_only_the_old_index_knows(work: Any, loss: str, tmp_path: Path) -> None:
+def test_rebuild_and_compact_report_what_only_the_old_index_knows(verb: str, loss: str, tmp_path: Path) -> None:
     """Both ended with exit 0 and nothing to say: their new index forgot the lost blobs, and showed deleted ones as live."""
     broken = copy_store("store-ops", tmp_path / "42")
     if loss == "segment":
@@ -413,7 +397,7 @@ def test_rebuild_and_compact_report_what_only_the_old_index_knows(work: Any, los
     else:
         rows = rawlog.read(broken / "1_0_log", table="ambry.messages").to_pylist()
         (broken / "1_0_log").write_bytes((broken / "1_0_log").read_bytes()[: rows[-5]["position"]])
-    report = work(open_tree(broken).files, str(tmp_path / "out"))
+    report = rewritten(verb, broken, tmp_path / "out")
     assert not report.is_whole
-    assert report.lost
-    assert all("`rawlog repair` keeps what the index files say" in line for line in report.lost)
+    assert lost(report)
+    assert all("`rawlog repair` keeps what the index files say" in line for line in lost(report))

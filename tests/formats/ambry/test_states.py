@@ -11,12 +11,12 @@ import rawlog
 from rawlog import registry
 from rawlog.core.explain import Node
 from rawlog.formats.ambry import structures
-from rawlog.formats.ambry.store.compact import compact_store
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.formats.ambry.writer import sealed
 from rawlog.io.walk import walk
 from rawlog.reading.rows import Rows
 from rawlog.reading.tree import open_tree
+from tests.formats.ambry.rewriting import rewritten
 from tests.formats.ambry.stores import STORES, copy_store, expected, store_path
 
 PHASES = {"PREPARE": 0, "COPY": 1, "COMMIT": 2, "CLEANUP": 3, "DONE": 4}
@@ -38,7 +38,7 @@ def halfway(tmp_path: Path) -> Path:
     """store-small while 0_0 and 1_0 are compacted into 0_1: both the old segments and the new one are there."""
     store = copy_store("store-small", tmp_path / "9")
     options = {"segments": "0_0,1_0", "now": "1596500000000", "reference_time": "1596499000000"}
-    compact_store(open_tree(store).files, str(tmp_path / "done"), options)
+    rewritten("compact", store, tmp_path / "done", **options)
     for path in (tmp_path / "done").glob("0_1_*"):
         name = "0_1_log_temp" if path.name == "0_1_log" else path.name
         (store / name).write_bytes(path.read_bytes())

@@ -16,17 +16,11 @@ import rawlog
 from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
 from rawlog.formats.ambry import bloom, keys
 from rawlog.formats.ambry.content import Chunk, make_envelope, make_metadata, open_envelope, parse_metadata
-from rawlog.formats.ambry.index import parse_index
-from rawlog.formats.ambry.index_writer import encode_index
+from rawlog.formats.ambry.index import encode_index, parse_index
 from rawlog.formats.ambry.kernels.blooms import murmur3
 from rawlog.formats.ambry.layouts import Kind
-from rawlog.formats.ambry.store.compact import compact_store
-from rawlog.formats.ambry.store.erase import erase_blobs
-from rawlog.formats.ambry.store.extract import extract_blobs, safe_name
-from rawlog.formats.ambry.store.rebuild import rebuild_store
-from rawlog.formats.ambry.store.repair import repair_store
-from rawlog.formats.ambry.store.state import fold
-from rawlog.formats.ambry.store.store import open_store, read_catalog
+from rawlog.formats.ambry.store.extract import safe_name
+from rawlog.formats.ambry.store.store import open_store
 from rawlog.formats.ambry.writer import (
     Properties,
     blob_record,
@@ -36,7 +30,7 @@ from rawlog.formats.ambry.writer import (
     update_message,
 )
 from rawlog.kernels import byte_view
-from rawlog.reading.tree import open_tree
+from tests.formats.ambry.rewriting import dropped, extracted, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import STORES, copy_store, expected, small_key, small_messages, store_path, write_small
 from tests.golden_data import golden_path
 from tests.reference import ambry as reference
@@ -171,8 +165,8 @@ def test_store_small_is_written_from_its_operations_byte_for_byte(tmp_path: Path
 
 @pytest.mark.parametrize("name", STORES)
 def test_index_and_bloom_are_rebuilt_byte_for_byte(name: str, tmp_path: Path) -> None:
-    report = rebuild_store(open_tree(store_path(name)).files, str(tmp_path / "out"))
-    assert report.messages == expected(name)["counts"]["messages"]
+    report = rewritten("rebuild", store_path(name), tmp_path / "out")
+    assert report.counts["messages"] == expected(name)["counts"]["messages"]
     unsealed = expected(name)["index_files"][-1]["file"] if name == "store-crashed" else None
     compared = 0
     for path in store_path(name).iterdir():
@@ -192,7 +186,7 @@ def test_an_index_is_rebuilt_without_the_old_one(name: str, tmp_path: Path) -> N
     for path in [*bare.glob("*_index"), *bare.glob("*_bloom")]:
         path.unlink()
     most = str(expected(name)["store"]["index_max_elements"])
-    rebuild_store(open_tree(bare).files, str(tmp_path / "out"), {"max_entries": most})
+    rewritten("rebuild", bare, tmp_path / "out", max_entries=most)
     for path in store_path(name).glob("*_index"):
         old = parse_index(str(path), path.read_bytes())
         again = parse_index(str(path), (tmp_path / "out" / path.name).read_bytes())
@@ -205,7 +199,7 @@ def test_an_index_is_rebuilt_without_the_old_one(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("version", range(5))
 def test_index_files_of_every_version_are_read(version: int) -> None:
-    folded = fold(read_catalog(open_store(str(store_path("store-ops")))))
+    folded = open_store(str(store_path("store-ops"))).folded
     run = folded.entries.take(np.flatnonzero((folded.catalog.key_size == 34) & (folded.catalog.segment == 0)))
     again = parse_index("0_0_18_index", encode_index(run, version=version))
     assert again.crc_ok
@@ -230,40 +224,40 @@ def test_repair_keeps_all_that_is_whole_and_is_done_once(tmp_path: Path) -> None
     data[told[10]["offset"] + told[10]["size"] - 20] ^= 0xFF  # the last record of another
     log.write_bytes(bytes(data) + b"rubbish")
     before = {path.name: path.read_bytes() for path in broken.iterdir()}
-    report = repair_store(open_tree(broken).files, str(tmp_path / "mended"))
+    report = rewritten("repair", broken, tmp_path / "repaired")
     assert {path.name: path.read_bytes() for path in broken.iterdir()} == before
-    assert len(report.dropped) == 3
-    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+    assert len(dropped(report)) == 3
+    assert rawlog.verify(tmp_path / "repaired").verdict == "clean"
     # What follows a lost PUT of the same blob may stay: it is what a compaction leaves too. The DELETE is written again by its index.
     assert [told[number]["kind"] for number in (3, 10)] == ["PUT", "DELETE"]
-    assert (len(report.lost), len(report.reconstructed)) == (1, 1)
-    assert rawlog.read(tmp_path / "mended").num_rows == 299
-    again = repair_store(open_tree(tmp_path / "mended").files, str(tmp_path / "again"))
-    assert not again.dropped
-    assert {path.name: path.read_bytes() for path in (tmp_path / "mended").iterdir()} == {
+    assert (len(lost(report)), len(reconstructed(report))) == (1, 1)
+    assert rawlog.read(tmp_path / "repaired").num_rows == 299
+    again = rewritten("repair", tmp_path / "repaired", tmp_path / "again")
+    assert not dropped(again)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "repaired").iterdir()} == {
         path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
     }
 
 
 def test_repair_of_the_crashed_store_cuts_where_ambry_cuts(tmp_path: Path) -> None:
-    files = open_tree(store_path("store-crashed")).files
-    assert len(repair_store(files, None).dropped) == 1
-    repair_store(files, str(tmp_path / "mended"))
-    assert (tmp_path / "mended" / "5_0_log").stat().st_size == expected("store-crashed")["cut_message"]["offset"]
-    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+    assert len(dropped(rewritten("repair", store_path("store-crashed"), tmp_path / "repaired", dry_run=True))) == 1
+    rewritten("repair", store_path("store-crashed"), tmp_path / "repaired")
+    assert (tmp_path / "repaired" / "5_0_log").stat().st_size == expected("store-crashed")["cut_message"]["offset"]
+    assert rawlog.verify(tmp_path / "repaired").verdict == "clean"
 
 
-def test_a_damaged_segment_header_is_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_segment_header_is_rewritten(tmp_path: Path) -> None:
     broken = copy_store("store-small", tmp_path / "broken")
     (broken / "0_0_log").write_bytes(bytes(18) + (broken / "0_0_log").read_bytes()[18:])
-    repair_store(open_tree(broken).files, str(tmp_path / "mended"))
-    assert (tmp_path / "mended" / "0_0_log").read_bytes() == (store_path("store-small") / "0_0_log").read_bytes()
+    rewritten("repair", broken, tmp_path / "repaired")
+    assert (tmp_path / "repaired" / "0_0_log").read_bytes() == (store_path("store-small") / "0_0_log").read_bytes()
 
 
 def test_erase_zeroes_chosen_blobs_and_nothing_else(tmp_path: Path) -> None:
     chosen = keys.text_of(small_key(5))
-    report = erase_blobs(open_tree(store_path("store-small")).files, str(tmp_path / "out"), [chosen])
-    assert report.messages == 1
+    report = rewritten("erase", store_path("store-small"), tmp_path / "out", blobs=chosen)
+    assert report.counts == {"messages": 1}
+    assert report.is_whole
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
     for path in store_path("store-small").iterdir():
         if path.name not in ("1_0_log", "expected.json"):
@@ -272,17 +266,16 @@ def test_erase_zeroes_chosen_blobs_and_nothing_else(tmp_path: Path) -> None:
     erased = next(row for row in rows.values() if row["kind"] == "PUT")
     assert (erased["content"], erased["user_metadata"], erased["crc_ok"]) == (bytes(700), bytes(2), True)
     with pytest.raises(OptionError):
-        erase_blobs(open_tree(store_path("store-small")).files, str(tmp_path / "x"), [keys.text_of(small_key(77))])
+        rewritten("erase", store_path("store-small"), tmp_path / "x", blobs=keys.text_of(small_key(77)))
     assert not (tmp_path / "x").exists()
     with pytest.raises(AccessError):
-        erase_blobs(open_tree(store_path("store-small")).files, str(tmp_path / "out"), [chosen])
+        rewritten("erase", store_path("store-small"), tmp_path / "out", blobs=chosen)
 
 
 def test_compaction_leaves_the_messages_that_ambry_left(tmp_path: Path) -> None:
     """Specification §18.7: 0_0 and 1_0 with the undelete-aware filter, after all deletes."""
-    files = open_tree(store_path("store-small")).files
     options = {"segments": "0_0,1_0", "now": "1596500000000", "reference_time": "1596499000000"}
-    compact_store(files, str(tmp_path / "out"), options)
+    rewritten("compact", store_path("store-small"), tmp_path / "out", **options)
     rows = rawlog.read(tmp_path / "out" / "0_1_log", table="ambry.messages").to_pylist()
     assert [(row["kind"], int(row["uuid"][:8], 16), row["life_version"]) for row in rows] == [
         ("PUT", 2, 0), ("PUT", 3, 0), ("PUT", 0xF0000004, 0), ("TTL_UPDATE", 2, 0), ("PUT", 5, 0), ("DELETE", 1, 1),
@@ -299,14 +292,13 @@ def test_compaction_leaves_the_messages_that_ambry_left(tmp_path: Path) -> None:
 
 
 def test_the_older_filter_loses_undeleted_blobs_as_upstreams_does(tmp_path: Path) -> None:
-    files = open_tree(store_path("store-small")).files
     options = {
         "segments": "0_0,1_0",
         "now": "1596500000000",
         "reference_time": "1596499000000",
         "filter": "without-undelete",
     }
-    compact_store(files, str(tmp_path / "out"), options)
+    rewritten("compact", store_path("store-small"), tmp_path / "out", **options)
     rows = rawlog.read(tmp_path / "out", table="ambry.messages").to_pylist()
     kept = [(row["kind"], int(row["uuid"][:8], 16)) for row in rows]
     assert ("UNDELETE", 2) in kept
@@ -316,7 +308,7 @@ def test_the_older_filter_loses_undeleted_blobs_as_upstreams_does(tmp_path: Path
 def test_compacting_keeps_every_live_blob_of_a_larger_store(tmp_path: Path) -> None:
     told = expected("store-ops")
     now = str(told["now_ms"] + 8 * 86_400_000)
-    compact_store(open_tree(store_path("store-ops")).files, str(tmp_path / "out"), {"now": now})
+    rewritten("compact", store_path("store-ops"), tmp_path / "out", now=now)
 
     def live(path: Path) -> dict[str, Any]:
         rows = rawlog.open(path).table("ambry.blobs", options={"now": now}).to_arrow().to_pylist()
@@ -331,12 +323,12 @@ def test_compacting_keeps_every_live_blob_of_a_larger_store(tmp_path: Path) -> N
 @pytest.mark.parametrize("bad", [{"segments": "9_9"}, {"segments": "0_0,2_0"}, {"filter": "none"}])
 def test_compaction_refuses_what_cannot_be(bad: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(OptionError):
-        compact_store(open_tree(store_path("store-small")).files, str(tmp_path / "out"), bad)
+        rewritten("compact", store_path("store-small"), tmp_path / "out", **bad)
 
 
 def test_blobs_are_extracted_as_they_were_put(tmp_path: Path) -> None:
     told = expected("store-ops")
-    extract_blobs(open_tree(store_path("store-ops")).files, str(tmp_path / "out"), {"now": str(told["now_ms"])})
+    extracted(store_path("store-ops"), tmp_path / "out", now=str(told["now_ms"]))
     rows = [json.loads(line) for line in (tmp_path / "out" / "manifest.jsonl").read_text().splitlines()]
     by_id = {row["blob_id"]: row for row in rows}
     for blob in told["blobs"]:
@@ -370,12 +362,12 @@ def test_chunks_are_joined_across_partitions(tmp_path: Path) -> None:
         packed + one(chunk_keys[2], parts[2]) + one(whole, metadata, blob_type=1)
     )
     (tmp_path / "disk" / "10" / "log_current").write_bytes(one(chunk_keys[1], parts[1]))
-    report = extract_blobs(open_tree(tmp_path / "disk").files, str(tmp_path / "out"), {"names": "filename"})
-    assert report.files == ["evil.txt", "manifest.jsonl"]
+    report = extracted(tmp_path / "disk", tmp_path / "out", names="filename")
+    assert report.facts["files"] == ["evil.txt", "manifest.jsonl"]
     assert (tmp_path / "out" / "evil.txt").read_bytes() == b"".join(parts)
-    assert not report.incomplete
-    alone = extract_blobs(open_tree(tmp_path / "disk" / "9").files, str(tmp_path / "alone"))
-    assert len(alone.incomplete) == 1  # the chunk that the other partition has
+    assert report.is_whole
+    alone = extracted(tmp_path / "disk" / "9", tmp_path / "alone")
+    assert alone.counts["incomplete"] == len(lost(alone)) == 1  # the chunk that the other partition has
 
 
 def test_stored_names_are_made_safe() -> None:

@@ -57,16 +57,16 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
 
 
 def _erase_blobs(source: str, target: str, given: dict[str, Any], *, as_json: bool) -> None:
-    from rawlog.formats.ambry.store.erase import erase_blobs
+    from rawlog.engines import local
+    from rawlog.jobs.rewrite import Rewriting
     from rawlog.reading.tree import open_tree
 
-    tree = open_tree(source)
-    files = [file for file in tree.files if file.system == "ambry"]
-    report = erase_blobs(files, target, given["blobs"], sources=tree.sources, overwrite=given["force"])
+    with Rewriting("erase", target, {"blobs": ",".join(given["blobs"])}, overwrite=given["force"]) as job:
+        report = local.run(job, open_tree(source))
     if as_json:
-        output.json_line({"erased": report.messages, "files": report.files, "target": target})
+        output.json_line({"erased": report.counts["messages"], "files": report.facts["files"], "target": target})
     else:
-        for note in report.notes:
-            output.line(printable(note))
-        output.line(f"{counted(report.messages, 'blob')} erased in {printable(target)}")
+        for text in report.lines():
+            output.line(text)
+        output.line(f"{counted(report.counts['messages'], 'blob')} erased in {printable(target)}")
     output.flush()

@@ -39,7 +39,8 @@ def command(
     Large blobs are joined from their chunks, which may lie in any of the STOREs given. Compressed content is decompressed; encrypted
     content is left as it is, and the manifest says so.
     """
-    from rawlog.formats.ambry.store.extract import extract_blobs
+    from rawlog.formats.ambry.store.extract import extract
+    from rawlog.io.output import Folder, new_directory
     from rawlog.reading.tree import open_tree
 
     given = {"names": names, "state": "all" if everything else "live"}
@@ -49,14 +50,14 @@ def command(
         given["now"] = now
     tree = open_tree(list(paths))
     files = [file for file in tree.files if file.system == "ambry"]
-    report = extract_blobs(files, target, given, sources=tree.sources)
-    for problem in report.incomplete:
-        say(problem)
+    with new_directory(target, sources=tree.sources) as made:
+        report = extract(files, Folder(made, named=target), given)
+    for entry in report.entries:
+        say(entry.reason)
+    written, incomplete = report.counts["blobs"], report.counts["incomplete"]
     if as_json:
-        output.json_line({"blobs": report.blobs, "incomplete": len(report.incomplete), "target": target})
+        output.json_line({"blobs": written, "incomplete": incomplete, "target": target})
     else:
-        output.line(
-            f"{counted(report.blobs, 'blob')} in {printable(target)}; {counted(len(report.incomplete), 'problem')}"
-        )
+        output.line(f"{counted(written, 'blob')} in {printable(target)}; {counted(incomplete, 'problem')}")
     output.flush()
-    ctx.exit(FOUND if report.incomplete else DONE)
+    ctx.exit(FOUND if incomplete else DONE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.core.format import Deferred, Family, Format, Lookup, Work
+from rawlog.core.format import Deferred, Family, Format, Lookup, Rewrite
 from rawlog.core.layout import Layout
 from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import layouts, paths
@@ -53,11 +53,12 @@ LOG = Format(
     explain=Deferred(f"{_AMBRY}.explain", "explain_message"),
     explain_header=Deferred(f"{_AMBRY}.explain", "explain_header"),
     context=Deferred(f"{_AMBRY}.store.store", "context"),
-    cuts=Deferred(f"{_AMBRY}.seek", "cuts"),
-    seek=Deferred(f"{_AMBRY}.seek", "seek"),
-    encode=Deferred(f"{_AMBRY}.store.convert", "encode"),
-    write=Deferred(f"{_AMBRY}.store.convert", "write"),
-    losses=Deferred(f"{_AMBRY}.store.convert", "losses"),
+    summary=Deferred(f"{_AMBRY}.store.state", "LogSummary"),
+    cuts=Deferred(_READER, "cuts"),
+    seek=Deferred(_READER, "seek"),
+    encode=Deferred(f"{_AMBRY}.writer", "encode"),
+    write=Deferred(f"{_AMBRY}.store.rewrite", "write"),
+    losses=Deferred(f"{_AMBRY}.writer", "losses"),
     rules=Deferred(f"{_AMBRY}.checks", "log_rules"),
 )
 
@@ -78,6 +79,7 @@ INDEX_SEGMENT = Format(
     begin=Deferred(_INDEX, "begin"),
     scan=Deferred(_INDEX, "scan"),
     decode=Deferred(_INDEX, "decode"),
+    summary=Deferred(_INDEX, "IndexSummary"),
     explain=Deferred(_INDEX, "explain_entry"),
     explain_header=Deferred(_INDEX, "explain_header"),
     rules=Deferred(f"{_AMBRY}.checks", "index_rules"),
@@ -85,7 +87,7 @@ INDEX_SEGMENT = Format(
 
 
 class _Whole(Deferred):
-    """A method of one of the whole-file formats in `small`, imported when it is first called."""
+    """A method of one of the formats whose file is one structure, imported when it is first called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import importlib
@@ -97,47 +99,50 @@ class _Whole(Deferred):
         return (_Whole, (self.module, self.name))
 
 
-def _whole(kind: str, title: str, files: str, match: object, which: str, *parts: Layout) -> Format:
+def _whole(kind: str, title: str, files: str, match: object, which: str, *parts: Layout, **more: Any) -> Format:
     """A file that is one structure."""
-    small = f"{_AMBRY}.small"
+    module = f"{_AMBRY}.bloom" if which == "BLOOM" else f"{_AMBRY}.structures"
     return Format(
         name=f"ambry.{kind}",
         title=title,
         files=files,
         layouts=parts,
         match=match,  # type: ignore[arg-type]
-        scan=_Whole(small, f"{which}.scan"),
-        fault=_Whole(small, f"{which}.fault"),
-        explain=_Whole(small, f"{which}.explain"),
+        scan=_Whole(module, f"{which}.scan"),
+        fault=_Whole(module, f"{which}.fault"),
+        explain=_Whole(module, f"{which}.explain"),
+        **more,
     )
 
 
-def _work(verb: str, *options: str, unrepaired: tuple[str, ...] = ()) -> Work:
+def _rewrite(
+    verb: str, module: str, *options: str, stores: str = "stores_of", unrepaired: tuple[str, ...] = ()
+) -> Rewrite:
     """A verb over stores."""
-    do, cut = (
-        Deferred(f"rawlog.formats.ambry.store.{verb}", f"{verb}_store"),
-        Deferred("rawlog.formats.ambry.store.store", "cut"),
-    )
-    return Work(do=do, cut=cut, options=options, unrepaired=unrepaired)
+    do = Deferred(f"{_AMBRY}.store.{module}", verb)
+    return Rewrite(do=do, stores=Deferred(f"{_AMBRY}.store.rewrite", stores), options=options, unrepaired=unrepaired)
 
 
 FAMILY = Family(
     name="ambry",
     options=("now",),
     lookup=Lookup(
-        named="blobs", columns=Deferred(f"{_AMBRY}.lookup", "columns"), by_id=Deferred(f"{_AMBRY}.lookup", "by_id")
+        named="blobs",
+        columns=Deferred(f"{_AMBRY}.keys", "id_columns"),
+        by_id=Deferred(f"{_AMBRY}.keys", "rows_by_id"),
     ),
-    works={
-        "rebuild": _work("rebuild", "max_entries", "probability"),
-        "repair": _work(
+    rewrites={
+        "rebuild": _rewrite("rebuild", "rewrite", "max_entries", "probability"),
+        "repair": _rewrite(
+            "repair",
             "repair",
             "max_entries",
             "probability",
             "capacity",
-            "dry_run",
             unrepaired=("ambry.log.time", "ambry.log.envelope", "ambry.log.metadata"),
         ),
-        "compact": _work(
+        "compact": _rewrite(
+            "compact",
             "compact",
             "filter",
             "segments",
@@ -148,6 +153,7 @@ FAMILY = Family(
             "max_entries",
             "probability",
         ),
+        "erase": _rewrite("erase", "rewrite", "blobs", stores="only_store"),
     },
     title="LinkedIn Ambry",
     formats=(
@@ -160,6 +166,7 @@ FAMILY = Family(
             paths.indexed("bloom"),
             "BLOOM",
             layouts.BLOOM,
+            summary=Deferred(f"{_AMBRY}.bloom", "BloomSummary"),
         ),
         _whole(
             "descriptor", "identity of a store", "StoreDescriptor", paths.file_named("StoreDescriptor"), "DESCRIPTOR"
@@ -188,8 +195,8 @@ FAMILY = Family(
         ),
     ),
     folds={
-        "ambry.blobs": Deferred(f"{_AMBRY}.store.fold", "blobs"),
-        "ambry.chunks": Deferred(f"{_AMBRY}.store.fold", "chunks"),
+        "ambry.blobs": Deferred(f"{_AMBRY}.store.store", "blobs"),
+        "ambry.chunks": Deferred(f"{_AMBRY}.store.store", "chunks"),
     },
     fold_tables=(BLOBS, CHUNKS),
     settle=Deferred(f"{_AMBRY}.store.store", "settle"),

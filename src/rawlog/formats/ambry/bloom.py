@@ -6,19 +6,21 @@ sign-extended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, OptionError
-from rawlog.core.frames import Bytes
+from rawlog.core.errors import CorruptError, OptionError, RawlogError
+from rawlog.core.format import File
+from rawlog.core.frames import Bytes, Frames
 from rawlog.formats.ambry.kernels.blooms import add_spans, have_spans
 from rawlog.formats.ambry.keys import uuid_bytes
 from rawlog.formats.ambry.layouts import BLOOM_SPARE, BLOOM_TABLE, CRC_SIZE
-from rawlog.formats.ambry.structures import Cursor
+from rawlog.formats.ambry.structures import Cursor, Whole
 from rawlog.io.checksums import crc32
+from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 
 WORD = 8
@@ -92,3 +94,40 @@ def read_bloom(cursor: Cursor) -> Bloom:
 
 def _whole(array: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, np.int64)
+
+
+BLOOM = Whole("bloom filter", read_bloom)
+
+
+class BloomSummary:
+    """A bloom file as the one pass over it found it: the filter, None if the file is damaged."""
+
+    rises = True
+
+    def __init__(self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None) -> None:
+        self.bloom: Bloom | None = None
+
+    def see(self, frames: Frames) -> None:
+        """Take in the file, which is one frame."""
+        if len(frames):
+            self.bloom = read_bloom(Cursor(frames.data.tobytes()))
+
+    def close(self) -> BloomSummary:
+        return self
+
+    def merge(self, following: BloomSummary) -> BloomSummary:
+        """A bloom is never cut; the frame is in one of the splits."""
+        self.bloom = self.bloom or following.bloom
+        return self
+
+
+def sound_bloom(file: File, summary: object = None) -> Bloom | None:
+    """The bloom in a file, if it can be read and its checksum is right; `summary` is what a pass over the file found."""
+    if isinstance(summary, BloomSummary):
+        return summary.bloom
+    try:
+        with Source(file.path) as source:
+            bloom = read_bloom(Cursor(source.read(0, source.size)))
+    except RawlogError:
+        return None
+    return bloom if bloom.crc_ok else None

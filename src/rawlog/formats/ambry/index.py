@@ -13,13 +13,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, DataError, TruncatedError, UnsupportedError
+from rawlog.core.errors import CorruptError, DataError, EncodeError, TruncatedError, UnsupportedError
 from rawlog.core.explain import Node
 from rawlog.core.format import File, Origin, Want
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
+from rawlog.formats.ambry.bloom import Bloom, make
+from rawlog.formats.ambry.kernels.entries import write_entries
 from rawlog.formats.ambry.kernels.messages import key_sizes
 from rawlog.formats.ambry.keys import Identities, identities
+from rawlog.formats.ambry.keys import order as order_of
 from rawlog.formats.ambry.layouts import (
     CRC_SIZE,
     INDEXES,
@@ -33,6 +36,7 @@ from rawlog.formats.ambry.layouts import (
 )
 from rawlog.formats.ambry.paths import Segment, segment_of, start_of
 from rawlog.formats.ambry.structures import Cursor, kind_name
+from rawlog.formats.ambry.writer import sealed
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view, columns
@@ -43,6 +47,10 @@ VERSION_BITS = 8
 _BEFORE_UUID = np.zeros(256, np.int64)
 _BEFORE_UUID[list(KEYS)] = [KEYS[version].at("uuid") if version >= 6 else KEYS[version].size for version in KEYS]
 Integers = NDArray[np.integer[Any]]
+MAX_ENTRIES = 10_000
+MAX_BYTES = 20 << 20
+PROBABILITY = 0.01
+LATEST = 4
 #: The latest time that an index value holds.
 LATEST_SECOND = (1 << 31) - 1
 
@@ -336,6 +344,46 @@ def parse_index(path: str, raw: bytes) -> IndexFile:
     return IndexFile(path, segment, start_of(path), header, entries, stored == crc32(raw[:-CRC_SIZE]))
 
 
+class IndexSummary:
+    """An index file as the one pass over it found it: its bytes. It is small, and never cut."""
+
+    rises = True
+
+    def __init__(self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None) -> None:
+        self.path, self.start = file.path, start
+        self._pieces: list[bytes] = []
+        #: The whole file; None if its header could not be read.
+        self.raw: bytes | None = None
+
+    def see(self, frames: Frames) -> None:
+        """Take in a window of entries."""
+        if not self._pieces and not self.start:
+            with Source(self.path) as source:
+                self._pieces.append(source.read(0, frames.base))
+        end = frames.data.size if frames.last else frames.reached
+        self._pieces.append(frames.data[:end].tobytes())
+
+    def close(self) -> IndexSummary:
+        """Put the windows together."""
+        self.raw, self._pieces = b"".join(self._pieces) if self._pieces else None, []
+        return self
+
+    def merge(self, following: IndexSummary) -> IndexSummary:
+        """Take in the split that follows."""
+        if self.raw is not None:
+            self.raw += following.raw or b""
+        return self
+
+    def index(self) -> IndexFile:
+        """The index file. DataError if it cannot be read; a wrong checksum is only noted."""
+        if self.raw is None:
+            return read_index(self.path)
+        try:
+            return parse_index(self.path, self.raw)
+        except DataError as error:
+            raise error.at(path=self.path, format="ambry.index") from None
+
+
 def explain_header(head: bytes, file: File) -> list[Node]:
     """The header of an index file."""
     if not head:
@@ -379,4 +427,107 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
     return nodes
 
 
-__all__ = ["Entries", "Header", "IndexFile", "begin", "decode", "read_entries", "read_header", "read_index", "scan"]
+# Writing index files and their blooms as Ambry does, from entries in the order of their messages ---------------------------------
+
+
+def runs(
+    entries: Entries,
+    segment: NDArray[np.int32],
+    *,
+    max_entries: int = MAX_ENTRIES,
+    starts: frozenset[tuple[int, int]] = frozenset(),
+    version: int = LATEST,
+) -> Iterator[slice]:
+    """Entries cut into index files where Ambry cuts them (§10.4), and at `starts` (segment, offset) if those are given."""
+    count = len(entries)
+    held = np.concatenate(([0], np.cumsum(entries.sizes + VALUES[version].size)))
+    cuts = np.flatnonzero(np.diff(segment)) + 1
+    if starts:
+        wanted = np.array([place for _, place in starts], np.int64)
+        maybe = np.flatnonzero(np.isin(entries.offset, wanted))
+        named = [row for row in maybe.tolist() if (int(segment[row]), int(entries.offset[row])) in starts]
+        cuts = np.union1d(cuts, np.array(named, np.int64))
+    at = 0
+    while at < count:
+        border = int(cuts[place]) if (place := int(np.searchsorted(cuts, at, side="right"))) < cuts.size else count
+        full = int(np.searchsorted(held, held[at] + MAX_BYTES))  # the entry that reaches the limit is the last one
+        stop = min(border, at + max_entries, max(full, at + 1))
+        yield slice(at, stop)
+        at = stop
+
+
+def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | None = None, least: int = 0) -> bytes:
+    """The bytes of an index file with these entries, which are in log order. EncodeError where an old version cannot hold the keys.
+
+    Equal keys are written with the bytes of the first of them. Without `last_modified` it is the latest time of an operation. An entry
+    takes `least` bytes at least, as older releases had it.
+    """
+    leader, order = _sorted(run)
+    value_size, key_size = VALUES[version].size, int(run.sizes.max())
+    if version < 2 and (run.sizes != key_size).any():
+        raise EncodeError(f"an index of version {version} has keys of one size only")
+    entry_size = max(key_size + value_size, least if version >= 2 else 0)
+    end = int(run.offset[-1]) + int(run.size[-1])
+    head = version.to_bytes(2, "big") + (key_size if version < 2 else entry_size).to_bytes(4, "big")
+    head += value_size.to_bytes(4, "big") + end.to_bytes(8, "big")
+    if version >= 1:
+        modified = int(run.operation_time.max()) if last_modified is None else last_modified
+        head += modified.to_bytes(8, "big", signed=True) + run.key(0) + int(run.kind[0]).to_bytes(2, "big")
+        if version >= 4:
+            head += int(run.life_version[0]).to_bytes(2, "big", signed=True)
+    body = np.zeros(len(run) * entry_size, np.uint8)
+    values = _values(run, version)[order]
+    write_entries(run.data, run.starts[leader], run.sizes[leader], values, entry_size, body)
+    return sealed(head + body.tobytes())
+
+
+def _sorted(run: Entries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The entries by key and place in the log, and for each of them, in this order, the first entry of its blob."""
+    identity = run.identities
+    if identity.is_odd.any():
+        places = [order_of(key) for key in run.keys]
+        order = np.array(sorted(range(len(run)), key=lambda row: (places[row], int(run.offset[row]))), np.int64)
+    else:
+        order = identity.sorted(run.offset)
+    begins = identity.begins(order)
+    first = np.minimum.reduceat(order, np.flatnonzero(begins))
+    return first[np.cumsum(begins) - 1], order
+
+
+def _values(run: Entries, version: int) -> NDArray[np.uint8]:
+    """The values of entries, a row of bytes each."""
+    layout = VALUES[version]
+    made = np.zeros(len(run), layout.dtype)
+    expires = run.expires.astype(np.int64)
+    by_name = {
+        "size": run.size,
+        "offset": run.offset,
+        "flags": run.flags,
+        "expires_at": np.where(expires == NONE, NONE, expires * 1000) if version == 0 else expires,
+        "original_message_offset": run.original_offset,
+        "operation_time": run.operation_time,
+        "account_id": run.account_id,
+        "container_id": run.container_id,
+        "life_version": run.life_version,
+    }
+    for name in layout.dtype.names or ():
+        made[name] = by_name[name]
+    return made.view(np.uint8).reshape(len(run), layout.size)
+
+
+def bloom_of(
+    run: Entries,
+    *,
+    max_entries: int = MAX_ENTRIES,
+    probability: float = PROBABILITY,
+    like: Bloom | None = None,
+    by_uuid: bool = False,
+) -> Bloom:
+    """The bloom of a sealed index file; `like` gives its dimensions, else the store's settings do."""
+    found = make((), max(max_entries, len(run)), probability)
+    if like is not None:
+        found = Bloom(like.hash_count, like.words * 0)
+    distinct = np.unique(_sorted(run)[0])
+    starts, sizes = run.uuid_spans if by_uuid else (run.starts, run.sizes)
+    found.add_keys(run.data, starts[distinct], sizes[distinct])
+    return found

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.core.errors import CorruptError, OptionError
 from rawlog.core.frames import Bytes
+from rawlog.core.tables import Table
 from rawlog.core.text import java_text
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import DATA_TYPES, ID_TYPES, KEY_V6, KEYS, NONE, PARTITION_VERSION, KeyFlag
@@ -245,3 +248,26 @@ def uuid_bytes(raw: bytes) -> bytes:
     """The bytes of the uuid alone, which blooms may be made of."""
     version = raw[1]
     return raw[_HIGH:] if version >= 6 else raw[KEYS[version].size :]
+
+
+# Blobs found by their id, in every table that has it -----------------------------------------------------------------------
+
+
+def id_columns(table: Table, what: str) -> tuple[str, ...]:
+    """The columns that tell the ids of a table's rows; keys are compared as everywhere."""
+    if what == "key":
+        return ()
+    return next(((name,) for name in ("key", "blob_id") if name in table.names), ())
+
+
+def rows_by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
+    """Which rows are of a blob; none if the text is no blob id."""
+    try:
+        raw = from_text(id)
+    except OptionError:  # perhaps it is an id of another system that is at the same place
+        return pa.repeat(False, batch.num_rows)
+    if "key" in batch.schema.names:
+        found = pc.equal(batch.column("key"), pa.scalar(raw, pa.binary()))
+    else:
+        found = pc.equal(batch.column("blob_id"), id.rstrip("="))
+    return pc.fill_null(found, False)

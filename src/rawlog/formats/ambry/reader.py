@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, DataError
+from rawlog.core.errors import CorruptError, DataError, RawlogError
 from rawlog.core.format import NO_TIME, File, Spans, Want
 from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import Status
-from rawlog.core.tables import RECORDS
+from rawlog.core.status import OK, Status
+from rawlog.core.tables import HEADERS as HEADER_LIST
+from rawlog.core.tables import RECORDS, arrow_type
 from rawlog.core.text import java_text
 from rawlog.formats.ambry.kernels import records as kernels
-from rawlog.formats.ambry.kernels.messages import find_message, scan_messages
+from rawlog.formats.ambry.kernels import texts
+from rawlog.formats.ambry.kernels.messages import check_header, find_message, scan_messages
 from rawlog.formats.ambry.keys import identities
 from rawlog.formats.ambry.layouts import (
     BLOB_TYPES,
     CRC_SIZE,
+    HEADER_V3,
     HEADERS,
     NONE,
     SMALLEST_MESSAGE,
     Kind,
 )
+from rawlog.formats.ambry.paths import begin, segment_of, start_of
+from rawlog.io.storage import Source
 from rawlog.kernels import byte_view, columns
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
@@ -149,6 +154,12 @@ class Messages:
     def sound(self) -> NDArray[np.bool_]:
         """Whether all records could be read and their checksums are right."""
         good: NDArray[np.bool_] = (self["fault"] == 0) & (self["crc_bad"] == 0)
+        return good
+
+    @property
+    def is_whole(self) -> NDArray[np.bool_]:
+        """Whether messages are sound, and their headers agree with their records: what a repair keeps as it is."""
+        good: NDArray[np.bool_] = self.sound & (self["mismatch"] == 0)
         return good
 
     @property
@@ -277,13 +288,9 @@ class _Columns:
         return KINDS.take(pa.array(self.messages["kind"]))
 
     def _blob_id(self) -> pa.Array:
-        from rawlog.formats.ambry.properties import blob_ids
-
-        return blob_ids(self.messages)
+        return text_ids(self.messages.data, self.messages["key_start"], self.messages["key_size"])
 
     def _headers(self) -> pa.Array:
-        from rawlog.formats.ambry.properties import headers
-
         return headers(self.messages)
 
     def _key(self) -> pa.Array:
@@ -327,8 +334,6 @@ class _Columns:
         return columns.integers(np.where(fits, number, 0), "int", fits)
 
     def _uuid(self) -> pa.Array:
-        from rawlog.formats.ambry.properties import uuids
-
         return uuids(self.messages)
 
     def _crc_ok(self) -> pa.Array:
@@ -377,3 +382,120 @@ def text_column(messages: Messages, name: str, *, empty_is_null: bool = False) -
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([None if text is None else java_text(text) for text in raw.to_pylist()], pa.string())
+
+
+# Columns of text: blob ids, uuids, and the headers of `records` with kind, life version and properties --------------------------
+
+_TYPE = arrow_type(HEADER_LIST)
+_TEXT_ROWS = [
+    kernels.FIELDS.index(field) + 1 for _, field, how, _ in texts.HEADERS if how in (texts.TEXT, texts.TEXT_OR_NONE)
+]
+_NUMBER_ROOM = texts.LONGEST_NUMBER * len(texts.HEADERS)
+
+
+def headers(messages: Messages) -> pa.Array:
+    """The headers column of messages."""
+    count = len(messages)
+    text = int(np.maximum(messages.fields[_TEXT_ROWS], 0).sum())
+    lists, key_ends, value_ends = (
+        _buffer(4 * (size + 1)) for size in (count, count * texts.COUNT, count * texts.COUNT)
+    )
+    keys, values = _buffer(count * texts.NAME_BYTES + SLACK), _buffer(text + count * _NUMBER_ROOM + SLACK)
+    made, _, _ = texts.write_headers(
+        messages.data,
+        messages.fields,
+        _numbers(lists),
+        _numbers(key_ends),
+        np.frombuffer(keys, np.uint8),
+        _numbers(value_ends),
+        np.frombuffer(values, np.uint8),
+        np.empty(texts.COUNT, np.int64),
+    )
+    pairs = pa.StructArray.from_arrays(
+        [
+            pa.Array.from_buffers(pa.string(), made, [None, key_ends, keys]),
+            pa.Array.from_buffers(pa.binary(), made, [None, value_ends, values]),
+        ],
+        fields=list(_TYPE.value_type),
+    )
+    return pa.ListArray.from_arrays(pa.Array.from_buffers(pa.int32(), count + 1, [None, lists]), pairs, type=_TYPE)
+
+
+def text_ids(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
+    """The text form of keys that stand in `data`."""
+    return _texts(data, starts, sizes, texts.write_base64, int(sizes.sum()) * 4 // 3 + 4 * starts.size)
+
+
+def uuids(messages: Messages) -> pa.Array:
+    """The uuid of every key; in V1 to V5 any text may stand there."""
+    room = int(messages["key_size"].sum()) + texts.UUID_TEXT * len(messages)
+    return _texts(messages.data, messages["key_start"], messages["key_size"], texts.write_uuids, room)
+
+
+def _texts(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64], write: object, room: int) -> pa.Array:
+    count = starts.size
+    ends, out = _buffer(4 * (count + 1)), _buffer(room + SLACK)
+    starts, sizes = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(sizes, np.int64)
+    write(data, starts, sizes, np.frombuffer(out, np.uint8), _numbers(ends))  # type: ignore[operator]
+    array = pa.Array.from_buffers(pa.binary(), count, [None, ends, out])
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([java_text(text) for text in array.to_pylist()], pa.string())
+
+
+def _buffer(size: int) -> pa.Buffer:
+    return pa.allocate_buffer(size)
+
+
+def _numbers(buffer: pa.Buffer) -> NDArray[np.int32]:
+    return np.frombuffer(buffer, np.int32)
+
+
+# Index files next to a log segment: where to cut it for several readers, and where to begin near an offset. An index file is only
+# trusted where a sound message header is at the position that its name gives. -----------------------------------------------------
+
+
+def index_starts(file: File, group: Sequence[File]) -> list[int]:
+    """Where the index files of a log segment begin, in order."""
+    segment = segment_of(file.path)
+    found = {
+        start_of(other.path) for other in group if other.format == "ambry.index" and segment_of(other.path) == segment
+    }
+    return sorted(start for start in found if 0 < start < file.size)
+
+
+def begins_message(source: Source, position: int) -> bool:
+    """Whether a sound message header begins there."""
+    head = source.read(position, HEADER_V3.size)
+    return int(check_header(byte_view(head), 0)) == OK if head else False
+
+
+def cuts(file: File, group: Sequence[File], size: int) -> list[int]:
+    """Positions about `size` bytes apart at which index files say that a message begins; none if one of them is wrong."""
+    marks: list[int] = []
+    wanted = size
+    try:
+        with Source(file.path) as source:
+            for position in index_starts(file, group):
+                if position >= wanted:
+                    if not begins_message(source, position):
+                        return []
+                    marks.append(position)
+                    wanted = position + size
+    except RawlogError:
+        return []
+    return marks if marks and file.size - marks[-1] <= 4 * size else []
+
+
+def seek(file: File, group: Sequence[File], offset: int | None, time: int | None) -> int:
+    """A position from which all messages at or after an offset are read: the index file before it, else the first message."""
+    with Source(file.path) as source:
+        first = begin(source.read(0, 4096), source.size).position
+        if offset is None:
+            return first
+        wanted = offset - (file.place.start_offset or 0)
+        for position in reversed(index_starts(file, group)):
+            if first < position <= wanted and begins_message(source, position):
+                return position
+    return first

@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from rawlog.core.errors import CorruptError, TruncatedError, UnsupportedError
+import numpy as np
+
+from rawlog.core.errors import CorruptError, DataError, TruncatedError, UnsupportedError
 from rawlog.core.explain import Node, milliseconds
+from rawlog.core.format import File
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
 from rawlog.core.text import java_text
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import CRC_SIZE, KEYS, KIND_OF_UPDATE, NONE, Kind
@@ -388,3 +393,56 @@ def read_replica_tokens(cursor: Cursor) -> Tracker:
             found.tokens.append((f"{number} {host}:{path}", read_token(cursor)))
     found.crc_ok = cursor.crc()
     return found
+
+
+# The same as formats: each file is one frame, sound to its checksum or damaged ---------------------------------------------
+
+
+class Whole:
+    """A format whose file is one structure, read by one function."""
+
+    def __init__(self, name: str, read: Callable[[Cursor], Any]) -> None:
+        self.name, self.read = name, read
+
+    def scan(self, data: Bytes, kind: int) -> Frames:
+        """One frame if the structure is whole; TRUNCATED if it is not; damage if it is invalid or its checksum is wrong."""
+        none = np.empty(0, np.int64)
+        if not data.size:
+            return Frames(data, none, none, 0, Status.OK)
+        cursor = Cursor(data.tobytes())
+        try:
+            found = self.read(cursor)
+        except TruncatedError:
+            return Frames(data, none, none, 0, Status.TRUNCATED)
+        except DataError as error:
+            wrong_version = error.field is not None and "version" in error.field
+            return Frames(data, none, none, 0, Status.BAD_MAGIC if wrong_version else Status.BAD_VALUE)
+        if not found.crc_ok:
+            return Frames(data, none, none, 0, Status.BAD_CRC)
+        if cursor.left:
+            return Frames(data, none, none, 0, Status.TRAILING)
+        return Frames(data, np.zeros(1, np.int64), np.array([cursor.position]), cursor.position, Status.OK)
+
+    def fault(self, frames: Frames) -> DataError:
+        """What is wrong with the file."""
+        cursor = Cursor(frames.data.tobytes())
+        try:
+            found = self.read(cursor)
+        except DataError as error:
+            return error
+        if not found.crc_ok:
+            return CorruptError(f"checksum of the {self.name} does not match", position=0, field="crc")
+        return CorruptError(f"{cursor.left:,} bytes after the {self.name}", position=0)
+
+    def explain(self, frames: Frames, file: File) -> list[Node]:
+        """Every field."""
+        cursor = Cursor(frames.data[: int(frames.stops[0])].tobytes(), base=frames.base)
+        self.read(cursor)
+        return [Node(frames.base, cursor.position, self.name, children=cursor.nodes)]
+
+
+DESCRIPTOR = Whole("store descriptor", read_descriptor)
+CLEANUP = Whole("cleanup token", read_cleanup_token)
+COMPACTION = Whole("compaction log", read_compaction)
+TRACKER = Whole("remote token tracker", read_tracker)
+REPLICA_TOKENS = Whole("replica tokens", read_replica_tokens)

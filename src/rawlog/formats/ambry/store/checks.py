@@ -17,10 +17,8 @@ from rawlog.formats.ambry.index import Entries, IndexFile, read_index
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.paths import segment_of
-from rawlog.formats.ambry.store.evidence import match
 from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
-from rawlog.formats.ambry.store.store import stores
-from rawlog.formats.ambry.store.survey import surveys
+from rawlog.formats.ambry.store.store import blob_stores, with_logs
 
 Files = Sequence[File]
 VIOLATIONS = {
@@ -43,10 +41,10 @@ def segments(files: Files) -> Iterator[Mark]:
     Ambry refuses to start on a mixture, and reads messages twice where a compaction left both its source and its target. Which of
     them counts is told by the compaction log, if there is one.
     """
-    for survey in surveys(files):
-        named = survey.store.segments()
+    for store in with_logs(files):
+        named = store.segments
         positions: dict[int, str] = {}
-        for file, segment, most in zip(survey.store.logs, named, survey.capacities, strict=True):
+        for file, segment, most in zip(store.logs, named, store.capacities, strict=True):
             if segment.position in positions:
                 yield Mark(
                     f"position {segment.position} twice: also {positions[segment.position]}",
@@ -56,11 +54,11 @@ def segments(files: Files) -> Iterator[Mark]:
             positions[segment.position] = file.path
             if (segment.position < 0) != (named[0].position < 0):
                 yield Mark("log_current beside numbered segments", path=file.path)
-            if most != survey.capacities[0]:
+            if most != store.capacities[0]:
                 yield Mark(
                     "another capacity than the first segment's",
                     path=file.path,
-                    expected=survey.capacities[0],
+                    expected=store.capacities[0],
                     found=most,
                 )
 
@@ -91,23 +89,18 @@ def lost_segment(files: Files) -> Iterator[Mark]:
     segment from another copy. `rawlog repair` names the lost blobs and keeps deleted ones deleted. Where the segment only has another name
     now, repair gives it back its own.
     """
-    catalogs = {survey.store.folder: survey.catalog for survey in surveys(files)}
-    for store in stores(files):
+    for store in blob_stores(files):
         for segment, parts in store.lost_segments().items():
             entries = Entries.join([index.entries for index in map(_read, parts) if index is not None])
-            rows = np.full(len(entries), NONE, np.int64)
-            catalog = catalogs.get(store.folder)
-            if catalog is not None:
-                rows = match(catalog, entries)
+            rows = store.catalog.rows_of(entries)
             lost, names = int((rows < 0).sum()), ", ".join(part.path.rpartition("/")[2] for part in parts)
             what = f"log segment {segment.log_name()} is not there; its index files are: {names}"
             if lost or not len(entries):
                 yield Mark(f"{what}; {lost:,} of {len(entries):,} messages are lost", path=parts[0].path, found=lost)
                 continue
-            assert catalog is not None
             others = {segment_of(index.path) for index in store.index_files}
-            for number in np.unique(catalog.segment[rows]).tolist():
-                if store.segments()[number] not in others:
+            for number in np.unique(store.catalog.segment[rows]).tolist():
+                if store.segments[number] not in others:
                     yield Mark(f"{what}; its messages are in {store.logs[number].path}", path=parts[0].path)
 
 
@@ -125,9 +118,9 @@ def index_end(files: Files) -> Iterator[Mark]:
     The log lost its end, and the store does not start. Messages behind the end of the log are gone; `rawlog rebuild` makes an index of
     those that are there.
     """
-    for survey in surveys(files):
-        for index in survey.indexes:
-            size = survey.store.logs[survey.number(index)].size
+    for store in with_logs(files):
+        for index in store.indexes:
+            size = store.logs[store.numbers[index.segment]].size
             if index.end > size:
                 yield Mark(
                     "the log segment ends before its index",
@@ -144,11 +137,11 @@ def index_gap(files: Files) -> Iterator[Mark]:
 
     Ambry does not notice a missing index file: the blobs whose messages it covered silently vanish.
     """
-    for survey in surveys(files):
+    for store in with_logs(files):
         ends: dict[int, int] = {}
-        for index in survey.indexes:
-            number = survey.number(index)
-            places = survey.between(number, 0, survey.store.logs[number].size)
+        for index in store.indexes:
+            number = store.numbers[index.segment]
+            places = store.between(number, 0, store.logs[number].size)
             expected = ends.get(number, int(places[0]) if places.size else index.start)
             if index.start != expected:
                 yield Mark(
@@ -157,12 +150,12 @@ def index_gap(files: Files) -> Iterator[Mark]:
             ends[number] = index.end
         last = max(ends, default=-1)
         for number in range(last):
-            size = survey.store.logs[number].size
-            behind = survey.between(number, ends.get(number, 0), size)
+            size = store.logs[number].size
+            behind = store.between(number, ends.get(number, 0), size)
             if behind.size:
                 yield Mark(
                     f"{counted(len(behind), 'message')} after the last index file of their segment",
-                    path=survey.store.logs[number].path,
+                    path=store.logs[number].path,
                     position=int(behind[0]),
                     size=size - int(behind[0]),
                 )
@@ -174,17 +167,17 @@ def unindexed(files: Files) -> Iterator[Mark]:
 
     Blobs that were undeleted in that part lose their expiry when Ambry recovers it (its own behaviour).
     """
-    for survey in surveys(files):
+    for store in with_logs(files):
         ends: dict[int, int] = {}
-        for index in survey.indexes:
-            ends[survey.number(index)] = index.end
+        for index in store.indexes:
+            ends[store.numbers[index.segment]] = index.end
         last = max(ends, default=-1)
-        for number in range(max(last, 0), len(survey.store.logs)):
-            behind = survey.between(number, ends.get(number, 0), survey.store.logs[number].size)
+        for number in range(max(last, 0), len(store.logs)):
+            behind = store.between(number, ends.get(number, 0), store.logs[number].size)
             if behind.size and ends:
                 yield Mark(
                     f"{counted(len(behind), 'message')} not in the index yet",
-                    path=survey.store.logs[number].path,
+                    path=store.logs[number].path,
                     position=int(behind[0]),
                 )
 
@@ -195,10 +188,10 @@ def entry_without_message(files: Files) -> Iterator[Mark]:
 
     The blob cannot be read through the index; the log is the truth. `rawlog rebuild` makes a right one.
     """
-    for survey in surveys(files):
-        for index in survey.indexes:
+    for store in with_logs(files):
+        for index in store.indexes:
             offsets = index.entries.offset
-            nowhere = (survey.catalog.rows_at(survey.number(index), offsets) < 0) & (offsets < index.end)
+            nowhere = (store.catalog.rows_at(store.numbers[index.segment], offsets) < 0) & (offsets < index.end)
             for at in np.flatnonzero(nowhere).tolist():
                 yield Mark(
                     "an entry that points to no message",
@@ -211,14 +204,14 @@ def entry_without_message(files: Files) -> Iterator[Mark]:
 @rule("ambry.index.missing", Severity.ERROR)
 def message_without_entry(files: Files) -> Iterator[Mark]:
     """A message in the range of an index file has no entry in it: what it did to its blob is forgotten."""
-    for survey in surveys(files):
-        for index in survey.indexes:
-            number = survey.number(index)
-            places = survey.between(number, index.start, index.end)
+    for store in with_logs(files):
+        for index in store.indexes:
+            number = store.numbers[index.segment]
+            places = store.between(number, index.start, index.end)
             for place in places[~np.isin(places, index.entries.offset)].tolist():
                 yield Mark(
                     "a message without an index entry",
-                    path=survey.store.logs[number].path,
+                    path=store.logs[number].path,
                     position=place,
                     expected=index.path,
                 )
@@ -230,10 +223,10 @@ def entry_mismatch(files: Files) -> Iterator[Mark]:
 
     The store answers by the index. Facts that an update inherits from a PUT since compacted away are not compared.
     """
-    for survey in surveys(files):
-        for index in survey.indexes:
-            rows = survey.catalog.rows_at(survey.number(index), index.entries.offset)
-            for at, what, expected, found in _mismatches(survey.catalog, index, rows):
+    for store in with_logs(files):
+        for index in store.indexes:
+            rows = store.catalog.rows_at(store.numbers[index.segment], index.entries.offset)
+            for at, what, expected, found in _mismatches(store.catalog, index, rows):
                 yield Mark(
                     f"{what} differs from the message's",
                     path=index.path,
@@ -282,13 +275,13 @@ def reset_key(files: Files) -> Iterator[Mark]:
 
     Replication uses it to find its way after the index was rebuilt; reading blobs does not.
     """
-    for survey in surveys(files):
-        for index in survey.indexes:
+    for store in with_logs(files):
+        for index in store.indexes:
             header = index.header
-            row = int(survey.catalog.rows_at(survey.number(index), np.array([index.start]))[0])
+            row = int(store.catalog.rows_at(store.numbers[index.segment], np.array([index.start]))[0])
             if row < 0 or header.reset_key is None:
                 continue
-            key, kind = survey.catalog.key(row), Kind(int(survey.catalog.kind[row]))
+            key, kind = store.catalog.key(row), Kind(int(store.catalog.kind[row]))
             if keys.order(key) != keys.order(header.reset_key) or header.reset_kind != kind:
                 yield Mark(
                     "a reset key that is not the first entry's",
@@ -304,9 +297,9 @@ def bloom_key(files: Files) -> Iterator[Mark]:
 
     Remove the bloom file (Ambry makes it anew), or rebuild it.
     """
-    for survey in surveys(files):
-        for index in survey.indexes:
-            found = survey.blooms.get((survey.number(index), index.start))
+    for store in with_logs(files):
+        for index in store.indexes:
+            found = store.blooms.get((index.segment, index.start))
             if found is None:
                 continue
             path, bloom = found
@@ -330,12 +323,12 @@ def history(files: Files) -> Iterator[Mark]:
 
     Ambry refuses to start when its recovery meets such a message; an undelete of a lower life version it takes, which is a warning.
     """
-    for survey in surveys(files):
-        wrong = survey.folded.wrong
-        refused = is_refused(survey.catalog, wrong)
+    for store in with_logs(files):
+        wrong = store.folded.wrong
+        refused = is_refused(store.catalog, wrong)
         for row in np.flatnonzero(wrong).tolist():
-            path, position, size = survey.place(row)
-            kind, life = Kind(int(survey.catalog.kind[row])), int(survey.catalog.life_version[row])
+            path, position, size = store.place(row)
+            kind, life = Kind(int(store.catalog.kind[row])), int(store.catalog.life_version[row])
             yield Mark(
                 VIOLATIONS[int(wrong[row])],
                 path=path,
@@ -352,13 +345,13 @@ def orphan_update(files: Files) -> Iterator[Mark]:
 
     The index still knows the blob. Without index files Ambry refuses to start on this log, unless a DELETE follows.
     """
-    for survey in surveys(files):
-        folded, kind = survey.folded, survey.catalog.kind
+    for store in with_logs(files):
+        folded, kind = store.folded, store.catalog.kind
         deleted = np.zeros(folded.first.size, np.bool_)
         deleted[folded.blob[kind == DELETE]] = True
         orphans = folded.first[np.isin(kind[folded.first], (TTL_UPDATE, UNDELETE)) & ~deleted]
         for row in np.sort(orphans).tolist():
-            path, position, size = survey.place(row)
+            path, position, size = store.place(row)
             yield Mark(
                 f"{Kind(int(kind[row])).name} of a blob that the log does not have",
                 path=path,

@@ -6,8 +6,7 @@ update did, under a checksum of their own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -17,15 +16,14 @@ from rawlog.core.errors import EncodeError, RawlogError
 from rawlog.core.frames import Bytes
 from rawlog.core.status import OK
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.bloom import Bloom
+from rawlog.formats.ambry.bloom import Bloom, sound_bloom
 from rawlog.formats.ambry.index import Entries, IndexFile, Integers, read_index
 from rawlog.formats.ambry.kernels.messages import check_header
 from rawlog.formats.ambry.layouts import HEADERS, KEY_V1, KEY_V2, NONE, Kind
 from rawlog.formats.ambry.paths import Segment, segment_of, start_of
 from rawlog.formats.ambry.reader import Messages, scan
-from rawlog.formats.ambry.store.rebuild import sound_bloom
-from rawlog.formats.ambry.store.state import PUT, Catalog, CatalogBuilder
-from rawlog.formats.ambry.store.store import Store
+from rawlog.formats.ambry.store.state import PUT, Catalog
+from rawlog.formats.ambry.store.store import BlobStore
 from rawlog.formats.ambry.writer import update_message
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
@@ -40,6 +38,8 @@ class Evidence:
 
     files: list[IndexFile]
     blooms: dict[tuple[Segment, int], Bloom] = field(default_factory=dict)
+    #: The paths of index files that cannot be read.
+    unread: frozenset[str] = frozenset()
 
     @cached_property
     def entries(self) -> Entries:
@@ -94,44 +94,23 @@ class Evidence:
         return self.blooms.get((index.segment, index.start))
 
 
-def gather(store: Store) -> Evidence:
+def gather(store: BlobStore) -> Evidence:
     """What a store's index and bloom files know. Files that cannot be read are left out."""
-    found = store.indexes()
+    found, unread = list(store.indexes), list(store.unread_indexes)
     for files in store.lost_segments().values():
         for file in files:
             try:
                 found.append(read_index(file.path))
-            except RawlogError as error:
-                store.problems.append((file.path, error))
+            except RawlogError:
+                unread.append(file.path)
     found.sort(key=lambda index: (index.segment.order, index.start))
-    evidence = Evidence(found)
-    for file in (*store.bloom_files, *store.others):
+    evidence = Evidence(found, {place: bloom for place, (_, bloom) in store.blooms.items()}, frozenset(unread))
+    for file in store.others:
         segment = segment_of(file.path) if file.format == "ambry.bloom" else None
         bloom = sound_bloom(file) if segment is not None else None
         if segment is not None and bloom is not None:
             evidence.blooms[segment, start_of(file.path)] = bloom
     return evidence
-
-
-def match(catalog: Catalog, entries: Entries) -> NDArray[np.int64]:
-    """The row of the message that each entry is of, by blob, kind and life version; -1: there is none. Of several it is the first."""
-    mine, theirs = catalog.identity, entries.identities
-    columns = [
-        np.concatenate([catalog.life_version, entries.life_version]),
-        np.concatenate([catalog.kind, entries.kind]),
-        *(np.concatenate([getattr(mine, name), getattr(theirs, name)]) for name in ("low", "high", "group")),
-    ]
-    order = np.lexsort(columns)
-    new = np.zeros(order.size, np.bool_)
-    new[:1] = True
-    for column in columns:
-        new[1:] |= np.diff(column[order]) != 0
-    number = np.empty(order.size, np.int64)
-    number[order] = np.cumsum(new) - 1
-    rows = np.full(int(new.sum()), NONE, np.int64)
-    count = len(catalog)
-    rows[number[:count][::-1]] = np.arange(count)[::-1]
-    return rows[number[count:]]
 
 
 def partitions(data: Bytes, starts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -183,16 +162,7 @@ def rekeyed(source: Source, position: int, key: bytes) -> bytes | None:
     frames = scan(np.frombuffer(made, np.uint8), 0)
     if len(frames) != 1 or frames.reached != size:
         return None
-    messages = Messages(frames)
-    return made if messages.sound[0] and messages["mismatch"][0] == 0 else None
-
-
-def catalog_of(pieces: Sequence[tuple[bytes, int, int]]) -> Catalog:
-    """A catalog of single messages: bytes, number of the segment, offset."""
-    builder = CatalogBuilder()
-    for raw, segment, offset in pieces:
-        builder.add(Messages(replace(scan(np.frombuffer(raw, np.uint8), 0), base=offset), check=False), segment)
-    return builder.done()
+    return made if Messages(frames).is_whole[0] else None
 
 
 def agrees(catalog: Catalog, row: int, evidence: Evidence, entry: int) -> bool:

@@ -7,24 +7,23 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from dataclasses import dataclass
+from typing import IO, Any
 
 import numpy as np
 
 from rawlog.core.errors import CorruptError, DataError, OptionError, UnknownFormatError
 from rawlog.core.format import File
+from rawlog.core.report import Action, Report
 from rawlog.core.text import java_text
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.content import Metadata, open_envelope, parse_metadata
 from rawlog.formats.ambry.layouts import BLOB_TYPES, NONE, Kind
 from rawlog.formats.ambry.reader import Messages, scan, trouble
-from rawlog.formats.ambry.store.fold import now_of
-from rawlog.formats.ambry.store.rebuild import Report, number_option
+from rawlog.formats.ambry.store.rewrite import number_option
 from rawlog.formats.ambry.store.state import LIVE, STATES
-from rawlog.formats.ambry.store.store import Store, fold_store, stores
-from rawlog.io.output import child, new_directory, refuse_nested
+from rawlog.formats.ambry.store.store import BlobStore, blob_stores, now_of
+from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 
 MANIFEST = "manifest.jsonl"
@@ -36,7 +35,7 @@ _TEXTS = ("content_type", "owner_id", "service_id", "content_encoding", "filenam
 
 @dataclass(slots=True)
 class Blob:
-    """A blob that a store knows, and where its content stands."""
+    """A blob that a store knows, and where its content is."""
 
     key: bytes
     state: str
@@ -46,48 +45,35 @@ class Blob:
     size: int
 
 
-@dataclass(slots=True)
-class Extraction(Report):
-    """What was written; `incomplete` are blobs whose content could not be had whole."""
-
-    blobs: int = 0
-    incomplete: list[str] = field(default_factory=list)
-
-
-def extract_blobs(
-    files: Sequence[File], target: str, options: Mapping[str, str] | None = None, *, sources: Iterable[str] = ()
-) -> Extraction:
-    """Write the blobs of one or several stores into the directory `target`, with `manifest.jsonl`.
+def extract(files: Sequence[File], folder: Folder, options: Mapping[str, str]) -> Report:
+    """Write the blobs of one or several stores as files, with `manifest.jsonl`.
 
     Options: `blobs` (ids, separated by commas; all by default), `names` (`id`, or `filename`: the stored one made safe), `state`
     (`live` by default, or `all` that still have content), `now`, `limit` of a decompressed blob. Encrypted content is left as it is,
-    and the manifest says so. Chunks are looked for in all stores given. OptionError if the target would touch one of the `sources`.
+    and the manifest says so. Chunks are looked for in all stores given. The report counts `blobs`, and has each problem with the content
+    of a blob as lost (`incomplete` is their number).
     """
-    refuse_nested(target, sources)
-    options = options or {}
     naming = options.get("names", NAMES[0])
     if naming not in NAMES:
         raise OptionError(f"names {naming!r}: {' or '.join(NAMES)} expected")
     known: dict[bytes, Blob] = {}
-    found = stores(files)
+    found = blob_stores(files)
     if not found:
         raise UnknownFormatError("no Ambry store in what was given")
     for store in found:
         known |= _blobs(store, now_of(options))
     if not known:
         raise OptionError("no blob with content in what was given")
-    chosen = _chosen(known, options)
-    report = Extraction()
     limit = number_option(options, "limit", 1 << 30) or 1 << 30
-    with new_directory(target) as work:
-        _Writer(work, known, naming, limit, report).run(chosen)
-        report.files = sorted(path.name for path in work.iterdir())
-    return report
+    writer = _Writer(folder, known, naming, limit)
+    writer.run(_chosen(known, options))
+    writer.report.facts["files"] = sorted([MANIFEST, *writer.names])
+    return writer.report
 
 
-def _blobs(store: Store, now: int) -> dict[bytes, Blob]:
+def _blobs(store: BlobStore, now: int) -> dict[bytes, Blob]:
     """The blobs of a store whose content is there, in the order of their first messages."""
-    folded = fold_store(store)
+    folded = store.state
     catalog, states = folded.catalog, folded.states(now)
     there = np.flatnonzero((folded.found >= 0) & (folded.put >= 0))
     found = {}
@@ -132,18 +118,20 @@ def read_put(blob: Blob) -> Messages:
 class _Writer:
     """The files written so far, and the names that are taken."""
 
-    def __init__(self, work: Path, known: Mapping[bytes, Blob], naming: str, limit: int, report: Extraction) -> None:
-        self.work, self.known, self.naming, self.limit, self.report = work, known, naming, limit, report
+    def __init__(self, folder: Folder, known: Mapping[bytes, Blob], naming: str, limit: int) -> None:
+        self.folder, self.known, self.naming, self.limit = folder, known, naming, limit
+        self.report = Report(counts={"blobs": 0, "incomplete": 0})
+        self.names: list[str] = []
         self.taken = {MANIFEST}
 
     def run(self, chosen: Sequence[bytes]) -> None:
         parts = self._parts_of(chosen)
-        with (self.work / MANIFEST).open("w", encoding="utf-8") as manifest:
+        with self.folder.create(MANIFEST) as manifest:
             for identity in chosen:
                 if identity in parts:
                     continue  # written as part of the blob it belongs to
                 row = self._write(self.known[identity])
-                manifest.write(json.dumps(row, ensure_ascii=True) + "\n")
+                manifest.write(json.dumps(row, ensure_ascii=True).encode() + b"\n")
 
     def _parts_of(self, chosen: Iterable[bytes]) -> set[bytes]:
         """The chunks of all metadata blobs that are written."""
@@ -168,20 +156,28 @@ class _Writer:
         try:
             messages = read_put(blob)
         except DataError as error:
-            self.report.incomplete.append(f"{row['blob_id']}: {error.message}")
+            self._report_problems(blob, [error.message])
             return row | {"file": None, "problems": [error.message]}
         row |= _described(messages)
         name = self._name(blob, row.get("filename"))
         digest, size = hashlib.sha256(), 0
-        with child(self.work, name).open("xb") as out:
+        self.names.append(name)
+        with self.folder.create(name) as out:
             for piece in self._pieces(messages, row, problems):
                 size += _put(out, piece, digest)
         if not row["encrypted"] and not problems and row["properties_blob_size"] not in (size, NONE):
             problems.append(f"{size:,} bytes, {row['properties_blob_size']:,} by its properties")
         row |= {"file": name, "size": size, "sha256": digest.hexdigest(), "problems": problems}
-        self.report.blobs += 1
-        self.report.incomplete += [f"{row['blob_id']}: {problem}" for problem in problems]
+        self.report.count("blobs")
+        self._report_problems(blob, problems)
         return row
+
+    def _report_problems(self, blob: Blob, problems: Sequence[str]) -> None:
+        """What of a blob's content could not be written."""
+        for problem in problems:
+            self.report.count("incomplete")
+            reason, stop = f"{keys.text_of(blob.key)}: {problem}", blob.position + blob.size
+            self.report.add(Action.LOST, reason, blob.path, start=blob.position, stop=stop)
 
     def _pieces(self, messages: Messages, row: dict[str, Any], problems: list[str]) -> Iterator[bytes]:
         """The content of a blob, a chunk at a time."""
@@ -206,7 +202,7 @@ class _Writer:
             yield self._chunk(chunk.key, chunk.size, row, problems)
 
     def _chunk(self, key: bytes, size: int, row: dict[str, Any], problems: list[str]) -> bytes:
-        """The content of one chunk; zeros in its place if it is not to be had, so that what follows stays where it belongs."""
+        """The content of one chunk; zeros in its place if it cannot be read, so that what follows keeps its position."""
         blob = self.known.get(keys.order(key))
         try:
             if blob is None:
@@ -246,7 +242,7 @@ class _Writer:
         return name
 
 
-def _put(out: BinaryIO, piece: bytes, digest: Any) -> int:
+def _put(out: IO[bytes], piece: bytes, digest: Any) -> int:
     out.write(piece)
     digest.update(piece)
     return len(piece)

@@ -20,9 +20,8 @@ from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import File, Replicas
 from rawlog.formats.ambry.keys import Identities, text_of
 from rawlog.formats.ambry.layouts import HEADERS, NONE, Flag
-from rawlog.formats.ambry.store.fold import now_of
 from rawlog.formats.ambry.store.state import STATES, Fold
-from rawlog.formats.ambry.store.store import Store, fold_store, stores
+from rawlog.formats.ambry.store.store import BlobStore, now_of, with_logs
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source
 
@@ -35,15 +34,15 @@ COLUMNS = ("state", "life_version", "expires", "ttl_updated", "account_id", "con
 class _Side:
     """The blobs of a store that it knows, sorted by identity."""
 
-    store: Store
+    store: BlobStore
     folded: Fold
     rows: NDArray[np.int64]
     identity: Identities
     states: NDArray[np.int8]
 
     @classmethod
-    def of(cls, store: Store, now: int) -> _Side:
-        folded = fold_store(store)
+    def of(cls, store: BlobStore, now: int) -> _Side:
+        folded = store.state
         identity = folded.catalog.identity.take(folded.first)
         order = identity.sorted()
         rows = order[folded.found[order] >= 0]
@@ -100,7 +99,9 @@ class _Side:
                 source.close()
 
 
-def compare_stores(one: Store, other: Store, now: int) -> Iterator[tuple[Difference, str | None, int | None] | int]:
+def compare_stores(
+    one: BlobStore, other: BlobStore, now: int
+) -> Iterator[tuple[Difference, str | None, int | None] | int]:
     """What two stores do not agree on, blob by blob, each with its place; and how many blobs are alike.
 
     A blob that is deleted on both sides may have lost its content on one of them.
@@ -153,7 +154,7 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[Di
 
     OptionError if the stores of one side cannot be told apart.
     """
-    here, there = ({_label(store): store for store in stores(files) if store.logs} for files in (a, b))
+    here, there = ({_label(store): store for store in with_logs(files)} for files in (a, b))
     if len(here) == len(there) == 1:
         here, there = ({"": store} for group in (here, there) for store in group.values())
     for name in dict.fromkeys((*here, *there)):
@@ -167,7 +168,7 @@ def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[Di
             yield found if isinstance(found, int) else found[0]
 
 
-def _label(store: Store) -> str:
+def _label(store: BlobStore) -> str:
     """The directory's own name: the partition's number."""
     return os.path.basename(store.folder.rstrip("/"))
 
@@ -177,7 +178,7 @@ def _now(options: Any) -> int:
 
 
 def _compared(replicas: Replicas) -> list[tuple[Difference, str | None, int | None]]:
-    sides = [[store for store in stores(files) if store.logs] for files in (replicas.a, replicas.b)]
+    sides = [with_logs(files) for files in (replicas.a, replicas.b)]
     if any(len(side) != 1 for side in sides):
         raise OptionError(f"{replicas.name}: one store on each side expected")
     return [found for found in compare_stores(sides[0][0], sides[1][0], 0) if not isinstance(found, int)]

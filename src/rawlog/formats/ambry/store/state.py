@@ -1,27 +1,41 @@
-"""What a store knows of its blobs: all its messages as columns, and the index entries that a live store would have added for them.
+"""What a store knows of its blobs: its messages as columns, and the index entries that a live store would have added for them.
 
-A message takes about a hundred bytes here, and some 250 while it is folded, whatever the size of its blob.
+A log segment is read once, whole or in splits, into a `LogSummary`, of which the summaries of a store make its `Catalog`. `fold` gives each
+message its index entry and each blob its state. A message takes 39 bytes and its blob id in a summary (73 bytes with an id of version 6),
+about a hundred in a catalog, and some 250 while it is folded, whatever the size of its blob.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.frames import Bytes
+from rawlog.core.errors import AccessError, DataError
+from rawlog.core.format import File, Origin
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
+from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.index import LATEST_SECOND, Entries, IndexFile, Integers
 from rawlog.formats.ambry.kernels import entries as kernels
-from rawlog.formats.ambry.keys import Identities, identities
-from rawlog.formats.ambry.layouts import NONE, Flag, Kind
-from rawlog.formats.ambry.reader import Messages
+from rawlog.formats.ambry.kernels.messages import find_message
+from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
+from rawlog.formats.ambry.keys import Identities, identities, text_of
+from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag, Kind
+from rawlog.formats.ambry.paths import capacity, segment_of
+from rawlog.formats.ambry.reader import Messages, scan, trouble
+from rawlog.io.storage import Source
+from rawlog.io.walk import describe, walk
 from rawlog.kernels import byte_view, columns
 
 LIVE, DELETED, EXPIRED = "live", "deleted", "expired"
 NEVER, ORPHANS, ALWAYS = kernels.NEVER, kernels.ORPHANS, kernels.ALWAYS
+MOST_TRIES = 1000
+"""So many beginnings of messages inside a damaged one are followed."""
 PUT, DELETE, TTL_UPDATE, UNDELETE = (int(kind) for kind in (Kind.PUT, Kind.DELETE, Kind.TTL_UPDATE, Kind.UNDELETE))
 
 
@@ -77,6 +91,26 @@ class Catalog:
             byte_view(np.concatenate([self.key_data, other.key_data])), key_start=starts, identity=identity, **made
         )
 
+    def rows_of(self, entries: Entries) -> NDArray[np.int64]:
+        """The row of the message that each entry is of, by blob, kind and life version; -1 without one. Of several it is the first."""
+        mine, theirs = self.identity, entries.identities
+        compared = [
+            np.concatenate([self.life_version, entries.life_version]),
+            np.concatenate([self.kind, entries.kind]),
+            *(np.concatenate([getattr(mine, name), getattr(theirs, name)]) for name in ("low", "high", "group")),
+        ]
+        order = np.lexsort(compared)
+        new = np.zeros(order.size, np.bool_)
+        new[:1] = True
+        for column in compared:
+            new[1:] |= np.diff(column[order]) != 0
+        number = np.empty(order.size, np.int64)
+        number[order] = np.cumsum(new) - 1
+        rows = np.full(int(new.sum()), NONE, np.int64)
+        count = len(self)
+        rows[number[:count][::-1]] = np.arange(count)[::-1]
+        return rows[number[count:]]
+
     def rows_in(self, segment: int) -> slice:
         """The rows of the messages of one segment."""
         return slice(*np.searchsorted(self.segment, [segment, segment + 1]).tolist())
@@ -97,21 +131,22 @@ TYPES: dict[str, type[np.signedinteger[Any]]] = {
 }  # fmt: skip
 
 
-class CatalogBuilder:
-    """Messages on their way into a catalog."""
+class Columns:
+    """The columns of messages on their way into a catalog, without their blobs: 39 bytes per message, and its blob id.
+
+    Those of neighbouring splits of a segment merge in order.
+    """
 
     def __init__(self) -> None:
-        self.columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in TYPES}
-        self.keys: list[Bytes] = []
-        self.sizes: list[NDArray[np.int64]] = []
-        self.count = 0
+        self.parts: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, type)] for name, type in _PARTS.items()}
 
-    def add(self, messages: Messages, segment: int, chosen: NDArray[np.bool_] | None = None) -> None:
-        """Add messages of a segment, by default all that can be read."""
+    def add(self, messages: Messages, chosen: NDArray[np.bool_] | None = None) -> None:
+        """Add messages, by default all that can be read."""
         rows = np.flatnonzero(messages["fault"] == 0 if chosen is None else chosen)
+        sizes = messages["key_size"][rows]
+        keys = columns.spans(messages.data, messages["key_start"][rows], sizes)
         made = {
             "kind": messages["kind"],
-            "segment": np.full(len(messages), segment),
             "offset": messages.frames.positions,
             "size": messages.frames.sizes,
             "life_version": messages["life_version"],
@@ -120,23 +155,209 @@ class CatalogBuilder:
             "container_id": messages["container_id"],
             "expires": seconds(messages.expires),
             "content_size": messages["content_size"],
+            "key_size": messages["key_size"],
         }
         for name, values in made.items():
-            self.columns[name].append(values[rows].astype(TYPES[name]))
-        sizes = messages["key_size"][rows]
-        keys = columns.spans(messages.data, messages["key_start"][rows], sizes)
-        self.keys.append(np.frombuffer(keys.buffers()[2], np.uint8) if len(keys) else np.empty(0, np.uint8))
-        self.sizes.append(sizes)
-        self.count += rows.size
+            self.parts[name].append(values[rows].astype(_PARTS[name]))
+        if rows.size:
+            self.parts["keys"].append(np.frombuffer(keys.buffers()[2], np.uint8))
 
-    def done(self) -> Catalog:
-        """All that was added; nothing is left here."""
-        key_data = byte_view(np.concatenate([np.empty(0, np.uint8), *self.keys]))
-        sizes = np.concatenate([np.empty(0, np.int64), *self.sizes])
-        self.keys, self.sizes = [], []
-        starts = np.cumsum(sizes) - sizes
-        made = {name: np.concatenate([np.empty(0, TYPES[name]), *self.columns.pop(name)]) for name in TYPES}
-        return Catalog(key_data, starts, sizes, identities(key_data, starts, sizes), **made)
+    def merge(self, following: Columns) -> None:
+        """Add the messages of the split that follows."""
+        for name, parts in following.parts.items():
+            self.parts[name] += parts
+
+    def close(self) -> None:
+        """Put the parts together: one array for each column."""
+        self.parts = {name: [self[name]] for name in self.parts}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        parts = self.parts[name]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def __len__(self) -> int:
+        return sum(part.size for part in self.parts["kind"])
+
+
+def catalog_of(segments: Sequence[Columns]) -> Catalog:
+    """The catalog of a store, from the columns of its segments in order."""
+    every = Columns()
+    for one in segments:
+        every.merge(one)
+    number = np.repeat(np.arange(len(segments), dtype=np.int32), [len(one) for one in segments])
+    catalog = _catalog(every, number)
+    rises = (np.diff(catalog.offset) > 0) | (np.diff(number) > 0)
+    return catalog if rises.all() else catalog.take(np.lexsort((catalog.offset, number)))
+
+
+def catalog_of_messages(pieces: Sequence[tuple[bytes, int, int]]) -> Catalog:
+    """A catalog of single messages, in the order in which they are given: bytes, number of the segment, offset."""
+    every = Columns()
+    for raw, _, offset in pieces:
+        every.add(Messages(replace(scan(np.frombuffer(raw, np.uint8), 0), base=offset), check=False))
+    return _catalog(every, np.array([segment for _, segment, _ in pieces], np.int32))
+
+
+def _catalog(every: Columns, segment: NDArray[np.int32]) -> Catalog:
+    key_data, sizes = byte_view(every["keys"]), every["key_size"].astype(np.int64)
+    starts = np.cumsum(sizes) - sizes
+    made = {name: every[name] for name in TYPES if name != "segment"}
+    return Catalog(key_data, starts, sizes, identities(key_data, starts, sizes), segment=segment, **made)
+
+
+_PARTS: dict[str, Any] = {name: type for name, type in TYPES.items() if name != "segment"}
+_PARTS |= {"key_size": np.int32, "keys": np.uint8}
+
+
+# One log segment, or a split of it ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a log segment that are not a sound message; `key` is that of the message, where it can be read."""
+
+    start: int
+    stop: int
+    why: str
+    key: bytes | None = None
+
+    @property
+    def reason(self) -> str:
+        return self.why if self.key is None else f"{self.why} (blob {text_of(self.key)})"
+
+
+class LogSummary:
+    """What the bytes from `start` to `stop` of a log segment say: the columns of its messages, and what is not a message.
+
+    It sees every window once; `close` makes it small (see `Columns`). Summaries of neighbouring splits merge in order: `merge` gives the
+    same as one summary over both. With `check` only messages that are sound to the last record count, and the others are damage.
+    """
+
+    rises = True
+
+    def __init__(
+        self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None, *, check: bool = False
+    ) -> None:
+        self.file, self.stop, self.check = file, stop, check
+        self.columns = Columns()
+        self.damages: list[Damage] = []
+        #: Where the messages end, if other bytes follow the last of them, and what these are.
+        self.tail: tuple[int, Status] | None = None
+        #: The first damage of messages or their frames.
+        self.error: DataError | None = None
+        self.capacity: int | None = None
+        self._reached: int | None = None
+        if start == 0:
+            with contextlib.suppress(AccessError), Source(file.path) as source:
+                self.capacity = capacity(source.read(0, SEGMENT_HEADER.size))
+
+    @property
+    def lacks_header(self) -> bool:
+        """Whether the name of the segment says that it has a header, and it has none that is sound."""
+        segment = segment_of(self.file.path)
+        return segment is not None and segment.name != "" and self.capacity is None
+
+    def see(self, frames: Frames) -> None:
+        """Take in a window."""
+        reached, self._reached = self._reached, frames.reached_in_file
+        if reached is not None and frames.base > reached and not self._is_header(frames.base):
+            self.damages.append(_damaged(reached, frames.base))
+        messages = Messages(frames, check=self.check)
+        if self.error is None and messages["fault"].any():
+            self.error = trouble(messages, int(np.argmax(messages["fault"] != 0)))
+        if self.error is None and frames.status.is_damage:
+            self.error = describe(LOG, frames, self.file.path)
+        if self.check:
+            self._check(messages)
+        else:
+            self.columns.add(messages)
+        size = self.file.size
+        if frames.last and self._reached < size and (self.stop is None or self.stop >= size):
+            self.tail = (self._reached, frames.status)
+            if not (self._reached == 0 and self._is_header(size)):
+                self.damages.append(Damage(self._reached, size, tail_words(frames.status)))
+
+    def _is_header(self, stop: int) -> bool:
+        """Whether the bytes up to `stop` are a damaged header of the segment."""
+        return self.lacks_header and stop <= SEGMENT_HEADER.size
+
+    def _check(self, messages: Messages) -> None:
+        """Add the sound messages; the others are damage."""
+        frames = messages.frames
+        good = messages.is_whole
+        self.columns.add(messages, good)
+        for index in np.flatnonzero(~good).tolist():
+            wrong = int(messages["mismatch"][index])
+            why = "wrong payload size" if wrong & IN_PAYLOAD else "wrong offsets in the header"
+            hidden = hidden_messages(messages, index)
+            start, stop = int(frames.starts[index]), int(frames.stops[index])
+            if hidden is not None:
+                self.columns.add(hidden)
+                stop = hidden.frames.base - frames.base
+            why = why if wrong else "damaged records"
+            self.damages.append(Damage(frames.base + start, frames.base + stop, why, messages.key(index)))
+
+    def close(self) -> LogSummary:
+        """Make it small, once all windows were seen."""
+        self.columns.close()
+        if self.error is not None:
+            self.error = self.error.at(path=self.file.path, format=LOG.name)
+        return self
+
+    def merge(self, following: LogSummary) -> LogSummary:
+        """Take in the split that follows."""
+        self.columns.merge(following.columns)
+        self.columns.close()
+        self.damages += following.damages
+        self.tail, self.error = following.tail, self.error or following.error
+        self.stop, self._reached = following.stop, following._reached
+        return self
+
+
+def _damaged(start: int, stop: int) -> Damage:
+    return Damage(start, stop, "damaged bytes")
+
+
+def tail_words(status: Status) -> str:
+    """What the bytes after the last whole message are."""
+    return {
+        Status.TRUNCATED: "an unfinished message",
+        Status.PADDING: "zeros",
+    }.get(status, "damaged bytes")
+
+
+def hidden_messages(messages: Messages, index: int) -> Messages | None:
+    """The sound messages that a damaged one covers because bytes of it are missing; None without any.
+
+    They must reach to the very end of the damaged one: content may be a copy of a log.
+    """
+    frames, data = messages.frames, messages.data
+    at, stop = int(frames.starts[index]), int(frames.stops[index])
+    for _ in range(MOST_TRIES):
+        at = int(find_message(data, at + 1, stop))
+        if at < 0:
+            return None
+        hidden = scan(data[at:stop], 0)
+        if hidden.reached == stop - at:
+            found = Messages(replace(hidden, base=frames.base + at))
+            if found.is_whole.all():
+                return found
+    return None
+
+
+def read_log(file: File, *, check: bool = False) -> LogSummary:
+    """The summary of a whole log segment. With `check` a damaged header of the segment is skipped."""
+    found = LogSummary(file, check=check)
+    origin = Origin(min(SEGMENT_HEADER.size if found.capacity is not None else 0, file.size)) if check else None
+    try:
+        for frames in walk(file, LOG, origin=origin, errors="skip"):
+            found.see(frames)
+    except DataError as error:
+        found.error = found.error or error
+    return found.close()
+
+
+# What messages add up to ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -290,19 +511,3 @@ def _remember(
     made.original[rows], made.time[rows] = entries.original_offset[good], entries.operation_time[good]
     made.account_id[rows], made.container_id[rows] = entries.account_id[good], entries.container_id[good]
     made.life_version[rows] = entries.life_version[good]
-
-
-__all__ = [
-    "ALWAYS",
-    "NEVER",
-    "ORPHANS",
-    "STATES",
-    "Catalog",
-    "CatalogBuilder",
-    "Fold",
-    "expired",
-    "fold",
-    "is_refused",
-    "seconds",
-    "updates_before_put",
-]

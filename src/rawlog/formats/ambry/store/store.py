@@ -1,28 +1,43 @@
-"""A store: the files of one partition directory together, in the order and with the exceptions that Ambry itself applies."""
+"""A store: the files of one partition directory together, in the order and with the exceptions that Ambry itself applies.
+
+`BlobStore` is what everything over several files begins with: rules, tables, repair, comparison. It reads each file at most once, and no
+file of which a pass has left a summary.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError, OptionError, RawlogError
-from rawlog.core.format import File, Unit, units_of
-from rawlog.core.status import Status
-from rawlog.formats.ambry import LOG
-from rawlog.formats.ambry.index import IndexFile, read_index
-from rawlog.formats.ambry.keys import Identities
+from rawlog.core.errors import DataError, OptionError, RawlogError, UnknownFormatError
+from rawlog.core.format import File
+from rawlog.core.store import Store
+from rawlog.core.text import valid_text
+from rawlog.formats.ambry import FAMILY, LOG
+from rawlog.formats.ambry.bloom import Bloom, sound_bloom
+from rawlog.formats.ambry.content import parse_metadata
+from rawlog.formats.ambry.index import IndexFile, IndexSummary, read_index
+from rawlog.formats.ambry.keys import Identities, text_of
+from rawlog.formats.ambry.layouts import NONE, Flag, Kind
 from rawlog.formats.ambry.paths import COPYING, Segment, is_current_compaction, is_log, segment_of, split, start_of
-from rawlog.formats.ambry.reader import Messages, trouble
-from rawlog.formats.ambry.store.state import ALWAYS, Catalog, CatalogBuilder, Fold, fold
+from rawlog.formats.ambry.reader import Messages, text_ids
+from rawlog.formats.ambry.store.state import ALWAYS, STATES, Catalog, Fold, LogSummary, catalog_of, fold, read_log
 from rawlog.formats.ambry.structures import Compaction, Cursor, read_compaction
+from rawlog.formats.ambry.tables import BLOBS, CHUNKS
 from rawlog.io.storage import Entry as Listed
 from rawlog.io.storage import Source, is_remote, listing, local_path
 from rawlog.io.walk import walk
+from rawlog.kernels import columns
 
 LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
     "ambry.log",
@@ -30,15 +45,17 @@ LOG_FORMAT, INDEX_FORMAT, BLOOM_FORMAT, COMPACTION_FORMAT = (
     "ambry.bloom",
     "ambry.compaction",
 )
+ROWS = 1 << 16
+METADATA_BLOB = 1
 
 
-# ---------------------------------------------------------------- which files count
+# Which files count -------------------------------------------------------------------------------------------------------
 
 
 def settle(files: Sequence[File]) -> list[File]:
     """Say of a store's files which ones Ambry would read now, and where each log segment begins in the whole log.
 
-    In the middle of a compaction the same messages stand in two segments; its log tells which one counts (§16.3).
+    In the middle of a compaction the same messages are in two segments; its log says which one counts (§16.3).
     """
     groups: dict[str, list[File]] = {}
     for file in files:
@@ -83,7 +100,7 @@ def _placed(file: File, live: dict[Segment, str], bases: dict[Segment, int], com
 
 
 def _siblings(folder: str, group: Sequence[File]) -> dict[str, int]:
-    """Log segments and compaction logs beside those that were asked for by name."""
+    """Log segments and compaction logs next to those that were asked for by name."""
     entries: Iterable[Listed]
     try:
         if is_remote(folder):
@@ -131,29 +148,113 @@ def _log_state(path: str, compaction: Compaction | None) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- a store as a whole
+# A store as a whole --------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Store:
-    """The live log segments of one directory in order, with their index and bloom files."""
+class BlobStore:
+    """The live log segments of one directory in order, their index and bloom files, and what these add up to.
 
-    folder: str
-    logs: list[File] = field(default_factory=list)
-    index_files: list[File] = field(default_factory=list)
-    bloom_files: list[File] = field(default_factory=list)
-    others: list[File] = field(default_factory=list)
-    #: What could not be read on the way: path, error.
-    problems: list[tuple[str, RawlogError]] = field(default_factory=list)
-    #: By the number of a segment: where its messages end, if other bytes follow them, and what these are. `read_catalog` fills it.
-    tails: dict[int, tuple[int, Status]] = field(default_factory=dict)
+    Segments go by their numbers in this order. What cannot be read is left out: the rules over single files report it.
+    """
+
+    def __init__(self, folder: str, files: Iterable[File], summaries: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.summaries = folder, summaries or {}
+        self.files = tuple(files)
+        live = [file for file in self.files if file.place.state is None and file.problem is None]
+        self.logs = sorted((file for file in live if file.format == LOG_FORMAT), key=lambda file: _segment(file).order)
+        self.index_files = [file for file in live if file.format == INDEX_FORMAT]
+        self.bloom_files = [file for file in live if file.format == BLOOM_FORMAT]
+        known = {*self.logs, *self.index_files, *self.bloom_files}
+        self.others = [file for file in self.files if file not in known]
 
     @property
     def partition(self) -> int | None:
         return self.logs[0].place.partition if self.logs else None
 
+    @cached_property
     def segments(self) -> list[Segment]:
+        """The segments of the log, in order."""
         return [_segment(file) for file in self.logs]
+
+    @cached_property
+    def numbers(self) -> dict[Segment, int]:
+        return {segment: number for number, segment in enumerate(self.segments)}
+
+    # The log
+
+    @cached_property
+    def read(self) -> list[LogSummary]:
+        """What each log segment says, in order."""
+        known = [self.summaries.get(file.path) for file in self.logs]
+        return [
+            one if isinstance(one, LogSummary) and not one.check else read_log(file)
+            for one, file in zip(known, self.logs, strict=True)
+        ]
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """All messages that can be read."""
+        return catalog_of([one.columns for one in self.read])
+
+    @property
+    def capacities(self) -> list[int | None]:
+        """What the headers of the segments say; None for a segment without a sound header."""
+        return [one.capacity for one in self.read]
+
+    def check_log(self) -> None:
+        """DataError if the log is damaged."""
+        for one in self.read:
+            if one.error is not None:
+                raise one.error
+
+    def between(self, number: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Where messages of a segment begin, from `start` to before `stop`."""
+        places = self.catalog.offset[self.catalog.rows_in(number)]
+        return places[slice(*np.searchsorted(places, [start, stop]).tolist())]
+
+    def place(self, row: int) -> tuple[str, int, int]:
+        """Path, position and size of a message."""
+        catalog = self.catalog
+        return self.logs[int(catalog.segment[row])].path, int(catalog.offset[row]), int(catalog.size[row])
+
+    # Index and bloom files
+
+    @cached_property
+    def _indexes(self) -> tuple[list[IndexFile], list[str]]:
+        live = [file for file in self.index_files if _segment(file) in self.numbers]
+        found, unread = [], []
+        for file in sorted(live, key=lambda one: (self.numbers[_segment(one)], start_of(one.path))):
+            summary = self.summaries.get(file.path)
+            try:
+                found.append(summary.index() if isinstance(summary, IndexSummary) else read_index(file.path))
+            except RawlogError:
+                unread.append(file.path)
+        return found, unread
+
+    @property
+    def indexes(self) -> list[IndexFile]:
+        """The index files that can be read, in log order."""
+        return self._indexes[0]
+
+    @property
+    def unread_indexes(self) -> list[str]:
+        """The paths of index files that cannot be read."""
+        return self._indexes[1]
+
+    @property
+    def sound_indexes(self) -> list[tuple[int, IndexFile]]:
+        """The index files whose checksum is right, with the numbers of their segments."""
+        return [(self.numbers[index.segment], index) for index in self.indexes if index.crc_ok]
+
+    @cached_property
+    def blooms(self) -> dict[tuple[Segment, int], tuple[str, Bloom]]:
+        """The sound blooms by segment and start, with their paths."""
+        found = {}
+        for file in self.bloom_files:
+            bloom = sound_bloom(file, self.summaries.get(file.path))
+            if bloom is not None:
+                found[_segment(file), start_of(file.path)] = (file.path, bloom)
+        return found
 
     def lost_segments(self) -> dict[Segment, list[File]]:
         """Log segments that are not there although their index files are, with these: nothing says that a compaction removed them."""
@@ -169,27 +270,31 @@ class Store:
                 continue
             if newest.get(segment.position, -1) <= segment.generation and segment.name not in compacted:
                 found.setdefault(segment, []).append(file)
-        return {one: sorted(found[one], key=lambda file: start_of(file.path)) for one in sorted(found, key=_order)}
+        order = sorted(found, key=lambda segment: segment.order)
+        return {one: sorted(found[one], key=lambda file: start_of(file.path)) for one in order}
 
-    def indexes(self) -> list[IndexFile]:
-        """The index files that can be read, in log order. What cannot is noted among the problems."""
-        numbers = {segment: number for number, segment in enumerate(self.segments())}
-        found = []
-        for file in sorted(self.index_files, key=lambda one: (numbers.get(_segment(one), -1), start_of(one.path))):
-            try:
-                found.append(read_index(file.path))
-            except RawlogError as error:
-                self.problems.append((file.path, error))
-        return found
+    # What they add up to
+
+    @cached_property
+    def folded(self) -> Fold:
+        """The messages as a live store would have taken them, one after the other."""
+        return fold(self.catalog)
+
+    @cached_property
+    def state(self) -> Fold:
+        """What the store knows: its index where that has an entry for a message, the message itself elsewhere.
+
+        The index remembers what compaction took from the log: the expiry of a blob of which only the DELETE is left.
+        """
+        return fold(self.catalog, self.sound_indexes, ALWAYS)
+
+    def __repr__(self) -> str:
+        return f"BlobStore({self.folder!r}, {len(self.logs)} log segments)"
 
 
 def _segment(file: File) -> Segment:
-    """The segment that a file's name tells; a log of any other name is one without segments."""
+    """The segment that a file's name gives; a log of any other name is one without segments."""
     return segment_of(file.path) or Segment()
-
-
-def _order(segment: Segment) -> tuple[int, int]:
-    return segment.order
 
 
 def _compacted(path: str) -> list[str]:
@@ -202,45 +307,29 @@ def _compacted(path: str) -> list[str]:
     return [name for cycle in found.cycles for name in cycle.segments] if found.crc_ok else []
 
 
-def stores(files: Sequence[File]) -> list[Store]:
-    """The stores among settled files, by directory."""
-    found: dict[str, Store] = {}
-    for file in files:
-        folder = file.path if file.place.group is None else file.place.group
-        store = found.setdefault(folder, Store(folder))
-        if file.place.state is not None or file.problem is not None:
-            store.others.append(file)
-        elif file.format == LOG_FORMAT:
-            store.logs.append(file)
-        elif file.format == INDEX_FORMAT:
-            store.index_files.append(file)
-        elif file.format == BLOOM_FORMAT:
-            store.bloom_files.append(file)
-        else:
-            store.others.append(file)
-    for store in found.values():
-        store.logs.sort(key=lambda file: _segment(file).order)
-    return list(found.values())
+def _folder(file: File) -> str:
+    return file.path if file.place.group is None else file.place.group
 
 
-def cut(files: Sequence[File], options: Mapping[str, str], at_once: int) -> list[Unit]:
-    """A unit for each store that has a log. OptionError if there is none."""
-    logs = {store.folder for store in stores(files) if store.logs}
-    if not logs:
-        raise OptionError("no Ambry store with a log is here")
+def blob_stores(files: Sequence[File]) -> list[BlobStore]:
+    """The stores among settled files, by directory: the same objects for everybody who asks with the same Store."""
+    return Store.of(files).share(_blob_stores)
+
+
+def _blob_stores(files: Store) -> list[BlobStore]:
     groups: dict[str, list[File]] = {}
     for file in files:
-        folder = file.path if file.place.group is None else file.place.group
-        if folder in logs:
-            groups.setdefault(folder, []).append(file)
-    return units_of(groups, options)
+        groups.setdefault(_folder(file), []).append(file)
+    return [BlobStore(folder, group, files.summaries) for folder, group in groups.items()]
 
 
-def open_store(path: str) -> Store:
+def with_logs(files: Sequence[File]) -> list[BlobStore]:
+    """The stores among files that have a log."""
+    return [store for store in blob_stores(files) if store.logs]
+
+
+def open_store(path: str) -> BlobStore:
     """The store in a directory, its files recognised and settled. RawlogError if there is none."""
-    from rawlog.core.errors import UnknownFormatError
-    from rawlog.formats.ambry import FAMILY
-
     files = []
     for entry in listing(path):
         for format in FAMILY.formats:
@@ -248,50 +337,13 @@ def open_store(path: str) -> Store:
             if place is not None:
                 files.append(File(entry.path, entry.size, entry.modified, format.name, place, entry.problem))
                 break
-    found = [store for store in stores(settle(files)) if store.logs]
+    found = with_logs(settle(files))
     if len(found) != 1:
         raise UnknownFormatError(f"{path}: {len(found)} Ambry stores with a log, one expected")
     return found[0]
 
 
-def read_messages(file: File, *, check: bool = False, errors: str = "stop") -> Iterator[Messages]:
-    """The messages of a log segment, a window at a time; a window's arrays are valid until the next one."""
-    for frames in walk(file, LOG, errors=errors):
-        if len(frames):
-            yield Messages(frames, check=check)
-
-
-def read_catalog(store: Store, *, errors: str = "skip") -> Catalog:
-    """All messages of a store that can be read. What cannot is noted among the problems, unless `errors` is `raise`."""
-    builder = CatalogBuilder()
-    for number, file in enumerate(store.logs):
-        try:
-            for frames in walk(file, LOG, errors=errors):
-                messages = Messages(frames, check=False)
-                if errors == "raise" and messages["fault"].any():
-                    raise trouble(messages, int(np.argmax(messages["fault"] != 0))).at(path=file.path, format=LOG.name)
-                builder.add(messages, number)
-                if frames.last and frames.reached_in_file < file.size:
-                    store.tails[number] = (frames.reached_in_file, frames.status)
-        except DataError as error:
-            if errors == "raise":
-                raise
-            store.problems.append((file.path, error))
-    return builder.done()
-
-
-def sound_indexes(store: Store) -> list[tuple[int, IndexFile]]:
-    """The index files of live segments whose checksum is right, with the numbers of their segments."""
-    numbers = {segment: number for number, segment in enumerate(store.segments())}
-    return [(numbers[index.segment], index) for index in store.indexes() if index.crc_ok and index.segment in numbers]
-
-
-def fold_store(store: Store) -> Fold:
-    """What the store knows: its index where that has an entry for a message, the message itself elsewhere.
-
-    The index remembers what compaction took from the log: the expiry of a blob of which only the DELETE is left.
-    """
-    return fold(read_catalog(store), sound_indexes(store), ALWAYS)
+# What decoding needs of a store ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +368,7 @@ def context(file: File, group: Sequence[File], options: dict[str, str]) -> Conte
 
 @lru_cache(maxsize=64)
 def _context(file: File, group: tuple[File, ...]) -> Context:
-    store = next((one for one in stores(group) if file in one.logs), None)
+    store = next((one for one in blob_stores(group) if file in one.logs), None)
     if store is None:
         return Context(None)
     ran = any(other.format == "ambry.cleanup" for other in store.others)
@@ -327,12 +379,88 @@ def _context(file: File, group: tuple[File, ...]) -> Context:
 
 @lru_cache(maxsize=2)
 def _deleted(group: tuple[File, ...], folder: str) -> frozenset[tuple[int, int, int]]:
-    """The blobs that a store holds for deleted; asked for by each of its segments, and found once."""
-    folded = fold_store(next(one for one in stores(group) if one.folder == folder))
+    """The blobs that are deleted in a store; asked for by each of its segments, and found once."""
+    folded = next(one for one in blob_stores(group) if one.folder == folder).state
     gone = folded.catalog.identity.take(folded.first[folded.is_deleted])
     return frozenset(gone.tuples)
 
 
-__all__ = [
-    "Context", "Store", "context", "fold_store", "open_store", "read_catalog", "read_messages", "settle", "sound_indexes", "stores",
-]  # fmt: skip
+# Tables made of whole stores: `ambry.blobs`, the state of every blob, and `ambry.chunks`, the parts of large ones -------------------
+
+
+def now_of(options: Mapping[str, str]) -> int:
+    """Option `now` in milliseconds: a number, or ISO 8601; the clock if it is not given. OptionError for anything else."""
+    text = str(options.get("now", "")).strip()
+    if not text:
+        return int(time.time() * 1000)
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"now {text!r}: milliseconds or ISO 8601 expected") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def blobs(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """One row per blob, in order of its first message, as the store would answer at `now`."""
+    now = now_of(options)
+    for store in with_logs(files):
+        folded = store.state
+        paths = pa.array([valid_text(file.path) for file in store.logs], pa.string())
+        states = folded.states(now)
+        known = np.flatnonzero(folded.found >= 0)
+        known = known[np.argsort(folded.first[known])]
+        for start in range(0, known.size, ROWS):
+            yield _batch(folded, states, paths, known[start : start + ROWS])
+
+
+def _batch(folded: Fold, states: NDArray[np.int8], paths: pa.Array, rows: NDArray[np.int64]) -> pa.RecordBatch:
+    """Some blobs as rows."""
+    catalog, first, found, put = folded.catalog, folded.first[rows], folded.found[rows], folded.put[rows]
+    key_spans = catalog.key_data, catalog.key_start[first], catalog.key_size[first]
+    there = put >= 0
+    source = np.where(there, put, 0)
+    made = {
+        "blob_id": text_ids(*key_spans),
+        "key": columns.spans(*key_spans),
+        "state": pa.array(STATES).take(pa.array(states[rows])),
+        "life_version": columns.integers(folded.life_version[found], "int"),
+        "ttl_updated": columns.booleans(folded.found_flags[rows] & int(Flag.TTL_UPDATE) != 0),
+        "expires_timestamp": _times(folded.found_expires[rows]),
+        "account_id": columns.integers(folded.account_id[found], "int"),
+        "container_id": columns.integers(folded.container_id[found], "int"),
+        "last_operation": _times(folded.time[found]),
+        "path": paths.take(pa.array(catalog.segment[source], mask=~there)),
+        "position": columns.integers(catalog.offset[source], "bigint", there),
+        "blob_size": columns.integers(catalog.content_size[source], "bigint", there),
+        "in_log": columns.booleans(there),
+    }
+    return columns.batch(BLOBS, made, rows.size)
+
+
+def _times(seconds: NDArray[np.int32]) -> pa.Array:
+    known = seconds != NONE
+    return columns.timestamps(np.where(known, seconds, 0).astype(np.int64) * 1_000_000, known)
+
+
+def chunks(files: Sequence[File], options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """One row per chunk of every metadata blob whose content is still there and not encrypted."""
+    for store in blob_stores(files):
+        for file in store.logs:
+            for frames in walk(file, LOG, errors="skip"):
+                messages = Messages(frames)
+                wanted = (messages["kind"] == Kind.PUT) & (messages["blob_type"] == METADATA_BLOB) & messages.sound
+                rows: list[dict[str, Any]] = []
+                for index in np.flatnonzero(wanted & (messages["zeros"] == 0)).tolist():
+                    try:
+                        metadata = parse_metadata(messages.span(index, "content"))
+                    except DataError:
+                        continue  # encrypted, or not a list of chunks: verification reports it
+                    blob_id = text_of(messages.key(index))
+                    rows += [
+                        {"blob_id": blob_id, "number": number, "chunk_blob_id": text_of(chunk.key), "size": chunk.size}
+                        for number, chunk in enumerate(metadata.chunks)
+                    ]
+                if rows:
+                    yield pa.RecordBatch.from_pylist(rows, schema=CHUNKS.schema)

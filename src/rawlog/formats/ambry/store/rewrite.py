@@ -1,0 +1,532 @@
+"""Writing stores: the one writer, and the simple policies that it carries out: rebuild, erase, and a new store from rows.
+
+A policy makes a `Plan`: which messages go to which segment, and which index files are derived. `carry_out` writes it: log segments first,
+then the files that are kept as they are, then index and bloom files as a live Ambry would have left them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
+from rawlog.core.format import File
+from rawlog.core.frames import Bytes
+from rawlog.core.report import Action, Report
+from rawlog.core.store import Store, stores_below
+from rawlog.formats.ambry import keys
+from rawlog.formats.ambry.bloom import Bloom
+from rawlog.formats.ambry.index import MAX_ENTRIES, PROBABILITY, Entries, IndexFile, bloom_of, encode_index, runs
+from rawlog.formats.ambry.kernels.encode import place_messages
+from rawlog.formats.ambry.layouts import BLOOM_TABLE, SEGMENT_HEADER
+from rawlog.formats.ambry.paths import Segment, is_current_compaction, split
+from rawlog.formats.ambry.reader import Messages, scan, trouble
+from rawlog.formats.ambry.store.checks import index_end, lost_segment
+from rawlog.formats.ambry.store.state import ORPHANS, PUT, Catalog, Columns, catalog_of, fold, tail_words
+from rawlog.formats.ambry.store.store import BlobStore, with_logs
+from rawlog.formats.ambry.writer import CAPACITY, Choice, encode_batch, hard_deleted, sealed, segment_header
+from rawlog.io.output import Folder, new_directory
+from rawlog.io.storage import Source
+
+DESCRIPTOR_NAME = "StoreDescriptor"
+OLD_ENTRY = 115
+"""The least size of an entry before 2023-02; new files of a store whose old ones all have it keep to it."""
+AT_ONCE = 8 << 20
+"""So many bytes are copied at once."""
+
+
+# Which stores, and options --------------------------------------------------------------------------------------------------
+
+
+def stores_of(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
+    """The stores among files that have a log. OptionError if there is none."""
+    groups = {store.folder: store.files for store in with_logs(files)}
+    if not groups:
+        raise OptionError("no Ambry store with a log is here")
+    return stores_below(groups)
+
+
+def only_store(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
+    """The same for a verb that works on one store. OptionError if there are several."""
+    found = stores_of(files, options)
+    if len(found) != 1:
+        raise OptionError(f"{len(found)} Ambry stores with a log: name one")
+    return found
+
+
+def number_option(options: Mapping[str, str], name: str, default: int | None) -> int | None:
+    """A whole number above 0 among options. OptionError for anything else."""
+    text = options.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"[0-9]{1,18}", str(text)) or not int(text):
+        raise OptionError(f"{name} {text!r}: a number above 0 expected")
+    return int(text)
+
+
+def probability_option(options: Mapping[str, str]) -> float:
+    """The option `probability` of blooms. OptionError if Ambry has no numbers for it."""
+    try:
+        chosen = float(options.get("probability", PROBABILITY))
+    except ValueError:
+        chosen = 0.0
+    if chosen not in BLOOM_TABLE:
+        known = ", ".join(map(str, BLOOM_TABLE))
+        raise OptionError(f"probability {options.get('probability')!r}: one of {known} expected")
+    return chosen
+
+
+# Index and bloom files ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a store cuts its index files and makes its blooms."""
+
+    max_entries: int = MAX_ENTRIES
+    probability: float = PROBABILITY
+    #: A bloom of the store, whose dimensions new ones get; whether they hold uuids only.
+    like: Bloom | None = None
+    by_uuid: bool = False
+    #: Where files begin (segment, offset), besides where they are full.
+    starts: frozenset[tuple[int, int]] = frozenset()
+    #: (number of the segment, entries) -> the time in the header of their file; None: that of the last operation.
+    last_modified: Callable[[int, Entries], int | None] | None = None
+    #: The least size of an entry.
+    least: int = 0
+    #: Whether the last file is complete too: then it has a bloom, as all others have.
+    seal_last: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        store: BlobStore,
+        known: Sequence[tuple[int, IndexFile]],
+        starts: frozenset[tuple[int, int]],
+        options: Mapping[str, str],
+    ) -> Style:
+        """As the store's own sound index files (`known`, with the numbers of their segments) are, unless options say otherwise."""
+        sound = {(number, index.start): index for number, index in known}
+        max_entries = number_option(options, "max_entries", None)
+        like, by_uuid = _bloom_style(store, known)
+        sizes = [index.header.entry_size for _, index in known if index.header.version >= 2]
+
+        def last_modified(segment: int, run: Entries) -> int | None:
+            old = sound.get((segment, int(run.offset[0])))
+            return old.header.last_modified if old is not None and old.end == run.offset[-1] + run.size[-1] else None
+
+        return cls(
+            max_entries or max((len(index.entries) for _, index in known), default=MAX_ENTRIES),
+            probability_option(options),
+            None if max_entries or "probability" in options else like,
+            by_uuid,
+            frozenset() if max_entries else starts,
+            last_modified,
+            OLD_ENTRY if sizes and min(sizes) >= OLD_ENTRY else 0,
+        )
+
+
+def _bloom_style(store: BlobStore, known: Sequence[tuple[int, IndexFile]]) -> tuple[Bloom | None, bool]:
+    """A bloom of a store, and whether it holds uuids only: all of them have the same dimensions, and hold whole keys or uuids."""
+    sound = {(index.segment, index.start): index for _, index in known}
+    for (segment, start), (_, bloom) in sorted(store.blooms.items(), key=lambda one: one[0][1]):
+        if segment not in store.numbers:
+            continue
+        index = sound.get((segment, start))
+        if index is None:
+            return bloom, False
+        entries = index.entries
+        by_uuid = not bloom.have(entries.data, entries.starts, entries.sizes).all()
+        return bloom, by_uuid and bool(bloom.have(entries.data, *entries.uuid_spans).all())
+    return None, False
+
+
+def index_files(
+    entries: Entries, segment: NDArray[np.int32], segments: Sequence[Segment], style: Style
+) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the index files of all entries, which are in log order, each with the bloom of a complete one."""
+    made = list(runs(entries, segment, max_entries=style.max_entries, starts=style.starts))
+    for number, rows in enumerate(made):
+        run = entries.take(rows)
+        where, start = int(segment[rows.start]), int(run.offset[0])
+        modified = None if style.last_modified is None else style.last_modified(where, run)
+        yield segments[where].index_name(start), encode_index(run, last_modified=modified, least=style.least)
+        if style.seal_last or number < len(made) - 1:
+            bloom = bloom_of(
+                run,
+                max_entries=style.max_entries,
+                probability=style.probability,
+                like=style.like,
+                by_uuid=style.by_uuid,
+            )
+            yield segments[where].index_name(start, "bloom"), bloom.encode()
+
+
+# The writer -----------------------------------------------------------------------------------------------------------------
+
+
+class StoreWriter:
+    """The files of a new store, below an empty directory. Log segments first: `begin`, then `write` and `copy`; or `append` messages,
+    which fill segments of `capacity` as they come (None: one `log_current`), and `close`.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        *,
+        capacity: int | None = CAPACITY,
+        style: Style | None = None,
+        incarnation_id: str | None = None,
+    ) -> None:
+        self.folder, self.capacity, self.style = folder, capacity, style or Style()
+        self.incarnation_id = incarnation_id or str(uuid.uuid4())
+        self.segments: list[Segment] = []
+        #: The files that were written.
+        self.names: list[str] = []
+        self.end = 0
+        self._file: IO[bytes] | None = None
+        self._columns: list[Columns] = []
+        self._sources: dict[str, Source] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_segment()
+        for source in self._sources.values():
+            source.close()
+
+    # Files
+
+    def begin(self, segment: Segment, capacity: int | None) -> None:
+        """Begin a log segment; one without a capacity has no header."""
+        self.end_segment()
+        self.segments.append(segment)
+        self._columns.append(Columns())
+        self.names.append(segment.log_name())
+        self._file = self.folder.create(segment.log_name())
+        self.end = 0
+        if capacity is not None:
+            self.write(segment_header(capacity))
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add bytes to the segment."""
+        assert self._file is not None
+        self._file.write(data)
+        self.end += len(data)
+
+    def copy(self, path: str, start: int, stop: int) -> None:
+        """Add bytes of a source to the segment."""
+        if self.folder.dry_run:
+            self.end += stop - start
+            return
+        if path not in self._sources:
+            self._sources[path] = Source(path)
+        source = self._sources[path]
+        while start < stop:
+            piece = source.read(start, min(AT_ONCE, stop - start))
+            if not piece:
+                raise AccessError(f"{path}: cut while it was read")
+            self.write(piece)
+            start += len(piece)
+
+    def end_segment(self) -> None:
+        """Close the segment that is open."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def put(self, name: str, data: bytes) -> None:
+        """A small file."""
+        self.folder.write(name, data)
+        self.names.append(name)
+
+    def keep(self, file: File, name: str) -> None:
+        """A file of the source as it is."""
+        if not self.folder.dry_run:
+            self.folder.copy(file.path, name)
+        self.names.append(name)
+
+    # Messages
+
+    def append(self, message: bytes) -> tuple[str, int]:
+        """Add a message; the name of its segment and its position there.
+
+        EncodeError if no segment can hold it, CorruptError if it is not one.
+        """
+        messages = _checked(np.frombuffer(message, np.uint8))
+        if len(messages) != 1:
+            raise CorruptError("not one whole message")
+        self._add(messages)
+        return self.segments[-1].name, self.end - len(message)
+
+    def extend(self, data: Bytes) -> None:
+        """Add messages that follow one another. EncodeError if no segment can hold one of them, CorruptError for other bytes."""
+        if data.size:
+            self._add(_checked(data))
+
+    def _add(self, messages: Messages) -> None:
+        frames = messages.frames
+        sizes, first, most = frames.sizes, 0, 1 << 62
+        if self.capacity is not None:
+            first, most = SEGMENT_HEADER.size, self.capacity
+            if sizes.max() > most - first:
+                raise EncodeError(
+                    f"a message of {int(sizes[np.argmax(sizes > most - first)]):,} bytes in segments of {most:,}"
+                )
+        if self._file is None:
+            self._next_segment()
+        segments, positions = np.empty((2, len(frames)), np.int64)
+        place_messages(sizes, 0, self.end, most, first, segments, positions)
+        bounds = np.flatnonzero(np.diff(segments, prepend=0, append=segments[-1] + 1)).tolist()
+        rows = [0, *bounds] if segments[0] == 0 else bounds
+        for start, stop in itertools.pairwise(rows):
+            if segments[start]:
+                self._next_segment()
+            part, begin = messages.slice(start, stop), int(frames.starts[start])
+            part.frames = replace(part.frames, base=self.end - begin)
+            self._columns[-1].add(part)
+            self.write(frames.data[begin : int(frames.stops[stop - 1])].data)
+
+    def _next_segment(self) -> None:
+        """Begin the next log segment."""
+        self.begin(Segment() if self.capacity is None else Segment(len(self.segments), 0), self.capacity)
+
+    def close(self, *, whole: bool = True) -> None:
+        """Write index and bloom files of appended messages; with `whole` also the descriptor and the marks of a clean stop."""
+        if self._file is None:
+            self._next_segment()
+        self.end_segment()
+        folded = fold(catalog_of(self._columns))
+        for name, raw in index_files(folded.entries, folded.catalog.segment, self.segments, self.style):
+            self.put(name, raw)
+        if whole:
+            self.put(DESCRIPTOR_NAME, descriptor(self.incarnation_id))
+            self.put("remoteTokenTracker", sealed(bytes(2)))
+            self.put("cleanshutdown", b"")
+
+
+def descriptor(incarnation_id: str) -> bytes:
+    """The bytes of `StoreDescriptor`."""
+    raw = incarnation_id.encode()
+    return sealed(bytes(2) + len(raw).to_bytes(4, "big") + raw)
+
+
+def _checked(data: Bytes) -> Messages:
+    """The messages that fill `data`. CorruptError if they do not, or one of them is not sound."""
+    frames = scan(data, 0)
+    if not len(frames) or frames.reached != data.size:
+        raise CorruptError(
+            "not one whole message" if not len(frames) else "not whole messages", position=frames.reached
+        )
+    messages = Messages(frames)
+    if not messages.sound.all():
+        raise trouble(messages, int(np.argmin(messages.sound)))
+    return messages
+
+
+def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
+    """Rows of `records` as a whole store: log segments as they fill, index, blooms and descriptor; the number of rows."""
+    choice, number = Choice.from_options(options), 0
+    with (
+        new_directory(target, overwrite=overwrite) as stage,
+        StoreWriter(Folder(stage, named=target), capacity=choice.capacity) as store,
+    ):
+        for batch in batches:
+            for frames in encode_batch(batch, number, choice):
+                store.extend(frames.data)
+                number += len(frames)
+        store.close()
+    return number
+
+
+# What a store is rewritten to -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a store becomes: its segments, the messages of each in their order, and the index files that are derived."""
+
+    store: BlobStore
+    #: Names and capacities of the new segments, in order.
+    segments: Sequence[Segment]
+    capacities: Sequence[int | None]
+    #: The messages, at their places in the source, and the number of the new segment of each, which rises.
+    catalog: Catalog
+    segment: NDArray[np.int32]
+    #: Messages that are not copied from the source, by row.
+    made: Mapping[int, bytes] = field(default_factory=dict)
+    #: The entries of derived index files at the new places, with the numbers of their segments; None: no index file is derived.
+    entries: Entries | None = None
+    entry_segment: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    style: Style = Style()
+    #: The files that are kept as they are.
+    kept: Sequence[File] = ()
+    #: Small files that are written.
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    #: Whether what follows the last message of a segment is kept.
+    with_tails: bool = False
+
+    def pieces(self, number: int) -> Iterator[tuple[str, int, int] | bytes]:
+        """The content of a new segment in order: path and bytes of a source, or a message that is written."""
+        first, stop = np.searchsorted(self.segment, [number, number + 1]).tolist()
+        made = [row for row in sorted(self.made) if first <= row < stop]
+        for row in [*made, stop]:
+            yield from self._runs(np.arange(first, row))
+            if row < stop:
+                yield self.made[row]
+            first = row + 1
+        if self.with_tails and (tail := self.store.read[number].tail) is not None:
+            file = self.store.logs[number]
+            yield file.path, tail[0], file.size
+
+    def _runs(self, rows: NDArray[np.int64]) -> Iterator[tuple[str, int, int]]:
+        """Messages that follow one another in their source are one run of bytes."""
+        if not rows.size:
+            return
+        catalog = self.catalog
+        ends = catalog.offset[rows] + catalog.size[rows]
+        begins = np.ones(rows.size, np.bool_)
+        begins[1:] = (np.diff(catalog.segment[rows]) != 0) | (catalog.offset[rows][1:] != ends[:-1])
+        firsts = np.flatnonzero(begins)
+        lasts = np.append(firsts[1:], rows.size) - 1
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            path = self.store.logs[int(catalog.segment[rows[first]])].path
+            yield path, int(catalog.offset[rows[first]]), int(ends[last])
+
+
+def carry_out(plan: Plan, folder: Folder, report: Report) -> Report:
+    """Write what a plan says: the one loop that writes the logs of stores again. Index files that differ are reported as rebuilt."""
+    with StoreWriter(folder) as writer:
+        for number, segment in enumerate(plan.segments):
+            writer.begin(segment, plan.capacities[number])
+            for piece in plan.pieces(number):
+                if isinstance(piece, bytes):
+                    writer.write(piece)
+                else:
+                    writer.copy(*piece)
+        writer.end_segment()
+        for file in plan.kept:
+            writer.keep(file, file_name(file))
+        for name, raw in plan.files.items():
+            writer.put(name, raw)
+        if plan.entries is not None:
+            old = {file_name(file): file for file in (*plan.store.index_files, *plan.store.bloom_files)}
+            for name, raw in index_files(plan.entries, plan.entry_segment, plan.segments, plan.style):
+                writer.put(name, raw)
+                if not _is_same(old.get(name), raw):
+                    report.add(Action.REBUILT, "derived from the log", f"{plan.store.folder}/{name}")
+    _report_left_out(plan, set(writer.names), report)
+    report.facts["files"] = sorted(writer.names)
+    return report
+
+
+def _is_same(file: File | None, raw: bytes) -> bool:
+    if file is None or file.size != len(raw):
+        return False
+    with Source(file.path) as source:
+        return source.read(0, source.size) == raw
+
+
+def _report_left_out(plan: Plan, names: set[str], report: Report) -> None:
+    """The files of the source that the result does not need: Ambry writes them again, or does not read them."""
+    logs = set(plan.store.logs)
+    for file in plan.store.files:
+        if file not in logs and file_name(file) not in names:
+            report.add(Action.DROPPED, "not needed", file.path, start=0, stop=file.size, is_expected=True)
+
+
+def file_name(file: File) -> str:
+    """The name that a file has once it is part of the store: a compaction that is committed renames its target."""
+    return split(file.path)[1].removesuffix("_temp")
+
+
+def other_files(store: BlobStore) -> list[File]:
+    """The files next to log, index and blooms that a store reads, but for the log of a compaction under way."""
+    return [
+        file
+        for file in store.others
+        if file.place.state is None and file.problem is None and not is_current_compaction(file.path)
+    ]
+
+
+def report_losses(store: BlobStore, files: Sequence[File], report: Report) -> None:
+    """What follows the last whole message of segments and is dropped (Ambry does not start on it), and what only the index files know of
+    messages that the log does not have: an index built from the log forgets it.
+    """
+    for file, one in zip(store.logs, store.read, strict=True):
+        if one.tail is not None:
+            report.add(Action.DROPPED, tail_words(one.tail[1]), file.path, start=one.tail[0], stop=file.size)
+    for mark in (mark for one in (lost_segment, index_end) for mark in one.check(files)):
+        report.add(
+            Action.LOST, f"{mark.message}; `rawlog repair` keeps what the index files say of them", mark.path or ""
+        )
+
+
+# Policies -------------------------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(store: BlobStore, **more: Any) -> Plan:
+    """All messages of a store at their places. DataError if the log is damaged."""
+    store.check_log()
+    return Plan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **more)
+
+
+def rebuild(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Copy a store with index and bloom files built from its log.
+
+    Options: `max_entries` of an index file, `probability` of the blooms. Without them new files are cut as the old ones were. What the log
+    does not say any more (the expiry of a blob whose PUT was compacted away) is taken from the old index, if that is sound. The
+    unfinished message that a crash leaves at the end of the log is dropped and reported: Ambry would not start on it.
+    DataError if the log is damaged: repair it first.
+    """
+    [store] = with_logs(files)
+    plan, report = _as_it_is(store, kept=other_files(store)), Report()
+    report_losses(store, files, report)
+    known = store.sound_indexes
+    folded = fold(store.catalog, known, ORPHANS)
+    plan.entries, plan.entry_segment = folded.entries, store.catalog.segment
+    plan.style = Style.of(store, known, frozenset((number, index.start) for number, index in known), options)
+    report.count("messages", len(store.catalog))
+    return carry_out(plan, folder, report)
+
+
+def erase(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Copy a store with the content and user metadata of blobs zeroed, byte for byte as Ambry's hard delete does (§7).
+
+    Option `blobs`: their ids, separated by commas. Sizes, offsets, index and blooms stay right: only zeros and checksums are written. Log
+    segments that the store does not read are left out, for they may have the same blobs. OptionError for an id that the log does not
+    have, DataError if the log is damaged.
+    """
+    texts = [text.strip() for text in options.get("blobs", "").split(",") if text.strip()]
+    wanted = {keys.identity_of(keys.from_text(text)): text for text in texts}
+    if not wanted:
+        raise OptionError("no blob named: nothing to erase")
+    [store] = with_logs(files)
+    kept = [*store.index_files, *store.bloom_files, *other_files(store)]
+    plan, report = _as_it_is(store, kept=kept, with_tails=True), Report()
+    catalog, made, met = store.catalog, dict[int, bytes](), set()
+    puts = np.flatnonzero(catalog.kind == PUT)
+    for row, identity in zip(puts.tolist(), catalog.identity.take(puts).tuples, strict=True):
+        if identity not in wanted:
+            continue
+        path, position, size = store.place(row)
+        with Source(path) as source:
+            made[row] = hard_deleted(source.read(position, size))
+        met.add(identity)
+        blob = keys.text_of(catalog.key(row))
+        report.add(Action.REMOVED, f"content of blob {blob}", path, start=position, stop=position + size)
+    missing = [text for identity, text in wanted.items() if identity not in met]
+    if missing:
+        raise OptionError(f"{len(missing)} of the blobs have no content in this store: {', '.join(missing[:3])}")
+    plan.made = made
+    report.count("messages", len(made))
+    return carry_out(plan, folder, report)

@@ -1,0 +1,45 @@
+"""The verbs that write stores again, for tests: one call, one report; and what a report says, by action."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rawlog.core.report import Action, Report
+from rawlog.engines import local
+from rawlog.formats.ambry.store.extract import extract
+from rawlog.io.output import Folder, new_directory
+from rawlog.jobs.rewrite import Rewriting
+from rawlog.reading.tree import open_tree
+
+
+def rewritten(
+    verb: str, source: Path, target: Path, *, dry_run: bool = False, overwrite: bool = False, **options: str
+) -> Report:
+    """Run a verb with one thread."""
+    with Rewriting(verb, str(target), options, dry_run=dry_run, overwrite=overwrite) as job:
+        return local.run(job, open_tree(str(source)), threads=1)
+
+
+def extracted(source: Path, target: Path, **options: str) -> Report:
+    """Write the blobs of stores as files."""
+    with new_directory(target) as made:
+        return extract(open_tree(str(source)).files, Folder(made), options)
+
+
+def _lines(report: Report, *actions: Action) -> list[str]:
+    return [one.line() for one in report.with_action(*actions) if one.is_loss]
+
+
+def dropped(report: Report) -> list[str]:
+    """The bytes that are not in the result, one line each."""
+    return _lines(report, Action.DROPPED)
+
+
+def lost(report: Report) -> list[str]:
+    """The blobs that are lost, and what is not known of them any more."""
+    return _lines(report, Action.LOST)
+
+
+def reconstructed(report: Report) -> list[str]:
+    """What was corrected or written again."""
+    return _lines(report, Action.CHANGED, Action.ADDED, Action.MOVED)
