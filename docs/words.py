@@ -21,7 +21,7 @@ WORDS = (
     (r"\bstands?\b(?! for| in for|alone)|\bstood\b", "is, are"),
     (r"\bheld against\b|\bhold(s|ing)? (it |them |one )?against\b", "compared with"),
     (r"\b(that|which|what|offsets|times?|lengths?|sizes?) cannot be(?=[\"'.,;:)]|$)", "is invalid"),
-    (r"\b(is|are) none(?=[\"'.,;:)]| of| in|$)", "does not exist, has no"),
+    (r"\b(?<!there )(is|are) none(?=[\"'.,;:)]| of| in|$)", "does not exist, has no"),
     (r"\b(what|came|comes|come|become) (came|comes|come)? ?of (it|them|each|this|a|the|all|every|one)\b", "the result"),
     (
         r"\b(one|a \w+) an? (line|partition|row|record|field|frame|unit|table|file|column|key|entry|value|batch)\b",
