@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import rawlog
-from rawlog.core.report import Report
+from rawlog.core.findings import Finding, Findings
+from rawlog.core.report import Action, Entry, Report
+from rawlog.formats.ambry.paths import Segment, segment_of
 from rawlog.formats.ambry.store.store import open_store
 from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import expected, store_path
@@ -371,23 +373,59 @@ def _seen(state: State | None) -> tuple[bool, int] | None:
     return None if state is None else (state.is_deleted, state.life_version)
 
 
+def unfounded(report: Report, findings: Findings) -> list[str]:
+    """What a repair lost, dropped or changed where verification of the source finds nothing.
+
+    A finding is at the place of an entry if it is on bytes of the log that the entry covers, or on an index or bloom file of that log
+    segment. A segment that gets another name may have its findings under either of them. A blob id of another partition is found by
+    comparison with the first message of a segment, so which of them is the odd one is not known there.
+    """
+    other_names: dict[Segment | None, set[Segment | None]] = {}
+    for entry in report.with_action(Action.MOVED):
+        name = segment_of(entry.reason.removeprefix("written as ").partition(":")[0])
+        old = segment_of(str(entry.path))
+        other_names.setdefault(old, {old}).add(name)
+        other_names.setdefault(name, {name}).add(old)
+
+    def is_at(entry: Entry, finding: Finding) -> bool:
+        mine, found = segment_of(str(entry.path)), segment_of(str(finding.path))
+        if mine in other_names:
+            return found in set().union(*(other_names[name] for name in other_names[mine]))
+        if mine is None or mine != found:
+            return False
+        if entry.path != finding.path or finding.position is None or finding.code == "ambry.log.partition":
+            return True
+        assert entry.start is not None
+        assert entry.stop is not None
+        return finding.position < entry.stop and entry.start < finding.position + (finding.size or 1)
+
+    losses = [entry for entry in report.all_entries() if entry.is_loss]
+    return [entry.line() for entry in losses if not any(is_at(entry, finding) for finding in findings)]
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("share", range(4))
 def test_a_store_damaged_at_random_is_repaired_as_far_as_it_can_be_known(share: int, tmp_path: Path) -> None:
-    """Messages that are whole keep their blobs as they were, what the index knows is carried over, and all else is reported by blob id."""
+    """Messages that are whole keep their blobs as they were, what the index knows is carried over, and all else is reported by blob id.
+
+    Repair changes nothing where verification finds nothing; the repaired store verifies clean, and repairing it again changes nothing.
+    """
     for number in range(share, CASES, 4):
         case = damaged(number)
         source, target, again = (tmp_path / name for name in ("source", "target", "again"))
         before = case.write(source)
         why = f"case {number}: {STORES[number % len(STORES)]}: {', '.join(case.done)}"
+        found = rawlog.verify(source)
         report = rewritten("repair", source, target)
         assert content(source) == before, why
+        assert not unfounded(report, found), why
+        if not list(found):
+            assert all(content(target)[name] == raw for name, raw in before.items() if name.endswith("_log")), why
         assert not judge(case, report, target), why
-        findings = [finding for finding in rawlog.verify(target) if finding.severity != "info"]
-        assert not findings, why
+        assert not report.remaining, why
         second = rewritten("repair", target, again)
         assert second.is_whole, (why, second.lines())
         assert content(again) == content(target), why

@@ -146,6 +146,46 @@ def test_a_blob_id_that_only_the_bloom_denies_is_reported(tmp_path: Path) -> Non
     assert any("bloom" in line for line in lost(report))
 
 
+@pytest.mark.parametrize("byte", range(34))
+def test_verification_finds_every_blob_id_that_repair_corrects(byte: int, tmp_path: Path) -> None:
+    """Bytes of an id that are not its uuid were corrected in silence: verification compared uuids only."""
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 240 + 40 + byte)  # the PUT of blob 2
+    found = {one.code for one in rawlog.verify(broken)}
+    assert found & {"ambry.index.mismatch", "ambry.index.message", "ambry.log.partition", "ambry.log.framing"}
+
+
+def test_a_key_that_only_differs_outside_of_its_uuid_is_a_warning(tmp_path: Path) -> None:
+    """It is the same blob for Ambry."""
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 240 + 40 + 5)  # the account in the id of blob 2
+    [finding] = [one for one in rawlog.verify(broken) if one.severity != "info"]
+    assert (finding.code, finding.severity) == ("ambry.index.mismatch", "warning")
+    assert finding.found == keys.text_of(small_key(2))
+
+
+def test_verification_finds_a_blob_id_that_only_the_bloom_denies(tmp_path: Path) -> None:
+    broken = copy_store("store-small", tmp_path / "9")
+    flip(broken / "0_0_log", 240 + 40 + 20)
+    (broken / "0_0_18_index").unlink()
+    [finding] = [one for one in rawlog.verify(broken) if one.code == "ambry.bloom.key"]
+    assert (finding.path, finding.position) == (str(broken / "0_0_log"), 240)
+    assert finding.severity == "warning"
+
+
+def test_a_bloom_says_nothing_of_messages_after_its_index_file(tmp_path: Path) -> None:
+    """Without index files the next bloom said where one ends; if that was gone too, repair reported all later blobs as damaged."""
+    store = copy_store("store-ops", tmp_path / "42")
+    first, *others = sorted(store.glob("1_0_*_bloom"), key=lambda path: int(path.name.split("_")[2]))
+    assert others
+    for path in [*store.glob("1_0_*_index"), *others]:
+        path.unlink()
+    report = rewritten("repair", store, tmp_path / "out")
+    assert first.exists()
+    assert not lost(report), report.lines()
+    assert not [one for one in rawlog.verify(store) if one.code == "ambry.bloom.key"]
+
+
 # E3: messages that a damaged one hides ------------------------------------------------------------------------------------
 
 

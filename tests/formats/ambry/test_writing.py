@@ -272,6 +272,28 @@ def test_erase_zeroes_chosen_blobs_and_nothing_else(tmp_path: Path) -> None:
         rewritten("erase", store_path("store-small"), tmp_path / "out", blobs=chosen)
 
 
+def test_erase_leaves_out_log_segments_that_the_store_does_not_read(tmp_path: Path) -> None:
+    """The target of a compaction that was not committed was copied as it was: the content of erased blobs was still there."""
+    store = copy_store("store-small", tmp_path / "9")
+    (store / "1_1_log_temp").write_bytes((store / "1_0_log").read_bytes())
+    report = rewritten("erase", store, tmp_path / "out", blobs=keys.text_of(small_key(5)))
+    assert not (tmp_path / "out" / "1_1_log_temp").exists()
+    content = bytes((7 * index + 700) % 256 for index in range(700))
+    assert content in (store / "1_0_log").read_bytes()
+    assert not any(content in path.read_bytes() for path in (tmp_path / "out").iterdir())
+    assert [one.reason for one in report.entries if one.path == str(store / "1_1_log_temp")] == ["not needed"]
+
+
+@pytest.mark.parametrize("verb", ["repair", "rebuild", "compact", "erase"])
+def test_a_dry_run_writes_nothing_and_reports_the_same(verb: str, tmp_path: Path) -> None:
+    options = {"erase": {"blobs": keys.text_of(small_key(5))}, "compact": {"now": "1596500000000"}}.get(verb, {})
+    planned = rewritten(verb, store_path("store-small"), tmp_path / "out", dry_run=True, **options)
+    assert not list(tmp_path.iterdir())
+    done = rewritten(verb, store_path("store-small"), tmp_path / "out", **options)
+    assert (planned.entries, planned.counts, planned.facts) == (done.entries, done.counts, done.facts)
+    assert done.facts["files"] == sorted(path.name for path in (tmp_path / "out").iterdir())
+
+
 def test_compaction_leaves_the_messages_that_ambry_left(tmp_path: Path) -> None:
     """Specification §18.7: 0_0 and 1_0 with the undelete-aware filter, after all deletes."""
     options = {"segments": "0_0,1_0", "now": "1596500000000", "reference_time": "1596499000000"}

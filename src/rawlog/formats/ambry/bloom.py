@@ -43,7 +43,7 @@ class Bloom:
         self.add_keys(np.frombuffer(item, np.uint8), np.zeros(1, np.int64), np.full(1, len(item), np.int64))
 
     def add_keys(self, data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Add items that stand in `data`."""
+        """Add items that are in `data`."""
         starts, sizes = _whole(starts), _whole(sizes)
         add_spans(byte_view(data), starts, sizes, self.hash_count, self.words.view(np.int64))
 
@@ -83,7 +83,7 @@ def make(keys: Iterable[bytes], elements: int, probability: float = 0.01, *, by_
 
 
 def read_bloom(cursor: Cursor) -> Bloom:
-    """A bloom file. CorruptError if its numbers cannot be."""
+    """A bloom file. CorruptError for invalid numbers."""
     hash_count = cursor.number("hash_count", "i32", "bits set for a key")
     words = cursor.number("word_count", "i32", "words of 64 bits")
     if not 0 < hash_count <= 64 or words <= 0:

@@ -1,4 +1,4 @@
-"""What verification looks for in one file of a store. Files against one another: `store_checks`."""
+"""What verification looks for in one file of a store. Files compared with one another: `store/checks.py`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _records(messages: Messages, bits: Any) -> Iterator[tuple[int, int, str, int
 
 
 def _stored(messages: Messages, index: int, start: int) -> tuple[int, int, int]:
-    """The checksum stored behind the record that begins at `start` in the data, the one expected, and where it stands."""
+    """The checksum stored after the record that begins at `start` in the data, the one expected, and where it is."""
     ends = [int(messages[name][index]) for name in _PLACES.values()]
     later = [end for end in ends if end > start]
     stop = (min(later) if later else int(messages.frames.stops[index])) - CRC_SIZE
@@ -97,7 +97,7 @@ def crc_upper(seen: Inspection) -> Iterator[Mark]:
 def unreadable_record(seen: Inspection) -> Iterator[Mark]:
     """A record of a message is of no known version or type, or does not fit into the message.
 
-    The header is sound, so the messages behind this one can be read; this one cannot.
+    The header is sound, so the messages after this one can be read; this one cannot.
     """
     messages = seen.share(parsed)
     for index in np.flatnonzero(messages["fault"]).tolist():
@@ -115,7 +115,7 @@ def wrong_offsets(seen: Inspection) -> Iterator[Mark]:
     messages = seen.share(parsed)
     for index, position, name, message in _records(messages, messages["mismatch"] & ~kernels.IN_PAYLOAD):
         yield Mark(
-            f"the header puts the {name} elsewhere than it stands",
+            f"the header puts the {name} elsewhere than it is",
             position=message,
             size=int(seen.frames.sizes[index]),
             expected=position - message,
@@ -139,7 +139,12 @@ def wrong_payload(seen: Inspection) -> Iterator[Mark]:
         )
 
 
-@rule("ambry.log.partition", Severity.WARNING)
+def _same_partition(one: dict[str, Any], following: dict[str, Any]) -> dict[str, Any] | None:
+    """The memory of two splits whose first messages are of the same partition; None: the segment must be checked in one."""
+    return one if one == following else None
+
+
+@rule("ambry.log.partition", Severity.WARNING, merge=_same_partition)
 def foreign_partition(seen: Inspection) -> Iterator[Mark]:
     """A blob id names another partition than the directory, or than the messages before it.
 
@@ -199,7 +204,7 @@ def far_time(seen: Inspection) -> Iterator[Mark]:
 
 @rule("ambry.log.padding", Severity.ERROR)
 def zero_tail(seen: Inspection) -> Iterator[Mark]:
-    """The file ends in zero bytes behind its last message.
+    """The file ends in zero bytes after its last message.
 
     Ambry never leaves any, and refuses to start when its recovery meets them: cut the file at the position given.
     """
@@ -259,9 +264,9 @@ def limit(seen: Inspection) -> Iterator[Mark]:
 
 @rule("ambry.log.metadata", Severity.ERROR)
 def bad_metadata(seen: Inspection) -> Iterator[Mark]:
-    """The content of a metadata blob is no list of chunks.
+    """The content of a metadata blob is not a list of chunks.
 
-    The blob it stands for cannot be put together. Encrypted and zeroed content is not looked at.
+    The blob whose chunks it lists cannot be read. Encrypted and zeroed content is not looked at.
     """
     messages = seen.share(parsed)
     wanted = (messages["kind"] == Kind.PUT) & (messages["blob_type"] == 1) & messages.sound & (messages["zeros"] == 0)
@@ -302,7 +307,7 @@ def over_capacity(seen: Inspection) -> Iterator[Mark]:
 def index_crc(seen: Inspection) -> Iterator[Mark]:
     """The checksum at the end of an index file differs from that of the bytes before it, or is not there.
 
-    Ambry refuses to start, unless it is the store's last index file, which it then builds anew. `rawlog rebuild` builds all of them.
+    Ambry refuses to start, unless it is the store's last index file, which it then rebuilds. `rawlog rebuild` builds all of them.
     """
     if not seen.frames.last or not seen.file.size:
         return

@@ -12,7 +12,7 @@ from rawlog.io.compression import decompress
 ALGORITHMS = ("LZ4", "ZSTD")
 ENVELOPE_VERSION = 1
 LZ4_RATIO = 255
-"""What a byte of an LZ4 block stands for at most."""
+"""The most bytes that one byte of an LZ4 block expands to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Metadata:
 
 
 def read_metadata(cursor: Cursor) -> Metadata:
-    """Metadata content of version 2 or 3. DataError if it is none."""
+    """Metadata content of version 2 or 3. DataError for anything else."""
     start = cursor.base + cursor.position
     version = cursor.version((2, 3))
     chunks = []
@@ -62,7 +62,7 @@ def read_metadata(cursor: Cursor) -> Metadata:
     if not chunks:
         raise CorruptError("metadata without chunks", position=start)
     if cursor.left:
-        raise CorruptError(f"{cursor.left:,} bytes behind the chunks", position=start)
+        raise CorruptError(f"{cursor.left:,} bytes after the chunks", position=start)
     return Metadata(version, total, tuple(chunks), chunk_size)
 
 

@@ -62,7 +62,7 @@ def explain_message(frames: Frames, file: File) -> list[Node]:
     except DataError as error:
         what += f"; {error.message}"
     if cursor.left:
-        cursor.raw("not told by the records", cursor.left)
+        cursor.raw("not part of a record", cursor.left)
     return [
         Node(frames.base + start, stop - start, f"message, number {frames.first}", meaning=what, children=cursor.nodes)
     ]

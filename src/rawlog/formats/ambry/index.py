@@ -57,7 +57,7 @@ LATEST_SECOND = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands in front of the entries."""
+    """What precedes the entries."""
 
     version: int
     entry_size: int
@@ -132,7 +132,7 @@ def begin(head: bytes, size: int) -> Origin:
 
 
 def scan(data: Bytes, kind: int) -> Frames:
-    """The whole entries of a window; the checksum behind the last of them is none."""
+    """The whole entries of a window; the checksum after the last of them is not one."""
     size = kind >> VERSION_BITS
     if not size:
         none = np.empty(0, np.int64)
@@ -147,7 +147,7 @@ def scan(data: Bytes, kind: int) -> Frames:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries of index files, a column a field. Key number i is `data[starts[i] : starts[i] + sizes[i]]`."""
+    """Entries of index files, one column per field. Key number i is `data[starts[i] : starts[i] + sizes[i]]`."""
 
     data: Bytes
     starts: NDArray[np.int64]
@@ -193,9 +193,20 @@ class Entries:
 
     @property
     def uuid_spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the uuid alone stands in each key, which blooms may be made of, and its size."""
-        before = _BEFORE_UUID[self.data[self.starts + 1]]
-        return self.starts + before, self.sizes - before
+        """Where the uuid alone is in each key, which blooms may be made of, and its size."""
+        return uuid_spans(self.data, self.starts, self.sizes)
+
+    def firsts(self, *file: Integers) -> NDArray[np.bool_]:
+        """Which entries are the first of their blob, by place in the log: it is their key that an index file repeats. With the number of
+        each entry's `file`: the first of their blob in their file.
+        """
+        identity = self.identities
+        order = np.lexsort((self.offset, identity.low, identity.high, identity.group, *file))
+        result = np.zeros(order.size, np.bool_)
+        result[order] = identity.begins(order)
+        for number in file:
+            result[order] |= np.diff(number[order], prepend=-1) != 0
+        return result
 
     def take(self, rows: Any) -> Entries:
         """Some of the entries."""
@@ -219,6 +230,14 @@ class Entries:
 
     def __len__(self) -> int:
         return int(self.starts.size)
+
+
+def uuid_spans(
+    data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the uuid alone is in each key, and its size."""
+    before = _BEFORE_UUID[data[starts + 1]]
+    return starts + before, sizes - before
 
 
 def read_entries(frames: Frames) -> Entries:

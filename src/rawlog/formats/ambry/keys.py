@@ -1,6 +1,6 @@
-"""Blob ids: what stands between a message's header and its records, and how two of them compare.
+"""Blob ids: what is between a message's header and its records, and how two of them compare.
 
-Byte-different keys may be one blob. `order` gives bytes that are equal exactly for keys that Ambry holds equal, and sort as
+Byte-different keys may be one blob. `order` gives bytes that are equal exactly for keys that are equal for Ambry, and sort as
 Ambry sorts them (BlobId.compareTo).
 """
 
@@ -119,7 +119,7 @@ def make(
     account_id: int = NONE,
     container_id: int = NONE,
 ) -> bytes:
-    """The bytes of a blob id. OptionError for a version that does not exist or a uuid that is none."""
+    """The bytes of a blob id. OptionError for a version that does not exist or text that is not a uuid."""
     if version not in KEYS:
         raise OptionError(f"blob id version {version}: 1 to 7 expected")
     out = version.to_bytes(2, "big")
@@ -142,7 +142,7 @@ def text_of(raw: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """The key that a text form stands for. OptionError if it is none."""
+    """The key of a text form. OptionError for other text."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
         key = parse(raw)
@@ -155,9 +155,9 @@ def from_text(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Which blob each of some keys is of: three numbers that are equal for keys that Ambry holds equal, and for no others.
+    """Which blob each of some keys is of: three numbers that are equal for keys that are equal for Ambry, and for no others.
 
-    Those of uuids sort as Ambry sorts keys; for odd keys (`is_odd`) a digest of their order stands in, and only `order` sorts them.
+    Those of uuids sort as Ambry sorts keys; for odd keys (`is_odd`) a digest of their order is used, and only `order` sorts them.
     """
 
     group: NDArray[np.int8]
@@ -254,14 +254,14 @@ def uuid_bytes(raw: bytes) -> bytes:
 
 
 def id_columns(table: Table, what: str) -> tuple[str, ...]:
-    """The columns that tell the ids of a table's rows; keys are compared as everywhere."""
+    """The columns with the ids of a table's rows; keys are compared as everywhere."""
     if what == "key":
         return ()
     return next(((name,) for name in ("key", "blob_id") if name in table.names), ())
 
 
 def rows_by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
-    """Which rows are of a blob; none if the text is no blob id."""
+    """Which rows are of a blob; none if the text is not a blob id."""
     try:
         raw = from_text(id)
     except OptionError:  # perhaps it is an id of another system that is at the same place

@@ -65,7 +65,7 @@ HEADER_V3 = Layout(
 )
 HEADERS = {1: HEADER_V1, 2: HEADER_V2, 3: HEADER_V3}
 
-# BlobId. The key stands raw behind the header, without a length of its own.
+# BlobId. The key follows the header, without a length of its own.
 KEY_V1 = Layout(
     "blob id V1",
     Field("version", ">i2", "1"),

@@ -1,6 +1,6 @@
 """Where Ambry keeps what: the names of a store's files, and what they say of the content.
 
-Which log segments count while a compaction is under way is told by its log, not by names: see `store.settle`.
+Which log segments count while a compaction is under way is in its log, not in names: see `store.settle`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _sealed(head: bytes, size: int) -> bool:
 
 
 def begin(head: bytes, size: int) -> Origin:
-    """Where the messages begin: behind the segment header where there is one. DataError for a damaged one."""
+    """Where the messages begin: after the segment header where there is one. DataError for a damaged one."""
     if size == 0 or _is_message_header(head):
         return Origin(0)
     if _is_segment_header(head):

@@ -104,11 +104,11 @@ def fault(frames: Frames) -> DataError:
             else "its records disagree or are damaged, and no message follows it there"
         )
         return CorruptError(f"payload size {size:,}: {why}", field="payload_size", found=size, **place)
-    return CorruptError("offsets, life version or key that cannot be", **place)
+    return CorruptError("invalid offsets, life version or key", **place)
 
 
 class Messages:
-    """The messages of frames, a column a field: `messages["content_size"]`; with all contents as `contents` if asked for."""
+    """The messages of frames, one column per field: `messages["content_size"]`; with all contents as `contents` if asked for."""
 
     def __init__(self, frames: Frames, *, check: bool = True, contents: bool = False) -> None:
         self.frames = frames
@@ -214,7 +214,7 @@ def spans(frames: Frames, file: File) -> Spans:
 
 
 def microseconds(milliseconds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Times in microseconds, and which of them there are: -1 is none, as are those beyond any calendar."""
+    """Times in microseconds, and which of them there are: -1 is unknown, as are those beyond any calendar."""
     valid = (milliseconds != NONE) & (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
     return np.where(valid, milliseconds, 0) * 1000, valid
 
@@ -422,12 +422,12 @@ def headers(messages: Messages) -> pa.Array:
 
 
 def text_ids(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> pa.Array:
-    """The text form of keys that stand in `data`."""
+    """The text form of keys that are in `data`."""
     return _texts(data, starts, sizes, texts.write_base64, int(sizes.sum()) * 4 // 3 + 4 * starts.size)
 
 
 def uuids(messages: Messages) -> pa.Array:
-    """The uuid of every key; in V1 to V5 any text may stand there."""
+    """The uuid of every key; in V1 to V5 any text may be there."""
     room = int(messages["key_size"].sum()) + texts.UUID_TEXT * len(messages)
     return _texts(messages.data, messages["key_start"], messages["key_size"], texts.write_uuids, room)
 

@@ -40,7 +40,7 @@ class Cursor:
         return len(self.data) - self.position
 
     def take(self, size: int, name: str) -> bytes:
-        """The next bytes. TruncatedError if they are not there, CorruptError for a size that cannot be."""
+        """The next bytes. TruncatedError if they are not there, CorruptError for an invalid size."""
         if size < 0:
             raise CorruptError(f"{name} of {size} bytes", position=self.base + self.position, field=name, found=size)
         if self.left < size:

@@ -21,7 +21,7 @@ MESSAGES = Table(
     Column("uuid", "string"),
     Column("crc_ok", "boolean", "every record's checksum is right (a wrong one of the header is damage)"),
     Column("operation_timestamp", "timestamp", "PUT: creation; else of the update"),
-    Column("expires_timestamp", "timestamp", "PUT: creation and time to live; null is never, or not told here"),
+    Column("expires_timestamp", "timestamp", "PUT: creation and time to live; null is never, or not known here"),
     Column("properties_version", "int", "upstream's serde version, 1 to 5; null in updates, as all of these"),
     Column("time_to_live", "bigint", "seconds, -1 for ever"),
     Column("is_private", "boolean"),
@@ -40,9 +40,9 @@ MESSAGES = Table(
     Column("is_compressed", "boolean"),
     Column("blob_size", "bigint", "bytes in the blob record"),
     Column("content", "binary", "as stored"),
-    Column("hard_deleted", "boolean", "zeroed in place after a delete, as far as that can be told"),
+    Column("hard_deleted", "boolean", "zeroed in place after a delete, as far as that is known"),
     Column("new_expiry", "bigint", "of a TTL_UPDATE, milliseconds; -1 never"),
-    about="one row a message of a log segment",  # its offset in the whole log is told by `records`
+    about="one row per message of a log segment",  # its offset in the whole log is in `records`
     times=("operation_timestamp", "operation_timestamp"),
 )
 

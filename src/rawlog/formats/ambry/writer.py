@@ -52,7 +52,7 @@ PART_ROWS, PART_BYTES = 1 << 14, 16 << 20
 
 
 def sealed(record: bytes) -> bytes:
-    """A record with its checksum field behind it."""
+    """A record followed by its checksum field."""
     return record + crc32(record).to_bytes(CRC_SIZE, "big")
 
 
@@ -190,7 +190,7 @@ def update_message(
         or record_version not in (1, 2, 3)
         or (record_version < 3 and kind is not Kind.DELETE)
     ):
-        raise EncodeError(f"update record version {record_version} cannot be a {kind.name}")
+        raise EncodeError(f"update record version {record_version} cannot hold a {kind.name}")
     if kind is Kind.UNDELETE and header_version != 3:
         raise EncodeError("an UNDELETE is written with header V3 only")
     record = _int(record_version, 2)
@@ -385,8 +385,8 @@ def _headers(batch: pa.RecordBatch) -> tuple[Any, Any, Bytes, Any, Bytes, Any]:
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
     names, values = lists.flatten().flatten()
-    told = values.is_valid().to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
-    return ends, *_ends(names), *_ends(values), told
+    given = values.is_valid().to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
+    return ends, *_ends(names), *_ends(values), given
 
 
 def _topic_numbers(topics: pa.Array) -> NDArray[np.int64]:
@@ -415,16 +415,16 @@ def _row(batch: pa.RecordBatch, index: int) -> dict[str, Any]:
 
 def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
     """The message of one row of `records`, its timestamp in microseconds. EncodeError for what no message can hold."""
-    told = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
+    given = {item["key"]: item["value"] for item in row["headers"] or () if item and item["value"] is not None}
 
     def integer(name: str, default: int) -> int:
         try:
-            return int(told[name]) if name in told else default
+            return int(given[name]) if name in given else default
         except ValueError:
             raise EncodeError(f"header {name} is no number") from None
 
     def text(name: str, default: str | None = None) -> str | None:
-        return told[name].decode("utf-8", "surrogateescape") if name in told else default
+        return given[name].decode("utf-8", "surrogateescape") if name in given else default
 
     try:
         ids = _topic_ids(row["topic"])
@@ -432,7 +432,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
         container = integer("container_id", ids[1] if choice.container is None else choice.container)
         key = _identity(row, number, choice, account, container)
         milliseconds = NONE if row["timestamp"] is None else row["timestamp"] // 1000
-        kind = told.get("kind", b"PUT").decode("ascii", "replace")
+        kind = given.get("kind", b"PUT").decode("ascii", "replace")
         if kind not in Kind.__members__:
             raise EncodeError(f"header kind {kind!r}: {', '.join(Kind.__members__)} expected")
         life = integer("life_version", 0)
@@ -453,11 +453,11 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
             service_id=text("service_id", choice.service),
             owner_id=text("owner_id"),
             content_type=text("content_type", kernels.DEFAULT_TYPE.tobytes().decode()),
-            is_private=told.get("is_private") == b"true",
+            is_private=given.get("is_private") == b"true",
             time_to_live=integer("time_to_live", NONE),
             account_id=account,
             container_id=container,
-            is_encrypted=told.get("is_encrypted") == b"true",
+            is_encrypted=given.get("is_encrypted") == b"true",
             content_encoding=text("content_encoding"),
             filename=text("filename"),
             reserved_metadata_blob_id=text("reserved_metadata_blob_id"),
@@ -470,7 +470,7 @@ def encode_row(row: dict[str, Any], number: int, choice: Choice) -> bytes:
             properties,
             content,
             blob_type=BLOB_TYPES.index(blob_type),
-            is_compressed=told.get("is_compressed") == b"true",
+            is_compressed=given.get("is_compressed") == b"true",
             life_version=life,
         )
     except EncodeError as error:

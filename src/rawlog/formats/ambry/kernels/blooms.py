@@ -1,4 +1,4 @@
-"""MurmurHash3 as Ambry's bloom filters have it (from Cassandra: the bytes behind the last whole block are sign-extended), in a loop.
+"""MurmurHash3 as Ambry's bloom filters have it (from Cassandra: the bytes after the last whole block are sign-extended), in a loop.
 
 Numbers are int64 that wrap; with the compiler off, sums and products are made by Python's own and wrapped by hand.
 """
@@ -93,7 +93,7 @@ def murmur3(data: Any, start: Any, stop: Any) -> Any:
 
 @inline
 def bucket(value: Any, capacity: Any) -> Any:
-    """The bit that a number stands for: what is left of it, without its sign, as Java divides."""
+    """The bit of a number: what is left of it, without its sign, as Java divides."""
     if value >= 0:
         return value % capacity
     return ((-(value + 1)) % capacity + 1) % capacity

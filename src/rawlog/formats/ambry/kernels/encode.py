@@ -97,7 +97,7 @@ def _fields() -> tuple[str, ...]:
 
 
 FIELDS = _fields()
-"""What there is to know of each row: a number or the start and size of a span. Texts are spans of header values, size -1 if not told."""
+"""What there is to know of each row: a number or the start and size of a span. Texts are spans of header values, size -1 if not given."""
 HEADER_FIELD = np.array([FIELDS.index(name) for name, _, _, _ in HEADERS])
 (
     KIND, LIFE, TTL, PRIVATE, CREATION, SIZE_TOLD, CONTENT_TYPE, OWNER, SERVICE, ACCOUNT, CONTAINER, ENCRYPTED,
@@ -122,7 +122,7 @@ WITHOUT = np.frombuffer(b"None", np.uint8)
 HALF_UUID = 8
 NO_VERSION, VERSION_5, NO_VARIANT, RFC_4122 = 0xFFFF0FFF, 0x5000, 0x3FFFFFFF, 0x80000000
 NAME_ROOM = 64
-"""Bytes of a name that is hashed beside its namespace, topic and key: two numbers, three slashes."""
+"""Bytes of a name that is hashed with its namespace, topic and key: two numbers, three slashes."""
 
 
 @inline
@@ -136,7 +136,7 @@ def is_same(data: Any, start: Any, other: Any, at: Any, size: Any) -> Any:
 
 @inline
 def header_named(names: Any, start: Any, size: Any, guess: Any) -> Any:
-    """Which of HEADERS a name is, -1 if none; `guess` is tried first, since headers mostly stand in their order."""
+    """Which of HEADERS a name is, -1 if none; `guess` is tried first, since headers mostly are in their order."""
     for step in range(COUNT):
         header = guess + step
         if header >= COUNT:
@@ -203,7 +203,7 @@ def take_header(header: Any, values: Any, start: Any, size: Any, rows: Any, row:
 
 @inline
 def text_room(size: Any, default: Any) -> Any:
-    """Bytes that a text takes, or what stands where none was told."""
+    """Bytes that a text takes, or its default does."""
     return TEXT_SIZE + (size if size >= 0 else np.int64(default))
 
 
@@ -227,14 +227,14 @@ def read_rows(
     names: Any,
     value_ends: Any,
     values: Any,
-    told: Any,
+    given: Any,
     keys: Any,
     service_size: Any,
     rows: Any,
 ) -> Any:
     """Put what headers say over the defaults in `rows`, and how large each message will be. -> rows that are odd
 
-    The headers of row `i` are those numbered `ends[i]` to `ends[i + 1]`; `told` is false where one has no value. Of several of one
+    The headers of row `i` are those numbered `ends[i]` to `ends[i + 1]`; `given` is false where one has no value. Of several of one
     name the last counts. A row is odd if a number or word in it is not as usual: then its size does not count.
     """
     odd = 0
@@ -245,7 +245,7 @@ def read_rows(
             header = header_named(names, at, np.int64(name_ends[index + 1]) - at, guess)
             if header >= 0:
                 guess = header + 1 if header + 1 < COUNT else np.int64(0)
-                if told[index]:
+                if given[index]:
                     start = np.int64(value_ends[index])
                     take_header(header, values, start, np.int64(value_ends[index + 1]) - start, rows, row)
         size = rows[row, KEY_SIZE]
@@ -257,14 +257,14 @@ def read_rows(
 
 @inline
 def put_crc(out: Any, start: Any, at: Any) -> Any:
-    """Close a record that goes from `start` to `at` with its checksum. -> position behind it"""
+    """Close a record that goes from `start` to `at` with its checksum. -> position after it"""
     write_i64(out, at, sum_crc32(out, start, at))
     return at + CRC_SIZE
 
 
 @kernel
 def put_text(out: Any, at: Any, texts: Any, start: Any, size: Any, default: Any) -> Any:
-    """A text, or the default where none was told. -> position behind it"""
+    """A text, or the default if none was given. -> position after it"""
     if size >= 0:
         write_i32(out, at, size)
         copy(out, at + TEXT_SIZE, texts, start, size)
@@ -276,7 +276,7 @@ def put_text(out: Any, at: Any, texts: Any, start: Any, size: Any, default: Any)
 
 @inline
 def put_name(name: Any, at: Any, rows: Any, row: Any, topics: Any, keys: Any) -> Any:
-    """What the id of a record is made of: topic, partition, offset, and its key in hexadecimal. -> position behind it"""
+    """What the id of a record is made of: topic, partition, offset, and its key in hexadecimal. -> position after it"""
     copy(name, at, topics, rows[row, TOPIC], rows[row, TOPIC_SIZE])
     at += rows[row, TOPIC_SIZE]
     name[at] = SLASH
@@ -315,7 +315,7 @@ def name_rows(rows: Any, topics: Any, keys: Any, namespace: Any, name: Any, scra
 
 @kernel
 def put_key(out: Any, at: Any, rows: Any, row: Any, keys: Any) -> Any:
-    """The blob id of a row: its key if that is one, else of version 6 with its uuid. -> position behind it"""
+    """The blob id of a row: its key if that is one, else of version 6 with its uuid. -> position after it"""
     if rows[row, KEEPS_KEY]:
         copy(out, at, keys, rows[row, KEY], rows[row, KEY_SIZE])
         return at + rows[row, KEY_SIZE]
@@ -333,7 +333,7 @@ def put_key(out: Any, at: Any, rows: Any, row: Any, keys: Any) -> Any:
 
 @inline
 def put_properties(out: Any, start: Any, rows: Any, row: Any, texts: Any, service: Any) -> Any:
-    """The record of what a blob's owner says of it. -> position behind it"""
+    """The record of what a blob's owner says of it. -> position after it"""
     write_i16(out, start, 1)
     write_i16(out, start + P_SERDE, SERDE)
     write_i64(out, start + P_TTL, rows[row, TTL])
@@ -355,7 +355,7 @@ def put_properties(out: Any, start: Any, rows: Any, row: Any, texts: Any, servic
 
 @kernel
 def put_blob(out: Any, start: Any, rows: Any, row: Any, contents: Any) -> Any:
-    """The record of a blob's content. -> position behind it"""
+    """The record of a blob's content. -> position after it"""
     size = rows[row, CONTENT_SIZE]
     write_i16(out, start, BLOB_VERSION)
     write_i16(out, start + BLOB_TYPE, rows[row, TYPE])
@@ -367,7 +367,7 @@ def put_blob(out: Any, start: Any, rows: Any, row: Any, contents: Any) -> Any:
 
 @kernel
 def put_update(out: Any, start: Any, rows: Any, row: Any) -> Any:
-    """The record of a DELETE, TTL_UPDATE or UNDELETE. -> position behind it"""
+    """The record of a DELETE, TTL_UPDATE or UNDELETE. -> position after it"""
     write_i16(out, start, UPDATE_VERSION)
     write_i16(out, start + U_ACCOUNT, rows[row, ACCOUNT])
     write_i16(out, start + U_CONTAINER, rows[row, CONTAINER])
@@ -420,7 +420,7 @@ def write_messages(rows: Any, starts: Any, keys: Any, contents: Any, texts: Any,
 def place_messages(sizes: Any, start: Any, end: Any, capacity: Any, first: Any, segments: Any, positions: Any) -> Any:
     """Where messages go in a log whose open segment begins at `start` of the whole and has `end` bytes: none crosses a segment.
 
-    `segments` tells how many segments were begun before each, `first` bytes stand in front of every one. -> (start, end) then
+    `segments` says how many segments were begun before each, `first` bytes precede every one. -> (start, end) then
     """
     begun = 0
     for index in range(sizes.size):

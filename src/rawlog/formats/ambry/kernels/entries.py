@@ -40,7 +40,7 @@ def digit(byte: Any) -> Any:
 
 @kernel
 def identify(data: Any, starts: Any, sizes: Any, groups: Any, high: Any, low: Any) -> Any:
-    """Write for each key its group and the two numbers that stand for its uuid, so that they sort as Ambry sorts keys. -> odd keys
+    """Write for each key its group and the two numbers that its uuid is, so that they sort as Ambry sorts keys. -> odd keys
 
     A key whose uuid is no small 36-character text is ODD, as are those of V1 and V2, whose other fields count too.
     """
@@ -112,10 +112,10 @@ def fold_entries(
 ) -> Any:  # fmt: skip
     """Go through the messages blob by blob, each in log order, and make the entry of each from those before it. -> blobs
 
-    `order` lists messages so that those of one blob stand together, `new` says where a blob begins. `flags` to `container` hold what
-    the message says, or what the old index says where `known`, and are completed. `wrong` is what the message does to its blob's history;
-    with `drop` such a message counts for nothing. Of each blob: its `first` message, the entry that is its state (`found`, with flags and
-    expiry as findKey gives them) and the newest PUT; -1 for none.
+    `order` lists messages blob by blob, `new` says where a blob begins. `flags` to `container` hold what the message says, or what the old
+    index says where `known`, and are completed. `wrong` is what the message does to its blob's history; with `drop` such a message counts
+    for nothing. Of each blob: its `first` message, the entry that is its state (`found`, with flags and expiry as findKey gives them) and
+    the newest PUT; -1 without one.
     """
     blobs = np.int64(-1)
     latest = state = np.int64(-1)

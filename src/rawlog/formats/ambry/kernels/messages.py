@@ -60,7 +60,7 @@ CUT, WRONG = -1, -2
 
 @inline
 def key_size(data: Any, position: Any, end: Any) -> Any:
-    """The size of the key at `position`: CUT if the data end in it, WRONG if it is none."""
+    """The size of the key at `position`: CUT if the data end in it, WRONG for anything else."""
     left = end - position
     if left < 2:
         return np.int64(CUT)
@@ -92,7 +92,7 @@ def header_size(version: Any) -> Any:
 
 @kernel
 def check_header(data: Any, position: Any) -> Any:
-    """Whether a sound message header stands at `position`, by the rules of verifyHeader. -> status"""
+    """Whether a sound message header is at `position`, by the rules of verifyHeader. -> status"""
     left = np.int64(data.size) - position
     if left < 2:
         return TRUNCATED

@@ -1,6 +1,6 @@
 """Loops that read what messages hold, record after record as Ambry's recovery does.
 
-Where the records really stand is compared with the offsets in the header, which its GETs go by.
+Where the records really are is compared with the offsets in the header, which its GETs go by.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def fail(out: Any, index: Any, why: Any, position: Any) -> Any:
 
 @kernel
 def read_sized(data: Any, position: Any, stop: Any, record: Any, row: Any, check: Any, out: Any, index: Any) -> Any:
-    """An encryption key or user metadata record. -> position behind it, -1 if it cannot be"""
+    """An encryption key or user metadata record. -> position after it, -1 if it is invalid"""
     if stop - position < UM_HEAD + CRC_SIZE:
         return fail(out, index, BAD_RECORD_SIZE, position)
     if read_i16(data, position) != 1:
@@ -139,7 +139,7 @@ def read_sized(data: Any, position: Any, stop: Any, record: Any, row: Any, check
 
 @inline
 def read_texts(data: Any, position: Any, stop: Any, row: Any, count: Any, out: Any, index: Any) -> Any:
-    """Strings with their sizes in front. -> position behind them, -1 if one leads too far"""
+    """Strings with their sizes in front. -> position after them, -1 if one leads too far"""
     for number in range(count):
         if stop - position < TEXT_SIZE:
             return np.int64(-1)
@@ -155,7 +155,7 @@ def read_texts(data: Any, position: Any, stop: Any, row: Any, count: Any, out: A
 
 @kernel
 def read_properties(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any) -> Any:
-    """The blob properties record. -> position behind it, -1 if it cannot be"""
+    """The blob properties record. -> position after it, -1 if it is invalid"""
     if stop - start < P_HEAD + CRC_SIZE:
         return fail(out, index, BAD_RECORD_SIZE, start)
     serde = read_i16(data, start + P_SERDE)
@@ -191,7 +191,7 @@ def read_properties(data: Any, start: Any, stop: Any, check: Any, out: Any, inde
 
 @kernel
 def read_blob(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any) -> Any:
-    """The blob record. -> position behind it, -1 if it cannot be"""
+    """The blob record. -> position after it, -1 if it is invalid"""
     if stop - start < B1 + CRC_SIZE:
         return fail(out, index, BAD_RECORD_SIZE, start)
     version = read_i16(data, start)
@@ -220,7 +220,7 @@ def read_blob(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any
 
 @kernel
 def read_update(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any) -> Any:
-    """The update record. -> position behind it, -1 if it cannot be"""
+    """The update record. -> position after it, -1 if it is invalid"""
     left = stop - start
     if left < U1:
         return fail(out, index, BAD_RECORD_SIZE, start)
@@ -267,7 +267,7 @@ def all_zero(data: Any, start: Any, size: Any) -> Any:
 
 @inline
 def compare(offset: Any, start: Any, position: Any, record: Any, out: Any, index: Any) -> None:
-    """Note a record that does not stand where the header says."""
+    """Note a record that is not where the header says."""
     if offset != position - start:
         out[MISMATCH, index] |= record
 
@@ -277,7 +277,7 @@ def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any, con
     """Read all records of messages that were scanned. `out` has a row for each of FIELDS. -> (count, position, status)
 
     What a record lacks is -1. `fault` tells the first record that could not be read; nothing raises here. If there is a place for
-    `contents`, they are laid end to end into it, as long as the sum over them has them at hand, and Arrow offsets into `ends`.
+    `contents`, they are written into it one after the other, while the checksum over them has them at hand, and Arrow offsets into `ends`.
     """
     written, room = np.int64(0), np.int64(contents.size)
     ends[0] = 0

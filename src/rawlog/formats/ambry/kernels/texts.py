@@ -125,7 +125,7 @@ def write_uuids(data: Any, starts: Any, sizes: Any, out: Any, ends: Any) -> Any:
 
 @inline
 def put_number(out: Any, to: Any, value: Any) -> Any:
-    """A number in decimal, two digits at a time. -> position behind it"""
+    """A number in decimal, two digits at a time. -> position after it"""
     if value < 0:
         return put_integer(out, to, value)
     size, limit = np.int64(1), np.int64(10)
@@ -176,7 +176,7 @@ def write_headers(
 ) -> Any:
     """The headers of messages that were parsed. -> (headers, bytes of values, status)
 
-    There must be room for all of HEADERS a message, and for SLACK bytes behind all keys and values. `present` is room for COUNT numbers.
+    There must be room for all of HEADERS for each message, and SLACK bytes after all keys and values. `present` is room for COUNT numbers.
     Messages that follow one another mostly have the same headers: then their names are copied at once.
     """
     count, key_to, value_to = 0, np.int64(0), np.int64(0)

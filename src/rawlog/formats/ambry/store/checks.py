@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,12 +14,12 @@ from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import File
 from rawlog.core.text import counted
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.index import Entries, IndexFile, read_index
+from rawlog.formats.ambry.index import Entries, IndexFile, read_index, uuid_spans
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.paths import segment_of
 from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
-from rawlog.formats.ambry.store.store import blob_stores, with_logs
+from rawlog.formats.ambry.store.store import BlobStore, blob_stores, with_logs
 
 Files = Sequence[File]
 VIOLATIONS = {
@@ -30,16 +31,19 @@ VIOLATIONS = {
 }
 
 
+SAME_BLOB = "another id of the same blob"
+
+
 def _entry_position(index: IndexFile, number: int) -> int:
     return int(index.header.size + number * index.header.entry_size)
 
 
 @rule("ambry.store.segments", Severity.ERROR)
 def segments(files: Files) -> Iterator[Mark]:
-    """The log segments of a store do not belong together: `log_current` beside numbered ones, a position twice, or several capacities.
+    """The log segments of a store do not belong together: `log_current` next to numbered ones, a position twice, or several capacities.
 
-    Ambry refuses to start on a mixture, and reads messages twice where a compaction left both its source and its target. Which of
-    them counts is told by the compaction log, if there is one.
+    Ambry refuses to start on a mixture, and reads messages twice where a compaction left both its source and its target. The
+    compaction log, if there is one, says which of them counts.
     """
     for store in with_logs(files):
         named = store.segments
@@ -53,7 +57,7 @@ def segments(files: Files) -> Iterator[Mark]:
                 )
             positions[segment.position] = file.path
             if (segment.position < 0) != (named[0].position < 0):
-                yield Mark("log_current beside numbered segments", path=file.path)
+                yield Mark("log_current next to numbered segments", path=file.path)
             if most != store.capacities[0]:
                 yield Mark(
                     "another capacity than the first segment's",
@@ -115,7 +119,7 @@ def _read(file: File) -> IndexFile | None:
 def index_end(files: Files) -> Iterator[Mark]:
     """An index file covers more than its log segment holds.
 
-    The log lost its end, and the store does not start. Messages behind the end of the log are gone; `rawlog rebuild` makes an index of
+    The log lost its end, and the store does not start. Messages after the end of the log are gone; `rawlog rebuild` makes an index of
     those that are there.
     """
     for store in with_logs(files):
@@ -151,19 +155,19 @@ def index_gap(files: Files) -> Iterator[Mark]:
         last = max(ends, default=-1)
         for number in range(last):
             size = store.logs[number].size
-            behind = store.between(number, ends.get(number, 0), size)
-            if behind.size:
+            after = store.between(number, ends.get(number, 0), size)
+            if after.size:
                 yield Mark(
-                    f"{counted(len(behind), 'message')} after the last index file of their segment",
+                    f"{counted(len(after), 'message')} after the last index file of their segment",
                     path=store.logs[number].path,
-                    position=int(behind[0]),
-                    size=size - int(behind[0]),
+                    position=int(after[0]),
+                    size=size - int(after[0]),
                 )
 
 
 @rule("ambry.index.unindexed", Severity.INFO)
 def unindexed(files: Files) -> Iterator[Mark]:
-    """Messages behind the end of the index: the store was not closed, and adds them when it starts next.
+    """Messages after the end of the index: the store was not closed, and adds them when it starts next.
 
     Blobs that were undeleted in that part lose their expiry when Ambry recovers it (its own behaviour).
     """
@@ -173,12 +177,12 @@ def unindexed(files: Files) -> Iterator[Mark]:
             ends[store.numbers[index.segment]] = index.end
         last = max(ends, default=-1)
         for number in range(max(last, 0), len(store.logs)):
-            behind = store.between(number, ends.get(number, 0), store.logs[number].size)
-            if behind.size and ends:
+            after = store.between(number, ends.get(number, 0), store.logs[number].size)
+            if after.size and ends:
                 yield Mark(
-                    f"{counted(len(behind), 'message')} not in the index yet",
+                    f"{counted(len(after), 'message')} not in the index yet",
                     path=store.logs[number].path,
-                    position=int(behind[0]),
+                    position=int(after[0]),
                 )
 
 
@@ -186,7 +190,7 @@ def unindexed(files: Files) -> Iterator[Mark]:
 def entry_without_message(files: Files) -> Iterator[Mark]:
     """An index entry points to where no message begins.
 
-    The blob cannot be read through the index; the log is the truth. `rawlog rebuild` makes a right one.
+    The blob cannot be read through the index; the log is the truth. `rawlog rebuild` makes a correct one.
     """
     for store in with_logs(files):
         for index in store.indexes:
@@ -221,7 +225,8 @@ def message_without_entry(files: Files) -> Iterator[Mark]:
 def entry_mismatch(files: Files) -> Iterator[Mark]:
     """An index entry disagrees with the message it points to: blob, kind, size, life version, time, account, container or expiry.
 
-    The store answers by the index. Facts that an update inherits from a PUT since compacted away are not compared.
+    The store answers by the index. Facts that an update inherits from a PUT since compacted away are not compared. It is a warning if both
+    have the same uuid, which is all that Ambry compares, but other bytes of their blob ids differ: no checksum covers the id in the log.
     """
     for store in with_logs(files):
         for index in store.indexes:
@@ -229,6 +234,7 @@ def entry_mismatch(files: Files) -> Iterator[Mark]:
             for at, what, expected, found in _mismatches(store.catalog, index, rows):
                 yield Mark(
                     f"{what} differs from the message's",
+                    severity=Severity.WARNING if what == SAME_BLOB else None,
                     path=index.path,
                     position=_entry_position(index, at),
                     size=index.header.entry_size,
@@ -248,11 +254,19 @@ def _mismatches(
     for at, row in zip(there[~same].tolist(), rows[~same].tolist(), strict=True):
         yield at, "blob id", keys.text_of(catalog.key(row)), keys.text_of(entries.key(at))
     there, rows = there[same], rows[same]
+    of_same = entries.take(there)
+    for place in np.flatnonzero(catalog.keys_differ(rows, of_same) & of_same.firsts()).tolist():
+        yield (
+            int(there[place]),
+            SAME_BLOB,
+            keys.text_of(catalog.key(int(rows[place]))),
+            keys.text_of(of_same.key(place)),
+        )
     kind = catalog.kind[rows]
     put = kind == PUT
     always = np.ones(rows.size, np.bool_)
     never_expires = np.where(kind == TTL_UPDATE, NONE, catalog.expires[rows])
-    for what, said, told, counts in (
+    for what, said, known, counts in (
         ("kind", kind, entries.kind[there], always),
         ("size", catalog.size[rows], entries.size[there], always),
         ("life version", catalog.life_version[rows], entries.life_version[there], always & (version >= 3)),
@@ -261,8 +275,8 @@ def _mismatches(
         ("account", catalog.account_id[rows], entries.account_id[there], put & (version >= 1)),
         ("container", catalog.container_id[rows], entries.container_id[there], put & (version >= 1)),
     ):
-        for place in np.flatnonzero(counts & (said != told)).tolist():
-            expected, found = int(said[place]), int(told[place])
+        for place in np.flatnonzero(counts & (said != known)).tolist():
+            expected, found = int(said[place]), int(known[place])
             if what == "kind":
                 yield int(there[place]), what, Kind(expected).name, Kind(found).name
             else:
@@ -295,9 +309,17 @@ def reset_key(files: Files) -> Iterator[Mark]:
 def bloom_key(files: Files) -> Iterator[Mark]:
     """A bloom filter denies a key that its index segment has: the store does not find the blob there.
 
-    Remove the bloom file (Ambry makes it anew), or rebuild it.
+    Remove the bloom file (Ambry makes it again), or rebuild it. Where the index file is missing, the bloom is compared with the messages of
+    the log: one whose blob id it denies is a warning, for the id may be damaged, and no checksum covers it.
     """
     for store in with_logs(files):
+        for number, log in enumerate(store.logs):
+            is_shifted = bool(store.read[number].damages)
+            for row in () if is_shifted else denied_ids(store, store.catalog, number).tolist():
+                path, position, size = store.place(row)
+                blob = keys.text_of(store.catalog.key(row))
+                message = f"blob id {blob} is denied by the bloom of its place"
+                yield Mark(message, path=log.path, position=position, size=size, severity=Severity.WARNING)
         for index in store.indexes:
             found = store.blooms.get((index.segment, index.start))
             if found is None:
@@ -314,6 +336,32 @@ def bloom_key(files: Files) -> Iterator[Mark]:
                     f"{len(missing):,} keys of {name} are denied, the first {keys.text_of(next(iter(missing)))}",
                     path=path,
                 )
+
+
+def denied_ids(store: BlobStore, catalog: Catalog, number: int) -> NDArray[np.int64]:
+    """The messages of a segment, by row, whose blob id is denied by the bloom of an index file that cannot be read.
+
+    Where that index file ended is not known if the next one is missing too: what the bloom denies from some place on is not its.
+    """
+    segment = store.segments[number]
+    read = {index.start for index in store.indexes if index.segment == segment}
+    blooms = {start: bloom for (one, start), (_, bloom) in store.blooms.items() if one == segment}
+    starts = sorted(read | blooms.keys())
+    inside, found = catalog.rows_in(number), [np.empty(0, np.int64)]
+    for start, stop in itertools.pairwise([*starts, store.logs[number].size]):
+        bloom = blooms.get(start)
+        if bloom is None or start in read:
+            continue
+        first, last = np.searchsorted(catalog.offset[inside], [start, stop]).tolist()
+        rows = np.arange(first, last) + inside.start
+        spans = catalog.key_start[rows], catalog.key_size[rows]
+        known = bloom.have(catalog.key_data, *spans) | bloom.have(
+            catalog.key_data, *uuid_spans(catalog.key_data, *spans)
+        )
+        more = np.cumsum(np.where(known, 1, -1))
+        end = int(np.argmax(more)) + 1 if rows.size and more.max() > 0 else 0
+        found.append(rows[:end][~known[:end]])
+    return np.concatenate(found)
 
 
 @rule("ambry.store.history", Severity.ERROR)

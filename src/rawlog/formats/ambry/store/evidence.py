@@ -29,7 +29,6 @@ from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 
 LARGEST_HEADER = max(layout.size for layout in HEADERS.values())
-COMPARED_AT_ONCE = 1 << 14
 
 
 @dataclass
@@ -77,12 +76,8 @@ class Evidence:
 
     @cached_property
     def is_first(self) -> NDArray[np.bool_]:
-        """Which entries are the first of their blob in their file, by place in the log: it is their key that the file repeats."""
-        identity = self.entries.identities
-        order = np.lexsort((self.entries.offset, identity.low, identity.high, identity.group, self.file))
-        result = np.zeros(order.size, np.bool_)
-        result[order] = identity.begins(order) | (np.diff(self.file[order], prepend=-1) != 0)
-        return result
+        """Which entries are the first of their blob in their file."""
+        return self.entries.firsts(self.file)
 
     def name(self, entry: int) -> str:
         """The name of the index file of an entry."""
@@ -124,21 +119,6 @@ def with_partition(key: bytes, partition: int) -> bytes:
     """A key with another partition number."""
     at = KEY_V1.at("partition") if key[1] == 1 else KEY_V2.at("partition")
     return key[:at] + partition.to_bytes(8, "big", signed=True) + key[at + 8 :]
-
-
-def keys_differ(catalog: Catalog, rows: NDArray[np.int64], entries: Entries) -> NDArray[np.bool_]:
-    """Where the bytes of an entry's key differ from those of its message, although both have the same size."""
-    result = np.zeros(rows.size, np.bool_)
-    same = np.flatnonzero((rows >= 0) & (entries.sizes == catalog.key_size[rows] if len(catalog) else False))
-    for start in range(0, same.size, COMPARED_AT_ONCE):
-        part = same[start : start + COMPARED_AT_ONCE]
-        span = np.arange(int(entries.sizes[part].max()))
-        inside = span < entries.sizes[part][:, None]
-        last = catalog.key_data.size - 1, entries.data.size - 1
-        one = catalog.key_data[np.minimum(catalog.key_start[rows[part]][:, None] + span, last[0])]
-        other = entries.data[np.minimum(entries.starts[part][:, None] + span, last[1])]
-        result[part] = ((one != other) & inside).any(axis=1)
-    return result
 
 
 def rekeyed(source: Source, position: int, key: bytes) -> bytes | None:

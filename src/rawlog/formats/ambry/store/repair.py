@@ -21,11 +21,10 @@ from rawlog.core.store import Store
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Kind
 from rawlog.formats.ambry.paths import Segment
-from rawlog.formats.ambry.store.checks import VIOLATIONS
+from rawlog.formats.ambry.store.checks import VIOLATIONS, denied_ids
 from rawlog.formats.ambry.store.evidence import (
     agrees,
     gather,
-    keys_differ,
     message_of,
     named_in,
     partitions,
@@ -203,7 +202,7 @@ class _Repair:
         """
         evidence, entries = self.evidence, self.evidence.entries
         wanted = np.flatnonzero(self._is_lost() | (evidence.is_weak & (self.rows < 0)))
-        other = keys_differ(self.catalog, self.rows, entries) & self.trusted
+        other = self.catalog.keys_differ(self.rows, entries) & self.trusted
         foreign = np.zeros(len(entries), np.bool_)
         if len(self.catalog):
             foreign = self.named[np.maximum(self.rows, 0)] != self.partition
@@ -296,25 +295,15 @@ class _Repair:
 
     def _check_blooms(self) -> None:
         """Report ids that the bloom of their place denies where no index file can be read: one of their bytes may be damaged."""
-        evidence = self.evidence
-        read = {(index.segment, index.start) for index in evidence.files}
         damaged = {number for number, _ in self.damages}
-        for number, segment in enumerate(self.names):
-            starts = sorted({start for one, start in (*read, *evidence.blooms) if one == segment})
-            for at, start in enumerate(starts):
-                bloom = evidence.blooms.get((segment, start))
-                if bloom is None or (segment, start) in read or number in damaged or self.names != self.store.segments:
-                    continue
-                stop = starts[at + 1] if at + 1 < len(starts) else self.store.logs[number].size
-                inside = self.catalog.rows_in(number)
-                offset = self.catalog.offset[inside]
-                rows = np.flatnonzero((offset >= start) & (offset < stop)) + inside.start
-                for row in rows[~self.dead[rows]].tolist():
-                    key = self.catalog.key(row)
-                    if not bloom.has_key(key):
-                        position = int(self.catalog.offset[row])
-                        reason = f"blob {keys.text_of(key)}: its bloom does not know this id, which may be damaged"
-                        self._add(Action.LOST, reason, number, position, position + int(self.catalog.size[row]))
+        if self.names != self.store.segments:
+            return
+        for number in range(len(self.names)):
+            rows = denied_ids(self.store, self.catalog, number) if number not in damaged else np.empty(0, np.int64)
+            for row in rows[~self.dead[rows]].tolist():
+                position, blob = int(self.catalog.offset[row]), keys.text_of(self.catalog.key(row))
+                reason = f"blob {blob}: its bloom does not know this id, which may be damaged"
+                self._add(Action.LOST, reason, number, position, position + int(self.catalog.size[row]))
 
     # What was lost
 

@@ -1,7 +1,7 @@
 """Two replicas of one partition against each other: which blobs differ, and how.
 
 Replicas write in the order in which they receive, and compact by themselves: what counts is the state of each blob and its content, not
-where they stand.
+where they are.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class _Side:
         return text_of(self.folded.catalog.key(int(self.folded.first[blob])))
 
     def place(self, blob: int) -> tuple[str, int | None]:
-        """Where a blob's content stands, or else its last entry."""
+        """Where a blob's content is, or else its last entry."""
         catalog, put = self.folded.catalog, int(self.folded.put[blob])
         row = put if put >= 0 else int(self.folded.found[blob])
         return self.store.logs[int(catalog.segment[row])].path, int(catalog.offset[row])
 
     def content(self, blobs: NDArray[np.int64]) -> Iterator[tuple[int, int] | None]:
-        """Size and checksum of what each blob's PUT holds behind header and key, which may be of other versions; None for no PUT."""
+        """Size and checksum of what each blob's PUT holds after header and key, which may be of other versions; None for no PUT."""
         catalog, opened = self.folded.catalog, {}
         try:
             for put in self.folded.put[blobs].tolist():
@@ -133,8 +133,8 @@ def compare_stores(
         ]
         if index in sums:
             names += ("content",)
-            for fact, told in zip(facts, sums[index], strict=True):
-                fact["content"] = None if told is None else {"size": told[0], "crc32": f"{told[1]:08x}"}
+            for fact, one_sum in zip(facts, sums[index], strict=True):
+                fact["content"] = None if one_sum is None else {"size": one_sum[0], "crc32": f"{one_sum[1]:08x}"}
         blob = int(rows_a[index])
         yield Difference(Change.DIFFERS, BLOB, a.key(blob), columns=names, a=facts[0], b=facts[1]), *a.place(blob)
     yield int(rows_a.size - different.sum())
@@ -152,7 +152,7 @@ def _common(a: Identities, b: Identities) -> tuple[NDArray[np.int64], NDArray[np
 def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[Difference | int]:
     """What the stores of both sides do not agree on. The option `now` says when; without it blobs do not expire.
 
-    OptionError if the stores of one side cannot be told apart.
+    OptionError if several stores of one side have the same name.
     """
     here, there = ({_label(store): store for store in with_logs(files)} for files in (a, b))
     if len(here) == len(there) == 1:
@@ -186,7 +186,7 @@ def _compared(replicas: Replicas) -> list[tuple[Difference, str | None, int | No
 
 @rule("ambry.replica.missing", Severity.ERROR)
 def missing(replicas: Replicas) -> Iterator[Mark]:
-    """A replica does not know a blob that the other one knows: it lags behind, or lost it.
+    """A replica does not know a blob that the other one knows: it is not up to date, or lost it.
 
     Replication brings what is missing as long as one replica has it.
     """
@@ -202,9 +202,9 @@ def state(replicas: Replicas) -> Iterator[Mark]:
     for one, path, position in replicas.share(_compared):
         names = [name for name in one.columns if name != "content"]
         if one.change is Change.DIFFERS and names:
-            told = [", ".join(f"{name} {(side or {})[name]}" for name in names) for side in (one.b, one.a)]
+            values = [", ".join(f"{name} {(side or {})[name]}" for name in names) for side in (one.b, one.a)]
             message = f"blob {one.name}: another state on the other replica"
-            yield Mark(message, path=path, position=position, expected=told[0], found=told[1])
+            yield Mark(message, path=path, position=position, expected=values[0], found=values[1])
 
 
 @rule("ambry.replica.content", Severity.ERROR)
@@ -215,9 +215,9 @@ def content(replicas: Replicas) -> Iterator[Mark]:
     """
     for one, path, position in replicas.share(_compared):
         if "content" in one.columns:
-            told = [(side or {})["content"] for side in (one.b, one.a)]
+            values = [(side or {})["content"] for side in (one.b, one.a)]
             message = f"blob {one.name}: other content on the other replica"
-            yield Mark(message, path=path, position=position, expected=told[0] or "none", found=told[1] or "none")
+            yield Mark(message, path=path, position=position, expected=values[0] or "none", found=values[1] or "none")
 
 
 def rules() -> Sequence[Rule[Any]]:

@@ -34,6 +34,7 @@ from rawlog.kernels import byte_view, columns
 
 LIVE, DELETED, EXPIRED = "live", "deleted", "expired"
 NEVER, ORPHANS, ALWAYS = kernels.NEVER, kernels.ORPHANS, kernels.ALWAYS
+COMPARED_AT_ONCE = 1 << 14
 MOST_TRIES = 1000
 """So many beginnings of messages inside a damaged one are followed."""
 PUT, DELETE, TTL_UPDATE, UNDELETE = (int(kind) for kind in (Kind.PUT, Kind.DELETE, Kind.TTL_UPDATE, Kind.UNDELETE))
@@ -47,7 +48,7 @@ def seconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class Catalog:
-    """The messages of a store in log order, a column a fact. Times are in seconds; segments are numbers in their order."""
+    """The messages of a store in log order, one column per fact. Times are in seconds; segments are numbers in their order."""
 
     key_data: Bytes
     key_start: NDArray[np.int64]
@@ -110,6 +111,20 @@ class Catalog:
         count = len(self)
         rows[number[:count][::-1]] = np.arange(count)[::-1]
         return rows[number[count:]]
+
+    def keys_differ(self, rows: NDArray[np.int64], entries: Entries) -> NDArray[np.bool_]:
+        """Where the bytes of an entry's key differ from those of the message at its row (-1: none), although both have the same size."""
+        result = np.zeros(rows.size, np.bool_)
+        same = np.flatnonzero((rows >= 0) & (entries.sizes == self.key_size[rows] if len(self) else False))
+        for start in range(0, same.size, COMPARED_AT_ONCE):
+            part = same[start : start + COMPARED_AT_ONCE]
+            span = np.arange(int(entries.sizes[part].max()))
+            inside = span < entries.sizes[part][:, None]
+            last = self.key_data.size - 1, entries.data.size - 1
+            one = self.key_data[np.minimum(self.key_start[rows[part]][:, None] + span, last[0])]
+            other = entries.data[np.minimum(entries.starts[part][:, None] + span, last[1])]
+            result[part] = ((one != other) & inside).any(axis=1)
+        return result
 
     def rows_in(self, segment: int) -> slice:
         """The rows of the messages of one segment."""
