@@ -18,6 +18,7 @@ from rawlog.engines import local
 from rawlog.formats.ambry import INDEX_SEGMENT, LOG
 from rawlog.formats.ambry.index import IndexSummary
 from rawlog.formats.ambry.store.state import LogSummary, read_log
+from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.jobs.verify import Verify, with_summaries
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, verify_tree
@@ -31,12 +32,7 @@ FACTS = 39
 def facts(summary: LogSummary) -> dict[str, Any]:
     columns = {name: summary.columns[name].tolist() for name in summary.columns.parts}
     error = None if summary.error is None else str(summary.error)
-    return columns | {
-        "damages": summary.damages,
-        "tail": summary.tail,
-        "capacity": summary.capacity,
-        "error": error,
-    }
+    return columns | {"damages": summary.damages, "tail": summary.tail, "capacity": summary.capacity, "error": error}
 
 
 def split(file: Any, start: int | None, stop: int | None) -> LogSummary:
@@ -132,3 +128,19 @@ def test_verification_in_splits_finds_the_same(
     assert [one.as_row() for one in found] == expected
     assert any(start is not None for _, start in parts)
     assert harm or len(parts) == len(set(parts))
+
+
+def test_verification_reads_every_byte_of_a_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules over the store read the log a second time."""
+    tree, count = open_tree(str(store_path("store-ops"))), 0
+    read_into = Source.read_into
+
+    def counted(self: Source, position: int, target: memoryview) -> int:
+        nonlocal count
+        size = read_into(self, position, target)
+        count += size
+        return size
+
+    monkeypatch.setattr(Source, "read_into", counted)
+    local.run(Verify(), tree, threads=1)
+    assert count < 1.1 * sum(file.size for file in tree)

@@ -127,9 +127,7 @@ FAMILY = Family(
     name="ambry",
     options=("now",),
     lookup=Lookup(
-        named="blobs",
-        columns=Deferred(f"{_AMBRY}.keys", "id_columns"),
-        by_id=Deferred(f"{_AMBRY}.keys", "rows_by_id"),
+        named="blobs", columns=Deferred(f"{_AMBRY}.keys", "id_columns"), by_id=Deferred(f"{_AMBRY}.keys", "rows_by_id")
     ),
     rewrites={
         "rebuild": _rewrite("rebuild", "rewrite", "max_entries", "probability"),

@@ -16,7 +16,7 @@ from rawlog.core.errors import CorruptError, OptionError, RawlogError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
 from rawlog.formats.ambry.kernels.blooms import add_spans, have_spans
-from rawlog.formats.ambry.keys import uuid_bytes
+from rawlog.formats.ambry.keys import uuid_bytes, uuid_spans
 from rawlog.formats.ambry.layouts import BLOOM_SPARE, BLOOM_TABLE, CRC_SIZE
 from rawlog.formats.ambry.structures import Cursor, Whole
 from rawlog.io.checksums import crc32
@@ -58,8 +58,12 @@ class Bloom:
         have_spans(byte_view(data), starts, sizes, self.hash_count, self.words.view(np.int64), out)
         return out
 
+    def have_keys(self, data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which keys may be there, by all their bytes or, as some stores have it, by their uuid alone."""
+        return self.have(data, starts, sizes) | self.have(data, *uuid_spans(byte_view(data), starts, sizes))
+
     def has_key(self, raw: bytes) -> bool:
-        """Whether a key may be there, by all its bytes or, as some stores have it, by its uuid alone."""
+        """Whether a key may be there."""
         return self.has(raw) or self.has(uuid_bytes(raw))
 
     def encode(self) -> bytes:

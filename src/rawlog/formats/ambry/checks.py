@@ -10,6 +10,7 @@ import numpy as np
 from rawlog.core.errors import CorruptError, DataError, LimitError
 from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import Inspection
+from rawlog.core.frames import Frames
 from rawlog.core.status import Status
 from rawlog.core.text import LAST_DAY, plain_time
 from rawlog.formats.ambry import keys
@@ -35,6 +36,16 @@ _PLACES = {
 def parsed(seen: Inspection) -> Messages:
     """The messages of a window, checksums compared; computed once for all rules."""
     return Messages(seen.frames)
+
+
+def _place(frames: Frames, index: int) -> tuple[int, int]:
+    """Position and size of a message or entry."""
+    return int(frames.positions[index]), int(frames.sizes[index])
+
+
+def _span(messages: Messages, index: int, name: str) -> tuple[int, int]:
+    """Position and size of a part of a message: its key, its content."""
+    return int(messages.frames.base + messages[f"{name}_start"][index]), int(messages[f"{name}_size"][index])
 
 
 def _records(messages: Messages, bits: Any) -> Iterator[tuple[int, int, str, int]]:
@@ -84,13 +95,9 @@ def crc_upper(seen: Inspection) -> Iterator[Mark]:
     messages = seen.share(parsed)
     for index, position, name, message in _records(messages, messages["crc_high"]):
         stored, computed, at = _stored(messages, index, position - seen.frames.base)
-        yield Mark(
-            f"checksum field of the {name} with a non-zero upper half (message at byte {message:,})",
-            position=seen.frames.base + at,
-            size=CRC_SIZE,
-            expected=f"{computed:016x}",
-            found=f"{stored:016x}",
-        )
+        text = f"checksum field of the {name} with a non-zero upper half (message at byte {message:,})"
+        sums = {"expected": f"{computed:016x}", "found": f"{stored:016x}"}
+        yield Mark(text, seen.frames.base + at, CRC_SIZE, **sums)
 
 
 @rule("ambry.log.record", Severity.ERROR)
@@ -114,12 +121,8 @@ def wrong_offsets(seen: Inspection) -> Iterator[Mark]:
     """
     messages = seen.share(parsed)
     for index, position, name, message in _records(messages, messages["mismatch"] & ~kernels.IN_PAYLOAD):
-        yield Mark(
-            f"the header puts the {name} elsewhere than it is",
-            position=message,
-            size=int(seen.frames.sizes[index]),
-            expected=position - message,
-        )
+        text = f"the header puts the {name} elsewhere than it is"
+        yield Mark(text, *_place(seen.frames, index), expected=position - message)
 
 
 @rule("ambry.log.payload-size", Severity.ERROR)
@@ -131,12 +134,8 @@ def wrong_payload(seen: Inspection) -> Iterator[Mark]:
     """
     messages = seen.share(parsed)
     for index in np.flatnonzero(messages["mismatch"] & kernels.IN_PAYLOAD).tolist():
-        yield Mark(
-            "records that end before their message does",
-            position=int(seen.frames.positions[index]),
-            size=int(seen.frames.sizes[index]),
-            found=int(messages["payload"][index]),
-        )
+        found = int(messages["payload"][index])
+        yield Mark("records that end before their message does", *_place(seen.frames, index), found=found)
 
 
 def _same_partition(one: dict[str, Any], following: dict[str, Any]) -> dict[str, Any] | None:
@@ -157,13 +156,8 @@ def foreign_partition(seen: Inspection) -> Iterator[Mark]:
     if expected is None:
         expected = memory.setdefault("partition", int(messages["partition"][0]))
     for index in np.flatnonzero(messages["partition"] != expected).tolist():
-        yield Mark(
-            "a blob id of another partition",
-            position=int(seen.frames.base + messages["key_start"][index]),
-            size=int(messages["key_size"][index]),
-            expected=expected,
-            found=int(messages["partition"][index]),
-        )
+        place, found = _span(messages, index, "key"), int(messages["partition"][index])
+        yield Mark("a blob id of another partition", *place, expected=expected, found=found)
 
 
 @rule("ambry.log.time", Severity.WARNING)
@@ -176,13 +170,8 @@ def early_time(seen: Inspection) -> Iterator[Mark]:
     messages = seen.share(parsed)
     times = messages.times
     for index in np.flatnonzero((times < NONE) & messages.sound).tolist():
-        yield Mark(
-            "a time before 1970",
-            position=int(seen.frames.positions[index]),
-            size=int(seen.frames.sizes[index]),
-            expected="-1 or more",
-            found=int(times[index]),
-        )
+        place, found = _place(seen.frames, index), int(times[index])
+        yield Mark("a time before 1970", *place, expected="-1 or more", found=found)
 
 
 @rule("ambry.log.far-timestamp", Severity.INFO)
@@ -194,12 +183,8 @@ def far_time(seen: Inspection) -> Iterator[Mark]:
     messages = seen.share(parsed)
     times = messages.times
     for index in np.flatnonzero((times > LAST_DAY // 1000) & messages.sound).tolist():
-        yield Mark(
-            f"a message of the time {plain_time(int(times[index]) * 1000)}",
-            position=int(seen.frames.positions[index]),
-            size=int(seen.frames.sizes[index]),
-            found=int(times[index]),
-        )
+        found = int(times[index])
+        yield Mark(f"a message of the time {plain_time(found * 1000)}", *_place(seen.frames, index), found=found)
 
 
 @rule("ambry.log.padding", Severity.ERROR)
@@ -230,12 +215,8 @@ def _envelopes(seen: Inspection) -> list[tuple[Mark, DataError]]:
         try:
             open_envelope(messages.span(index, "content"), seen.limit)
         except DataError as error:
-            mark = Mark(
-                f"content that is said to be compressed: {error.message}",
-                position=int(seen.frames.base + messages["content_start"][index]),
-                size=int(messages["content_size"][index]),
-            )
-            marks.append((mark, error))
+            text = f"content that is said to be compressed: {error.message}"
+            marks.append((Mark(text, *_span(messages, index, "content")), error))
     return marks
 
 
@@ -276,11 +257,7 @@ def bad_metadata(seen: Inspection) -> Iterator[Mark]:
         try:
             parse_metadata(messages.span(index, "content"))
         except DataError as error:
-            yield Mark(
-                f"content of a metadata blob: {error.message}",
-                position=int(seen.frames.base + messages["content_start"][index]),
-                size=int(messages["content_size"][index]),
-            )
+            yield Mark(f"content of a metadata blob: {error.message}", *_span(messages, index, "content"))
 
 
 @rule("ambry.log.capacity", Severity.ERROR)
@@ -294,13 +271,8 @@ def over_capacity(seen: Inspection) -> Iterator[Mark]:
     with Source(seen.file.path) as source:
         most = capacity(source.read(0, 64))
     if most is not None and seen.file.size > most:
-        yield Mark(
-            "a segment longer than its capacity",
-            position=most,
-            size=seen.file.size - most,
-            expected=most,
-            found=seen.file.size,
-        )
+        size = seen.file.size
+        yield Mark("a segment longer than its capacity", most, size - most, expected=most, found=size)
 
 
 @rule("ambry.index.crc", Severity.ERROR)
@@ -317,13 +289,8 @@ def index_crc(seen: Inspection) -> Iterator[Mark]:
         return
     stored, computed = int.from_bytes(raw[-CRC_SIZE:], "big"), crc32(raw[:-CRC_SIZE])
     if stored != computed:
-        yield Mark(
-            "checksum of the index does not match",
-            position=len(raw) - CRC_SIZE,
-            size=CRC_SIZE,
-            expected=f"{computed:016x}",
-            found=f"{stored:016x}",
-        )
+        sums = {"expected": f"{computed:016x}", "found": f"{stored:016x}"}
+        yield Mark("checksum of the index does not match", len(raw) - CRC_SIZE, CRC_SIZE, **sums)
 
 
 @rule("ambry.index.entry", Severity.ERROR)
@@ -346,13 +313,8 @@ def index_entry(seen: Inspection) -> Iterator[Mark]:
             end = seen.memory["end"] = read_header(Cursor(source.read(0, 4096))).log_end
     past = (entries.offset < 0) | (entries.size <= 0) | (entries.offset > end - entries.size)
     for index in np.flatnonzero(past).tolist():
-        yield Mark(
-            "an entry past the end of what the index covers",
-            position=int(frames.positions[index]),
-            size=int(frames.sizes[index]),
-            expected=f"at most {end}",
-            found=int(entries.offset[index]) + int(entries.size[index]),
-        )
+        text, found = "an entry past the end of what the index covers", int(entries.offset[index] + entries.size[index])
+        yield Mark(text, *_place(frames, index), expected=f"at most {end}", found=found)
 
 
 @rule("ambry.index.order", Severity.ERROR)
@@ -370,7 +332,7 @@ def index_order(seen: Inspection) -> Iterator[Mark]:
     for index, key in enumerate(entries.keys):
         current = (keys.order(key), int(entries.offset[index]))
         if previous is not None and current <= previous:
-            yield Mark("an entry out of order", position=int(frames.positions[index]), size=int(frames.sizes[index]))
+            yield Mark("an entry out of order", *_place(frames, index))
         previous = current
     memory["previous"] = previous
 

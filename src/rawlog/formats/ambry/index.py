@@ -21,19 +21,9 @@ from rawlog.core.status import Status
 from rawlog.formats.ambry.bloom import Bloom, make
 from rawlog.formats.ambry.kernels.entries import write_entries
 from rawlog.formats.ambry.kernels.messages import key_sizes
-from rawlog.formats.ambry.keys import Identities, identities
+from rawlog.formats.ambry.keys import Identities, identities, uuid_spans
 from rawlog.formats.ambry.keys import order as order_of
-from rawlog.formats.ambry.layouts import (
-    CRC_SIZE,
-    INDEXES,
-    KEYS,
-    NONE,
-    RESET_KIND_SIZE,
-    RESET_LIFE_SIZE,
-    VALUES,
-    Flag,
-    Kind,
-)
+from rawlog.formats.ambry.layouts import CRC_SIZE, INDEXES, NONE, RESET_KIND_SIZE, RESET_LIFE_SIZE, VALUES, Flag, Kind
 from rawlog.formats.ambry.paths import Segment, segment_of, start_of
 from rawlog.formats.ambry.structures import Cursor, kind_name
 from rawlog.formats.ambry.writer import sealed
@@ -43,9 +33,6 @@ from rawlog.kernels import byte_view, columns
 
 KINDS = pa.array([kind.name for kind in sorted(Kind)])
 VERSION_BITS = 8
-#: Bytes in front of a key's uuid, by the key's version.
-_BEFORE_UUID = np.zeros(256, np.int64)
-_BEFORE_UUID[list(KEYS)] = [KEYS[version].at("uuid") if version >= 6 else KEYS[version].size for version in KEYS]
 Integers = NDArray[np.integer[Any]]
 MAX_ENTRIES = 10_000
 MAX_BYTES = 20 << 20
@@ -230,14 +217,6 @@ class Entries:
 
     def __len__(self) -> int:
         return int(self.starts.size)
-
-
-def uuid_spans(
-    data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the uuid alone is in each key, and its size."""
-    before = _BEFORE_UUID[data[starts + 1]]
-    return starts + before, sizes - before
 
 
 def read_entries(frames: Frames) -> Entries:

@@ -250,6 +250,19 @@ def uuid_bytes(raw: bytes) -> bytes:
     return raw[_HIGH:] if version >= 6 else raw[KEYS[version].size :]
 
 
+def uuid_spans(
+    data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the uuid alone is in each key, and its size."""
+    before = _BEFORE_UUID[data[starts + 1]]
+    return starts + before, sizes - before
+
+
+#: Bytes before a key's uuid, by the key's version.
+_BEFORE_UUID = np.zeros(256, np.int64)
+_BEFORE_UUID[list(KEYS)] = [KEYS[version].at("uuid") if version >= 6 else KEYS[version].size for version in KEYS]
+
+
 # Blobs found by their id, in every table that has it -----------------------------------------------------------------------
 
 

@@ -68,12 +68,6 @@ def segment_of(path: str) -> Segment | None:
     return Segment() if found.group(1) is None else Segment(int(found.group(1)), int(found.group(2)))
 
 
-def segment_named(name: str) -> Segment:
-    """The segment of a name as tokens write it."""
-    position, _, generation = name.partition("_")
-    return Segment(int(position), int(generation)) if generation else Segment()
-
-
 def start_of(path: str) -> int:
     """Where the messages begin that an index or bloom file is for."""
     found = _INDEXED.fullmatch(split(path)[1])

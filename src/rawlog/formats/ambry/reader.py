@@ -20,15 +20,7 @@ from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.kernels import texts
 from rawlog.formats.ambry.kernels.messages import check_header, find_message, scan_messages
 from rawlog.formats.ambry.keys import identities
-from rawlog.formats.ambry.layouts import (
-    BLOB_TYPES,
-    CRC_SIZE,
-    HEADER_V3,
-    HEADERS,
-    NONE,
-    SMALLEST_MESSAGE,
-    Kind,
-)
+from rawlog.formats.ambry.layouts import BLOB_TYPES, CRC_SIZE, HEADER_V3, HEADERS, NONE, SMALLEST_MESSAGE, Kind
 from rawlog.formats.ambry.paths import begin, segment_of, start_of
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view, columns

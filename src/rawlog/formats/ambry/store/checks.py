@@ -14,7 +14,7 @@ from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import File
 from rawlog.core.text import counted
 from rawlog.formats.ambry import keys
-from rawlog.formats.ambry.index import Entries, IndexFile, read_index, uuid_spans
+from rawlog.formats.ambry.index import Entries, IndexFile, read_index
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.paths import segment_of
@@ -31,7 +31,12 @@ VIOLATIONS = {
 }
 
 
-SAME_BLOB = "another id of the same blob"
+SAME_BLOB = "blob id outside of its uuid"
+
+
+def _indexes(files: Files) -> Iterator[tuple[BlobStore, int, IndexFile]]:
+    """All index files, each with its store and the number of its segment."""
+    return ((store, store.numbers[index.segment], index) for store in with_logs(files) for index in store.indexes)
 
 
 def _entry_position(index: IndexFile, number: int) -> int:
@@ -50,21 +55,14 @@ def segments(files: Files) -> Iterator[Mark]:
         positions: dict[int, str] = {}
         for file, segment, most in zip(store.logs, named, store.capacities, strict=True):
             if segment.position in positions:
-                yield Mark(
-                    f"position {segment.position} twice: also {positions[segment.position]}",
-                    path=file.path,
-                    found=segment.name,
-                )
+                message = f"position {segment.position} twice: also {positions[segment.position]}"
+                yield Mark(message, path=file.path, found=segment.name)
             positions[segment.position] = file.path
             if (segment.position < 0) != (named[0].position < 0):
                 yield Mark("log_current next to numbered segments", path=file.path)
             if most != store.capacities[0]:
-                yield Mark(
-                    "another capacity than the first segment's",
-                    path=file.path,
-                    expected=store.capacities[0],
-                    found=most,
-                )
+                message, first = "another capacity than the first segment's", store.capacities[0]
+                yield Mark(message, path=file.path, expected=first, found=most)
 
 
 @rule("ambry.store.compaction", Severity.INFO)
@@ -122,17 +120,12 @@ def index_end(files: Files) -> Iterator[Mark]:
     The log lost its end, and the store does not start. Messages after the end of the log are gone; `rawlog rebuild` makes an index of
     those that are there.
     """
-    for store in with_logs(files):
-        for index in store.indexes:
-            size = store.logs[store.numbers[index.segment]].size
-            if index.end > size:
-                yield Mark(
-                    "the log segment ends before its index",
-                    path=index.path,
-                    position=INDEXES[index.header.version].at("log_end_offset"),
-                    expected=f"at most {size}",
-                    found=index.end,
-                )
+    for store, number, index in _indexes(files):
+        if index.end > (size := store.logs[number].size):
+            position, expected = INDEXES[index.header.version].at("log_end_offset"), f"at most {size}"
+            yield Mark(
+                "the log segment ends before its index", position, path=index.path, expected=expected, found=index.end
+            )
 
 
 @rule("ambry.index.gap", Severity.ERROR)
@@ -148,21 +141,15 @@ def index_gap(files: Files) -> Iterator[Mark]:
             places = store.between(number, 0, store.logs[number].size)
             expected = ends.get(number, int(places[0]) if places.size else index.start)
             if index.start != expected:
-                yield Mark(
-                    "an index file is missing or overlaps", path=index.path, expected=expected, found=index.start
-                )
+                message = "an index file is missing or overlaps"
+                yield Mark(message, path=index.path, expected=expected, found=index.start)
             ends[number] = index.end
-        last = max(ends, default=-1)
-        for number in range(last):
-            size = store.logs[number].size
-            after = store.between(number, ends.get(number, 0), size)
+        for number in range(max(ends, default=-1)):
+            log = store.logs[number]
+            after = store.between(number, ends.get(number, 0), log.size)
             if after.size:
-                yield Mark(
-                    f"{counted(len(after), 'message')} after the last index file of their segment",
-                    path=store.logs[number].path,
-                    position=int(after[0]),
-                    size=size - int(after[0]),
-                )
+                message = f"{counted(len(after), 'message')} after the last index file of their segment"
+                yield Mark(message, int(after[0]), log.size - int(after[0]), path=log.path)
 
 
 @rule("ambry.index.unindexed", Severity.INFO)
@@ -172,18 +159,12 @@ def unindexed(files: Files) -> Iterator[Mark]:
     Blobs that were undeleted in that part lose their expiry when Ambry recovers it (its own behaviour).
     """
     for store in with_logs(files):
-        ends: dict[int, int] = {}
-        for index in store.indexes:
-            ends[store.numbers[index.segment]] = index.end
-        last = max(ends, default=-1)
-        for number in range(max(last, 0), len(store.logs)):
+        ends = {store.numbers[index.segment]: index.end for index in store.indexes}
+        for number in range(max(ends), len(store.logs)) if ends else ():
             after = store.between(number, ends.get(number, 0), store.logs[number].size)
-            if after.size and ends:
-                yield Mark(
-                    f"{counted(len(after), 'message')} not in the index yet",
-                    path=store.logs[number].path,
-                    position=int(after[0]),
-                )
+            if after.size:
+                message = f"{counted(len(after), 'message')} not in the index yet"
+                yield Mark(message, int(after[0]), path=store.logs[number].path)
 
 
 @rule("ambry.index.message", Severity.ERROR)
@@ -192,33 +173,21 @@ def entry_without_message(files: Files) -> Iterator[Mark]:
 
     The blob cannot be read through the index; the log is the truth. `rawlog rebuild` makes a correct one.
     """
-    for store in with_logs(files):
-        for index in store.indexes:
-            offsets = index.entries.offset
-            nowhere = (store.catalog.rows_at(store.numbers[index.segment], offsets) < 0) & (offsets < index.end)
-            for at in np.flatnonzero(nowhere).tolist():
-                yield Mark(
-                    "an entry that points to no message",
-                    path=index.path,
-                    position=_entry_position(index, at),
-                    found=int(offsets[at]),
-                )
+    for store, number, index in _indexes(files):
+        offsets = index.entries.offset
+        nowhere = (store.catalog.rows_at(number, offsets) < 0) & (offsets < index.end)
+        for at in np.flatnonzero(nowhere).tolist():
+            position = _entry_position(index, at)
+            yield Mark("an entry that points to no message", position, path=index.path, found=int(offsets[at]))
 
 
 @rule("ambry.index.missing", Severity.ERROR)
 def message_without_entry(files: Files) -> Iterator[Mark]:
     """A message in the range of an index file has no entry in it: what it did to its blob is forgotten."""
-    for store in with_logs(files):
-        for index in store.indexes:
-            number = store.numbers[index.segment]
-            places = store.between(number, index.start, index.end)
-            for place in places[~np.isin(places, index.entries.offset)].tolist():
-                yield Mark(
-                    "a message without an index entry",
-                    path=store.logs[number].path,
-                    position=place,
-                    expected=index.path,
-                )
+    for store, number, index in _indexes(files):
+        places = store.between(number, index.start, index.end)
+        for place in places[~np.isin(places, index.entries.offset)].tolist():
+            yield Mark("a message without an index entry", place, path=store.logs[number].path, expected=index.path)
 
 
 @rule("ambry.index.mismatch", Severity.ERROR)
@@ -228,19 +197,13 @@ def entry_mismatch(files: Files) -> Iterator[Mark]:
     The store answers by the index. Facts that an update inherits from a PUT since compacted away are not compared. It is a warning if both
     have the same uuid, which is all that Ambry compares, but other bytes of their blob ids differ: no checksum covers the id in the log.
     """
-    for store in with_logs(files):
-        for index in store.indexes:
-            rows = store.catalog.rows_at(store.numbers[index.segment], index.entries.offset)
-            for at, what, expected, found in _mismatches(store.catalog, index, rows):
-                yield Mark(
-                    f"{what} differs from the message's",
-                    severity=Severity.WARNING if what == SAME_BLOB else None,
-                    path=index.path,
-                    position=_entry_position(index, at),
-                    size=index.header.entry_size,
-                    expected=expected,
-                    found=found,
-                )
+    for store, number, index in _indexes(files):
+        rows = store.catalog.rows_at(number, index.entries.offset)
+        for at, what, expected, found in _mismatches(store.catalog, index, rows):
+            place = {"path": index.path, "position": _entry_position(index, at), "size": index.header.entry_size}
+            severity = Severity.WARNING if what == SAME_BLOB else None
+            message = f"{what} differs from the message's"
+            yield Mark(message, **place, expected=expected, found=found, severity=severity)  # type: ignore[arg-type]
 
 
 def _mismatches(
@@ -256,12 +219,8 @@ def _mismatches(
     there, rows = there[same], rows[same]
     of_same = entries.take(there)
     for place in np.flatnonzero(catalog.keys_differ(rows, of_same) & of_same.firsts()).tolist():
-        yield (
-            int(there[place]),
-            SAME_BLOB,
-            keys.text_of(catalog.key(int(rows[place]))),
-            keys.text_of(of_same.key(place)),
-        )
+        expected, found = keys.text_of(catalog.key(int(rows[place]))), keys.text_of(of_same.key(place))
+        yield int(there[place]), SAME_BLOB, expected, found
     kind = catalog.kind[rows]
     put = kind == PUT
     always = np.ones(rows.size, np.bool_)
@@ -276,11 +235,8 @@ def _mismatches(
         ("container", catalog.container_id[rows], entries.container_id[there], put & (version >= 1)),
     ):
         for place in np.flatnonzero(counts & (said != known)).tolist():
-            expected, found = int(said[place]), int(known[place])
-            if what == "kind":
-                yield int(there[place]), what, Kind(expected).name, Kind(found).name
-            else:
-                yield int(there[place]), what, expected, found
+            both = int(said[place]), int(known[place])
+            yield int(there[place]), what, *((Kind(one).name for one in both) if what == "kind" else both)
 
 
 @rule("ambry.index.reset-key", Severity.WARNING)
@@ -289,20 +245,18 @@ def reset_key(files: Files) -> Iterator[Mark]:
 
     Replication uses it to find its way after the index was rebuilt; reading blobs does not.
     """
-    for store in with_logs(files):
-        for index in store.indexes:
-            header = index.header
-            row = int(store.catalog.rows_at(store.numbers[index.segment], np.array([index.start]))[0])
-            if row < 0 or header.reset_key is None:
-                continue
-            key, kind = store.catalog.key(row), Kind(int(store.catalog.kind[row]))
-            if keys.order(key) != keys.order(header.reset_key) or header.reset_kind != kind:
-                yield Mark(
-                    "a reset key that is not the first entry's",
-                    path=index.path,
-                    expected=f"{keys.text_of(key)} {kind.name}",
-                    found=f"{keys.text_of(header.reset_key)} {header.reset_kind}",
-                )
+    for store, number, index in _indexes(files):
+        header = index.header
+        row = int(store.catalog.rows_at(number, np.array([index.start]))[0])
+        if row < 0 or header.reset_key is None:
+            continue
+        key, kind = store.catalog.key(row), Kind(int(store.catalog.kind[row]))
+        if keys.order(key) != keys.order(header.reset_key) or header.reset_kind != kind:
+            expected, found = (
+                f"{keys.text_of(key)} {kind.name}",
+                f"{keys.text_of(header.reset_key)} {header.reset_kind}",
+            )
+            yield Mark("a reset key that is not the first entry's", path=index.path, expected=expected, found=found)
 
 
 @rule("ambry.bloom.key", Severity.ERROR)
@@ -320,22 +274,18 @@ def bloom_key(files: Files) -> Iterator[Mark]:
                 blob = keys.text_of(store.catalog.key(row))
                 message = f"blob id {blob} is denied by the bloom of its place"
                 yield Mark(message, path=log.path, position=position, size=size, severity=Severity.WARNING)
-        for index in store.indexes:
-            found = store.blooms.get((index.segment, index.start))
-            if found is None:
-                continue
-            path, bloom = found
-            entries = index.entries
-            known = bloom.have(entries.data, entries.starts, entries.sizes)
-            if not known.all():  # some stores go by the uuid alone
-                known |= bloom.have(entries.data, *entries.uuid_spans)
-            if not known.all():
-                missing = dict.fromkeys(entries.key(at) for at in np.flatnonzero(~known).tolist())
-                name = index.path.rpartition("/")[2]
-                yield Mark(
-                    f"{len(missing):,} keys of {name} are denied, the first {keys.text_of(next(iter(missing)))}",
-                    path=path,
-                )
+    for store, _, index in _indexes(files):
+        path, bloom = store.blooms.get((index.segment, index.start), ("", None))
+        entries = index.entries
+        denied = (
+            []
+            if bloom is None
+            else np.flatnonzero(~bloom.have_keys(entries.data, entries.starts, entries.sizes)).tolist()
+        )
+        if denied:
+            missing = dict.fromkeys(map(entries.key, denied))
+            first, name = keys.text_of(next(iter(missing))), index.path.rpartition("/")[2]
+            yield Mark(f"{len(missing):,} keys of {name} are denied, the first {first}", path=path)
 
 
 def denied_ids(store: BlobStore, catalog: Catalog, number: int) -> NDArray[np.int64]:
@@ -354,10 +304,7 @@ def denied_ids(store: BlobStore, catalog: Catalog, number: int) -> NDArray[np.in
             continue
         first, last = np.searchsorted(catalog.offset[inside], [start, stop]).tolist()
         rows = np.arange(first, last) + inside.start
-        spans = catalog.key_start[rows], catalog.key_size[rows]
-        known = bloom.have(catalog.key_data, *spans) | bloom.have(
-            catalog.key_data, *uuid_spans(catalog.key_data, *spans)
-        )
+        known = bloom.have_keys(catalog.key_data, catalog.key_start[rows], catalog.key_size[rows])
         more = np.cumsum(np.where(known, 1, -1))
         end = int(np.argmax(more)) + 1 if rows.size and more.max() > 0 else 0
         found.append(rows[:end][~known[:end]])

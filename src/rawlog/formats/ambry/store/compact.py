@@ -166,11 +166,7 @@ def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, o
     # The new segments take the first places of those that they replace.
     new = [Segment(old[number].position, generation) for number in chosen[:count]]
     names = [*old[: chosen[0]], *new, *old[chosen[-1] + 1 :]]
-    capacities = [
-        *store.capacities[: chosen[0]],
-        *([most] * count),
-        *store.capacities[chosen[-1] + 1 :],
-    ]
+    capacities = [*store.capacities[: chosen[0]], *([most] * count), *store.capacities[chosen[-1] + 1 :]]
     segment = catalog.segment.copy()
     segment[catalog.segment > chosen[-1]] += count - len(chosen)
     segment[rows] = target + chosen[0]

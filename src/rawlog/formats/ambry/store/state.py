@@ -335,10 +335,7 @@ def _damaged(start: int, stop: int) -> Damage:
 
 def tail_words(status: Status) -> str:
     """What the bytes after the last whole message are."""
-    return {
-        Status.TRUNCATED: "an unfinished message",
-        Status.PADDING: "zeros",
-    }.get(status, "damaged bytes")
+    return {Status.TRUNCATED: "an unfinished message", Status.PADDING: "zeros"}.get(status, "damaged bytes")
 
 
 def hidden_messages(messages: Messages, index: int) -> Messages | None:
