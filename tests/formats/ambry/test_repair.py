@@ -18,7 +18,7 @@ from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.rewrite import StoreWriter
 from rawlog.formats.ambry.store.store import open_store
-from rawlog.formats.ambry.writer import Properties, put_message, update_message
+from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
 from rawlog.io.output import Folder
 from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
 from tests.formats.ambry.stores import copy_store, expected, small_key, small_messages, store_path
@@ -396,6 +396,32 @@ def test_swapped_and_renamed_segments_get_back_their_places(with_index: bool, tm
     whole = open_store(str(store_path("store-ops"))).state
     assert np.array_equal(kept.catalog.time, whole.catalog.time)
     assert states(tmp_path / "out") == states(store_path("store-ops"))
+
+
+# One diagnosis ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_numbered_segment_without_a_header_is_found(tmp_path: Path) -> None:
+    """Repair gave it a header and reported that; verification found nothing."""
+    store = tmp_path / "9"
+    store.mkdir()
+    (store / "0_0_log").write_bytes(b"".join(small_messages()[:3]))
+    [finding] = [one for one in rawlog.verify(store) if one.severity != "info"]
+    assert (finding.code, finding.position) == ("ambry.store.segments", 0)
+    report = rewritten("repair", store, tmp_path / "out", capacity="2048")
+    assert [(one.action, one.start, one.stop) for one in report.entries if one.is_loss] == [(Action.CHANGED, 0, 18)]
+    assert rawlog.verify(tmp_path / "out").verdict == "clean"
+
+
+def test_another_capacity_is_changed_and_reported(tmp_path: Path) -> None:
+    """Repair gave all segments one capacity and said nothing of it."""
+    store = copy_store("store-small", tmp_path / "9")
+    (store / "1_0_log").write_bytes(segment_header(4096) + (store / "1_0_log").read_bytes()[18:])
+    assert {one.code for one in rawlog.verify(store)} == {"ambry.store.segments"}
+    report = rewritten("repair", store, tmp_path / "out")
+    [entry] = [one for one in report.entries if one.is_loss]
+    assert (entry.action, entry.path) == (Action.CHANGED, str(store / "1_0_log"))
+    assert (tmp_path / "out" / "1_0_log").read_bytes() == (store_path("store-small") / "1_0_log").read_bytes()
 
 
 # C5: what remains is reported ---------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ def _entry_position(index: IndexFile, number: int) -> int:
 
 @rule("ambry.store.segments", Severity.ERROR)
 def segments(files: Files) -> Iterator[Mark]:
-    """The log segments of a store do not belong together: `log_current` next to numbered ones, a position twice, or several capacities.
+    """The log segments of a store do not belong together: `log_current` next to numbered ones, a position twice, several capacities, or a
+    numbered segment without the header that says its capacity.
 
     Ambry refuses to start on a mixture, and reads messages twice where a compaction left both its source and its target. The
     compaction log, if there is one, says which of them counts.
@@ -53,7 +54,9 @@ def segments(files: Files) -> Iterator[Mark]:
     for store in with_logs(files):
         named = store.segments
         positions: dict[int, str] = {}
-        for file, segment, most in zip(store.logs, named, store.capacities, strict=True):
+        for number, (file, segment, most) in enumerate(zip(store.logs, named, store.capacities, strict=True)):
+            if segment.name and most is None and (len(store.read[number].columns) or not file.size):
+                yield Mark("a numbered segment without a header", 0, path=file.path)
             if segment.position in positions:
                 message = f"position {segment.position} twice: also {positions[segment.position]}"
                 yield Mark(message, path=file.path, found=segment.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +48,7 @@ from rawlog.formats.ambry.store.state import (
     UNDELETE,
     Catalog,
     Damage,
+    LogSummary,
     catalog_of,
     catalog_of_messages,
     fold,
@@ -71,16 +72,15 @@ def repair(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """
     probability_option(options)
     [store] = with_logs(files)
-    policy = _Repair(store)
-    capacity = _capacity(policy, options)
+    policy = _Repair(store, options)
     policy.decide()
-    return carry_out(policy.plan(capacity, options), folder, policy.report)
+    return carry_out(policy.plan(), folder, policy.report)
 
 
-def _capacity(policy: _Repair, options: Mapping[str, str]) -> int:
+def _capacity(read: Sequence[LogSummary], options: Mapping[str, str]) -> int:
     """The capacity that most segment headers name."""
-    known = [one.capacity for one in policy.read if one.capacity is not None]
-    largest = max((file.size for file in policy.store.logs), default=0)
+    known = [one.capacity for one in read if one.capacity is not None]
+    largest = max((one.file.size for one in read), default=0)
     default = max(set(known), key=known.count) if known else max(CAPACITY, largest)
     return number_option(options, "capacity", default) or default
 
@@ -98,12 +98,12 @@ class _Extra:
 class _Repair:
     """What becomes of a store: which segments are written under which names, and the messages in them."""
 
-    def __init__(self, store: BlobStore) -> None:
-        self.store, self.report = store, Report()
+    def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
+        self.store, self.options, self.report = store, options, Report()
         self.read = [read_log(file, check=True) for file in store.logs]
+        self.capacity = _capacity(self.read, options)
         self.catalog = catalog_of([one.columns for one in self.read])
         self.damages = [(number, damage) for number, one in enumerate(self.read) for damage in one.damages]
-        self.headers = [number for number, one in enumerate(self.read) if one.lacks_header]
         self.evidence = gather(store)
         #: Messages that are not kept as they are, by row; what is written in their place, and more.
         self.dead = np.zeros(len(self.catalog), np.bool_)
@@ -116,7 +116,8 @@ class _Repair:
     def decide(self) -> None:
         """Decide all, and report it."""
         self._settle_partition()
-        naming = Naming(self.store, self.catalog, self.evidence, self.rows, self.trusted, self.damages, self.headers)
+        headers = [number for number, one in enumerate(self.read) if one.lacks_header]
+        naming = Naming(self.store, self.catalog, self.evidence, self.rows, self.trusted, self.damages, headers)
         naming.settle()
         #: Names of the segments that are written; the first ones are those that were read, in their order.
         self.names = naming.names
@@ -246,13 +247,8 @@ class _Repair:
         if row >= 0:
             self.dead[row] = True
             was = f"it was {keys.text_of(self.catalog.key(row))}"
-        self._add(
-            Action.CHANGED,
-            f"blob id corrected to {keys.text_of(made.key(0))} by {why}: {was}",
-            number,
-            position,
-            position + len(raw),
-        )
+        reason = f"blob id corrected to {keys.text_of(made.key(0))} by {why}: {was}"
+        self._add(Action.CHANGED, reason, number, position, position + len(raw))
         self.extras.append(_Extra(raw, number, position, entry))
         self._uncover(number, position, position + len(raw))
 
@@ -389,8 +385,12 @@ class _Repair:
 
     def _report_damages(self) -> None:
         """What is dropped, and the blob ids that can be read in it and are not reported yet."""
-        for number in self.headers:
-            self._add(Action.CHANGED, "damaged segment header rewritten", number, 0, SEGMENT_HEADER.size)
+        for number, one in enumerate(self.read):
+            if one.lacks_header:
+                self._add(Action.CHANGED, "damaged segment header rewritten", number, 0, SEGMENT_HEADER.size)
+            elif one.capacity not in (None, self.capacity):
+                reason = f"capacity of {one.capacity:,} bytes changed to {self.capacity:,}, as the other segments have"
+                self._add(Action.CHANGED, reason, number, 0, SEGMENT_HEADER.size)
         for number, source in self._sources():
             for one in sorted((one for log, one in self.damages if log == number), key=lambda one: one.start):
                 self._add(Action.DROPPED, one.reason, number, one.start, one.stop)
@@ -416,7 +416,7 @@ class _Repair:
 
     # The result
 
-    def plan(self, capacity: int, options: Mapping[str, str]) -> Plan:
+    def plan(self) -> Plan:
         """All messages that are written, in their order and at their new places; those that Ambry refuses are dropped."""
         order = sorted(range(len(self.names)), key=lambda number: self.names[number].order)
         segments = [self.names[one] for one in order]
@@ -451,13 +451,13 @@ class _Repair:
         return Plan(
             self.store,
             segments,
-            [capacity if segment.name else None for segment in segments],
+            [self.capacity if segment.name else None for segment in segments],
             merged.take(kept),
             final.segment,
             {row: self.extras[one].raw for row, one in enumerate(number.tolist()) if one >= 0},
             folded.entries,
             final.segment,
-            Style.of(self.store, known, self._starts(entry_rows, final.segment, final.offset), options),
+            Style.of(self.store, known, self._starts(entry_rows, final.segment, final.offset), self.options),
             **self._identity(),
         )
 
