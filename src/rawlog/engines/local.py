@@ -11,11 +11,11 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from rawlog.io.output import scratch
-from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.jobs.job import Done, Job, Progress, Split, Stage
 from rawlog.reading.tree import Tree
 
 D = TypeVar("D", bound=Done)
-O = TypeVar("O", bound=Outcome)  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 #: Seconds between two calls of `progress`.
 INTERVAL = 0.1

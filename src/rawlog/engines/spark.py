@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from rawlog.core.errors import AccessError, RawlogError
 from rawlog.io.output import scratch
-from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.jobs.job import Done, Job, Progress, Split, Stage
 from rawlog.reading.tree import Tree
 from rawlog.spark.shipping import ship
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 D = TypeVar("D", bound=Done)
-O = TypeVar("O", bound=Outcome)  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 INTERVAL = 0.25
 #: What a task tells of itself: bytes, frames and rows that are done.

@@ -69,6 +69,7 @@ FAMILY = Family(
             options=("topic",),
         ),
     },
+    restorer=Deferred(f"{_KRAFT}.store.restore", "Restorer"),
     group_rules=Deferred(f"{_KRAFT}.store.checks_directory", "rules"),
     compare=Deferred(f"{_KRAFT}.store.comparison", "compare"),
     compared="kraft.topics",
