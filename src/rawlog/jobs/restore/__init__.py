@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.core.names import missing_topics
 from rawlog.core.report import Report
 from rawlog.core.restore import Asked, Offer, RestoredPartition, RestoreSplit
 from rawlog.io.output import Folder, Output
@@ -20,7 +21,6 @@ from rawlog.io.storage import below, is_remote, local_path
 from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.lake import is_lake
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
-from rawlog.reading.names import missing_topics
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
