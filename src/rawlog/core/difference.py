@@ -313,7 +313,7 @@ def runs_of(*arrays: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _places(keys: NDArray[np.int64], some: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each of `keys` stands in `some`, both sorted, and whether it does."""
+    """The index of each of `keys` in `some`, both sorted, and whether it is there."""
     import numpy as np
 
     at = np.searchsorted(some, keys)

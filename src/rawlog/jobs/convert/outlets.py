@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PARQUET_CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 TEXT_CODECS = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 FORMS = ("base64", "hex", "escape")
-#: The endings by which a file is told from a directory of files.
+#: The endings that make the target one file and not a directory of files.
 ENDINGS = {"parquet": (".parquet",), "jsonl": (".jsonl", ".ndjson", ".json"), "csv": (".csv",)}
 PLAIN = tuple(ENDINGS)
 OUT = "out"
