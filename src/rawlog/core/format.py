@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rawlog.core.errors import DataError
     from rawlog.core.explain import Node
     from rawlog.core.frames import Bytes, Frames
-    from rawlog.core.report import Account
+    from rawlog.core.report import Account, Report
     from rawlog.core.restore import Asked, Restorer
     from rawlog.io.storage import Source
 
@@ -230,10 +230,10 @@ class Format:
     #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.
     losses: Callable[[Mapping[str, str]], Judge] | None = None
     #: (files of one group, a new directory, keep, options) -> Account: the same frames without the rows that `keep` says no to.
-    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account] | None = None
+    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account | Report] | None = None
     #: (the groups that were sifted, what came of each, the new directory they are in) -> what came of all of them, with what that
     #: directory says of itself and of them written into it.
-    around: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
+    around: Callable[[Sequence[Unit], Sequence[Account | Report], Path | None], Account | Report] | None = None
     #: Checks over one file's frames.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 

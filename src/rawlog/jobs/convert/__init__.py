@@ -16,7 +16,7 @@ from rawlog import registry
 from rawlog.core.errors import OptionError
 from rawlog.core.format import File, Keep, Unit
 from rawlog.core.frames import Frames
-from rawlog.core.report import Account
+from rawlog.core.report import Account, Report
 from rawlog.io.output import Output, child, copy_file
 from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, made_directory, outlet, unwritable
@@ -71,14 +71,6 @@ class ConvertSplit:
         return sum(source.size for source in self.sources) + sum(file.size for file in self.files)
 
 
-@dataclass(slots=True)
-class Copied(Account):
-    """A directory that was copied as it is."""
-
-    files: int = 0
-    bytes: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Written(Done):
     """The result of one split."""
@@ -86,7 +78,7 @@ class Written(Done):
     split: WrittenSplit
     dropped: int = 0
     notes: tuple[str, ...] = ()
-    account: Account | None = None
+    account: Account | Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +92,7 @@ class Converted(Outcome):
     lost: dict[str, Lost] = field(default_factory=dict)
     dropped: int = 0
     notes: tuple[str, ...] = ()
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[str, Account | Report] = field(default_factory=dict)
     damaged: bool = False
     refused: tuple[Lost, ...] = ()
 
@@ -282,13 +274,13 @@ class Convert(Job[Written, Converted]):
             if own.is_copied:
                 for file in own.files:
                     copy_file(file.path, child(Path(path), file.path.rpartition("/")[2]))
-                account: Account = Copied(files=len(own.files), bytes=own.size)
+                account: Account | Report = Report(counts={"files": len(own.files), "bytes": own.size})
             else:
                 account = sift(own.files, path, self._keep(), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        return Written(split.number, WrittenSplit(folder, getattr(account, "records", 0), path), account=account)
+        return Written(split.number, WrittenSplit(folder, _count(account, "records"), path), account=account)
 
     def _keep(self) -> Keep:
         chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.table
@@ -318,14 +310,14 @@ class Convert(Job[Written, Converted]):
         elif not self.dry_run:
             self.target.join([one.split for one in done])
         damaged = any(isinstance(note, Loss) for note in notes)
-        dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
+        dropped = sum(one.dropped for one in done) + sum(_count(one, "removed") for one in accounts.values())
         return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
 
     def _is_below(self, split: ConvertSplit) -> bool:
         """Whether a group is in a directory that was named, and was not named itself."""
         return any(str(split.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
 
-    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account]) -> tuple[str, ...]:
+    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account | Report]) -> tuple[str, ...]:
         """Put directories into the target: all of them, or none if one exists already. In a new target, the files of the directory around
         them are written too, if that directory was named; a note on each thing in them that is lost.
         """
@@ -414,6 +406,11 @@ def _array(mask: NDArray[np.bool_]) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(mask)
+
+
+def _count(account: Account | Report, name: str) -> int:
+    """A number of what was done; 0 if it was not counted."""
+    return account.counts.get(name, 0) if isinstance(account, Report) else getattr(account, name, 0)
 
 
 def _is_read(file: File, target: Outlet) -> bool:
