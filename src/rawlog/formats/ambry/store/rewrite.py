@@ -528,5 +528,5 @@ def erase(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     if missing:
         raise OptionError(f"{len(missing)} of the blobs have no content in this store: {', '.join(missing[:3])}")
     plan.made = made
-    report.count("messages", len(made))
+    report.count("erased", len(made))
     return carry_out(plan, folder, report)
