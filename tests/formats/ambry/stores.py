@@ -55,12 +55,12 @@ def small_messages() -> list[bytes]:
         key = small_key(number)
         if kind is Kind.PUT:
             size, ttl = rest
-            told = Properties(
+            properties = Properties(
                 blob_size=size, creation_time=clock, time_to_live=ttl, content_type="image/png", owner_id="own", service_id="svc",
                 account_id=101, container_id=7,
             )  # fmt: skip
             content = bytes((7 * index + size) % 256 for index in range(size))
-            made.append(put_message(key, told, content, user_metadata=b"um"))
+            made.append(put_message(key, properties, content, user_metadata=b"um"))
         else:
             made.append(update_message(kind, key, time=clock, account_id=101, container_id=7, life_version=rest[0]))
         clock += STEP

@@ -138,7 +138,7 @@ def test_a_key_of_another_partition(store: Path) -> None:
     assert (hit.position, hit.expected, hit.found) == (58, "9", "10")
 
 
-def test_zeros_behind_the_last_message(store: Path) -> None:
+def test_zeros_after_the_last_message(store: Path) -> None:
     with (store / "2_0_log").open("ab") as out:
         out.write(bytes(100))
     [hit] = found(store, "ambry.log.padding")
@@ -156,8 +156,8 @@ def test_content_that_is_not_compressed_as_said(tmp_path: Path) -> None:
 
 def test_content_larger_than_the_limit_is_not_damage(tmp_path: Path) -> None:
     content = make_envelope("ZSTD", bytes(5000))
-    told = Properties(blob_size=len(content), creation_time=0)
-    (tmp_path / "log_current").write_bytes(put_message(small_key(1), told, content, is_compressed=True))
+    properties = Properties(blob_size=len(content), creation_time=0)
+    (tmp_path / "log_current").write_bytes(put_message(small_key(1), properties, content, is_compressed=True))
     assert not [one.code for one in rawlog.verify(tmp_path) if one.code.endswith((".limit", ".envelope"))]
     [hit] = [
         one for one in rawlog.verify(tmp_path, max_decompressed=4999) if one.code.endswith((".limit", ".envelope"))
@@ -177,8 +177,8 @@ def test_an_lz4_block_cannot_declare_more_than_it_can_hold() -> None:
 def test_a_far_time_is_null_and_no_damage(tmp_path: Path) -> None:
     """Beyond what microseconds can hold there was no finding, and the null was a loss that nobody named."""
     far = (1 << 63) // 1000 + 1
-    told = Properties(blob_size=1, creation_time=far, service_id="s\udcff")
-    (tmp_path / "log_current").write_bytes(put_message(small_key(1), told, b"x"))
+    properties = Properties(blob_size=1, creation_time=far, service_id="s\udcff")
+    (tmp_path / "log_current").write_bytes(put_message(small_key(1), properties, b"x"))
     rows = rawlog.read(tmp_path)
     assert rows["timestamp"].to_pylist() == [None]
     assert rawlog.read(tmp_path, table="ambry.messages")["service_id"].to_pylist() == ["s\ufffd"]
@@ -193,8 +193,8 @@ def test_metadata_that_is_none(tmp_path: Path) -> None:
     from rawlog.formats.ambry.writer import Properties, put_message
     from tests.formats.ambry.stores import small_key
 
-    told = Properties(blob_size=3, creation_time=0)
-    (tmp_path / "log_current").write_bytes(put_message(small_key(1), told, b"abc", blob_type=1))
+    properties = Properties(blob_size=3, creation_time=0)
+    (tmp_path / "log_current").write_bytes(put_message(small_key(1), properties, b"abc", blob_type=1))
     assert found(tmp_path, "ambry.log.metadata")
 
 
@@ -292,7 +292,7 @@ def test_a_damaged_bloom(store: Path) -> None:
     found(store, "ambry.bloom.framing")
 
 
-def test_a_history_that_cannot_be(tmp_path: Path) -> None:
+def test_an_impossible_history_is_found(tmp_path: Path) -> None:
     messages = small_messages()
     (tmp_path / "log_current").write_bytes(messages[0] + messages[4] + messages[4] + messages[0])
     hits = found(tmp_path, "ambry.store.history")
@@ -345,10 +345,10 @@ def test_replicas_are_compared_blob_by_blob(store: Path, tmp_path: Path) -> None
 
 def test_other_content_on_a_replica(store: Path, tmp_path: Path) -> None:
     messages = small_messages()
-    told = Properties(
+    properties = Properties(
         blob_size=20, creation_time=CLOCK + 13 * STEP, content_type="image/png", account_id=101, container_id=7
     )
-    messages[13] = put_message(small_key(8), told, bytes(20))
+    messages[13] = put_message(small_key(8), properties, bytes(20))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "log_current").write_bytes(b"".join(messages))
     [finding] = against(store, tmp_path / "other")

@@ -44,7 +44,7 @@ def puts(draw: st.DrawFn, *, full: bool = True) -> bytes:
     if not full:
         header, serde, record = 3, 5, 3
     shorts = st.integers(-1, 32767)
-    told = Properties(
+    properties = Properties(
         blob_size=draw(st.integers(-1, 2**40)), creation_time=draw(TIMES), content_type=draw(TEXTS), owner_id=draw(TEXTS),
         service_id=draw(TEXTS), is_private=draw(st.booleans()), time_to_live=draw(st.integers(-1, 10**9)),
         account_id=draw(shorts) if serde >= 2 else -1, container_id=draw(shorts) if serde >= 2 else -1,
@@ -53,7 +53,7 @@ def puts(draw: st.DrawFn, *, full: bool = True) -> bytes:
     )  # fmt: skip
     encryption = draw(st.one_of(st.none(), st.binary(max_size=8))) if full and header >= 2 else None
     return put_message(
-        draw(blob_ids()), told, draw(st.binary(max_size=200)), user_metadata=draw(st.binary(max_size=20)) if full else b"",
+        draw(blob_ids()), properties, draw(st.binary(max_size=200)), user_metadata=draw(st.binary(max_size=20)) if full else b"",
         encryption_key=encryption, blob_type=draw(st.integers(0, 1)) if record >= 2 else 0,
         is_compressed=draw(st.booleans()) if record >= 3 else False, life_version=draw(st.integers(0, 9)) if header == 3 else 0,
         header_version=header, properties_version=serde, blob_version=record,
@@ -84,25 +84,25 @@ def logs() -> st.SearchStrategy[bytes]:
 
 def headers_of(message: ambry.Message) -> list[dict[str, Any]]:
     """What `records` shows in its headers, from the reference's reading."""
-    told: dict[str, Any] = {"kind": message.kind, "life_version": message.header.life_version}
+    known: dict[str, Any] = {"kind": message.kind, "life_version": message.header.life_version}
     found = message.properties
     if message.kind == "PUT":
         for name in ("time_to_live", "is_private", "creation_time"):
-            told[name] = found[name]
-        told["blob_size"] = found["properties_blob_size"]
+            known[name] = found[name]
+        known["blob_size"] = found["properties_blob_size"]
         for name in ("content_type", "owner_id", "service_id", "account_id", "container_id", "is_encrypted", "content_encoding",
                      "filename", "reserved_metadata_blob_id"):  # fmt: skip
-            told[name] = found[name]
+            known[name] = found[name]
         if found["properties_version"] < 3:
-            del told["is_encrypted"]
-        told |= {"blob_type": message.blob_type, "is_compressed": message.is_compressed}
+            del known["is_encrypted"]
+        known |= {"blob_type": message.blob_type, "is_compressed": message.is_compressed}
     else:
-        told |= {"account_id": message.account, "container_id": message.container, "update_time": message.time}
+        known |= {"account_id": message.account, "container_id": message.container, "update_time": message.time}
         if message.kind == "TTL_UPDATE":
-            told["new_expiry"] = message.new_expiry
+            known["new_expiry"] = message.new_expiry
     return [
         {"key": name, "value": (str(value).lower() if isinstance(value, bool) else str(value)).encode()}
-        for name, value in told.items()
+        for name, value in known.items()
         if value is not None
     ]
 
@@ -136,9 +136,9 @@ class TestLog(FormatTests):
         return 18 if data[:2] == b"\0\0" else 2
 
     def expected(self, path: Path) -> dict[str, list[dict[str, Any]]]:
-        told = [message for message in expected(path.parent.name)["messages"] if message["segment"] == path.name]
+        known = [message for message in expected(path.parent.name)["messages"] if message["segment"] == path.name]
         names = ("size", "kind", "life_version", "blob_id", "uuid", "crc_ok")
-        return {"ambry.messages": [{"position": one["offset"], **{name: one[name] for name in names}} for one in told]}
+        return {"ambry.messages": [{"position": one["offset"], **{name: one[name] for name in names}} for one in known]}
 
     def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]]:
         return rows_by_table(data)
@@ -175,7 +175,7 @@ class TestLog(FormatTests):
 
 
 class TestIndex(FormatTests):
-    """`position` is where an entry points in the log, not where it stands: the tool that looks for places outside the file is told."""
+    """`position` is where an entry points in the log, not where it is: checks of places outside of the file need that."""
 
     format = "ambry.index"
     golden = tuple(path for name in STORES for path in sorted(store_path(name).glob("*_index")))
@@ -197,7 +197,7 @@ class TestIndex(FormatTests):
         return len(data) + 1  # an index that is cut is no index: Ambry writes it whole or not at all
 
     def expected(self, path: Path) -> dict[str, list[dict[str, Any]]]:
-        told = next(file for file in expected(path.parent.name)["index_files"] if file["file"] == path.name)
+        known = next(file for file in expected(path.parent.name)["index_files"] if file["file"] == path.name)
         return {
             "ambry.index": [
                 {
@@ -206,7 +206,7 @@ class TestIndex(FormatTests):
                     "position": one["offset"],
                     "size": one["size"],
                 }
-                for one in told["entries"]
+                for one in known["entries"]
             ]
         }
 
@@ -224,7 +224,7 @@ class TestIndex(FormatTests):
                         rows_of(piece, "ambry.index")
 
     def test_whole_frames_read_alone_are_the_same_frames(self, scratch: Path) -> None:
-        """Not for index files: the last entry has the checksum of them all behind it."""
+        """Not for index files: the last entry is followed by the checksum of them all."""
 
     def test_whole_frames_of_any_bytes_read_alone_are_the_same(self) -> None:
         """As above."""
@@ -242,7 +242,7 @@ class TestIndex(FormatTests):
 
     @pytest.mark.parametrize("window", [1, 64, 105, 154, 1000])
     def test_small_windows_equal_the_whole(self, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also where a window ends eight bytes behind an entry, which are not the closing checksum."""
+        """Also where a window ends eight bytes after an entry, which are not the closing checksum."""
         whole = [rows_of(self.open(path), "ambry.index") for path in self.golden[:6]]
         monkeypatch.setitem(walk.__kwdefaults__ or {}, "window", window)
         assert [rows_of(self.open(path), "ambry.index") for path in self.golden[:6]] == whole

@@ -47,9 +47,9 @@ kind = st.sampled_from([None, b"PUT", b"PUT", b"DELETE", b"TTL_UPDATE", b"UNDELE
 @st.composite
 def records(draw: st.DrawFn) -> dict[str, Any]:
     headers = draw(st.none() | st.lists(header, max_size=4))
-    told = draw(kind)
-    if told is not None:
-        headers = [{"key": "kind", "value": told}, *(headers or [])]
+    given = draw(kind)
+    if given is not None:
+        headers = [{"key": "kind", "value": given}, *(headers or [])]
     return {
         "key": draw(
             st.one_of(
@@ -194,10 +194,10 @@ def test_invalid_options_are_refused(bad: dict[str, str]) -> None:
 
 def test_a_segment_that_is_full_names_the_row() -> None:
     batch, size = batch_of(*[record()] * 4), len(encode_row(record(), 0, Choice()))
-    told = {"capacity": str(18 + 5 * size)}
-    assert len(b"".join(encoder.encode([batch, batch.slice(0, 1)], told))) == 18 + 5 * size
+    options = {"capacity": str(18 + 5 * size)}
+    assert len(b"".join(encoder.encode([batch, batch.slice(0, 1)], options))) == 18 + 5 * size
     with pytest.raises(EncodeError, match="^row 5: past the segment's capacity"):
-        list(encoder.encode([batch, batch], told))
+        list(encoder.encode([batch, batch], options))
 
 
 # Losses ------------------------------------------------------------------------------------------------------------

@@ -53,15 +53,15 @@ def blob_keys(draw: Any) -> bytes:
 def test_identities_are_equal_and_sort_as_ambry_compares(raw: list[bytes]) -> None:
     sizes = np.array([len(key) for key in raw], np.int64)
     found = keys.identities(np.frombuffer(b"".join(raw), np.uint8), np.cumsum(sizes) - sizes, sizes)
-    told = [reference.order(key) for key in raw]
+    orders = [reference.order(key) for key in raw]
     numbers = found.tuples
-    for one, plain in zip(numbers, told, strict=True):
-        for other, also in zip(numbers, told, strict=True):
+    for one, plain in zip(numbers, orders, strict=True):
+        for other, also in zip(numbers, orders, strict=True):
             assert (one == other) == (plain == also)
     known = [row for row in range(len(raw)) if not found.is_odd[row]]
-    assert sorted(known, key=lambda row: numbers[row]) == sorted(known, key=lambda row: told[row])
+    assert sorted(known, key=lambda row: numbers[row]) == sorted(known, key=lambda row: orders[row])
     assert sorted(range(len(raw)), key=lambda row: keys.order(raw[row])) == sorted(
-        range(len(raw)), key=lambda row: told[row]
+        range(len(raw)), key=lambda row: orders[row]
     )
 
 
@@ -77,10 +77,10 @@ KEYS = [
 
 
 @given(operations, st.booleans())
-def test_folding_is_what_a_live_store_does(told: list[tuple[Any, ...]], drop: bool) -> None:
+def test_folding_is_what_a_live_store_does(done: list[tuple[Any, ...]], drop: bool) -> None:
     segments, plain, expected_wrong, at = [Columns(), Columns()], {}, [], [0, 0]
     rows: list[tuple[bytes, int]] = []
-    for number, (kind, which, life, ttl, segment) in enumerate(sorted(told, key=lambda one: one[4])):
+    for number, (kind, which, life, ttl, segment) in enumerate(sorted(done, key=lambda one: one[4])):
         key, time = KEYS[which], 1_600_000_000_000 + number * 1000
         if kind is Kind.PUT:
             properties = Properties(blob_size=1, creation_time=time, time_to_live=ttl, account_id=which, container_id=3)
@@ -179,11 +179,11 @@ def test_a_last_segment_of_nothing_but_its_header_is_normal(tmp_path: Path) -> N
 def test_times_beyond_what_an_index_holds_are_none(tmp_path: Path) -> None:
     """An update in the year 2200 ended rebuilding with an OverflowError; one before 1970 was not reported, although Ambry refuses it."""
     key, late = keys.make(6, 9, UUIDS[0]), 7_258_118_400_000
-    told = Properties(blob_size=1, creation_time=late, time_to_live=60)
+    properties = Properties(blob_size=1, creation_time=late, time_to_live=60)
     store = tmp_path / "9"
     store.mkdir()
     updates = [update_message(kind, key, time=time) for kind, time in ((Kind.TTL_UPDATE, late), (Kind.DELETE, -5))]
-    (store / "log_current").write_bytes(b"".join([put_message(key, told, b"x"), *updates]))
+    (store / "log_current").write_bytes(b"".join([put_message(key, properties, b"x"), *updates]))
     rewritten("rebuild", store, tmp_path / "out")
     entries = read_index(str(tmp_path / "out" / "0_index")).entries
     assert entries.operation_time.tolist() == [-1, -1, -1]

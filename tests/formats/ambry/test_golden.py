@@ -30,9 +30,9 @@ def rows(name: str, table: str, **selection: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", STORES)
 def test_every_message_is_as_expected(name: str) -> None:
     found = rows(name, "ambry.messages")
-    told = expected(name)["messages"]
-    assert len(found) == len(told) == expected(name)["counts"]["messages"]
-    for row, message in zip(found, told, strict=True):
+    known = expected(name)["messages"]
+    assert len(found) == len(known) == expected(name)["counts"]["messages"]
+    for row, message in zip(found, known, strict=True):
         assert row["path"].endswith("/" + message["segment"])
         assert row["position"] == message["offset"]
         assert row["key"].hex() == message["key_hex"]
@@ -50,12 +50,12 @@ def test_every_message_is_as_expected(name: str) -> None:
 
 
 def check_put(row: dict[str, Any], message: dict[str, Any]) -> None:
-    told = message["properties"]
+    golden = message["properties"]
     for field, name in PROPERTIES.items():
-        assert row[field] == told[name], (message["n"], field)
-    created = told["creation_time_ms"]
+        assert row[field] == golden[name], (message["n"], field)
+    created = golden["creation_time_ms"]
     assert row["creation_time"] == row["operation_timestamp"] == (None if created == -1 else created * 1000)
-    ttl = told["time_to_live_s"]
+    ttl = golden["time_to_live_s"]
     assert row["expires_timestamp"] == (None if -1 in (ttl, created) else (created + ttl * 1000) * 1000)
     for field in ("blob_type", "is_compressed", "blob_size", "hard_deleted"):
         assert row[field] == message[field], (message["n"], field)
@@ -83,29 +83,29 @@ def test_records_are_the_messages(name: str) -> None:
         bases[segment["file"]] = end
         end += segment["file_size"]
     for row, message in zip(found, expected(name)["messages"], strict=True):
-        told = message.get("properties") or message["update"]
+        known = message.get("properties") or message["update"]
         assert row["offset"] == bases[message["segment"]] + message["offset"]
-        assert row["topic"] == f"{told['account_id']}/{told['container_id']}"
+        assert row["topic"] == f"{known['account_id']}/{known['container_id']}"
         assert row["partition"] == expected(name)["store"]["partition"]
         assert (row["value"] is None) == (message["kind"] != "PUT")
         headers = {header["key"]: header["value"] for header in row["headers"]}
         assert headers["kind"].decode() == message["kind"]
         assert headers["life_version"].decode() == str(message["life_version"])
         if message["kind"] == "PUT":
-            assert headers["time_to_live"].decode() == str(told["time_to_live_s"])
-            assert headers["service_id"].decode() == told["service_id"]
-            assert headers["is_private"].decode() == str(told["is_private"]).lower()
-            assert ("filename" in headers) == bool(told["filename"])
+            assert headers["time_to_live"].decode() == str(known["time_to_live_s"])
+            assert headers["service_id"].decode() == known["service_id"]
+            assert headers["is_private"].decode() == str(known["is_private"]).lower()
+            assert ("filename" in headers) == bool(known["filename"])
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_every_blob_is_in_the_state_that_the_store_would_answer(name: str) -> None:
-    told = expected(name)
-    found = {row["blob_id"]: row for row in rows(name, "ambry.blobs", options={"now": str(told["now_ms"])})}
-    assert len(found) == len(told["blobs"]) == told["counts"]["blobs"]
-    for blob in told["blobs"]:
+    known = expected(name)
+    found = {row["blob_id"]: row for row in rows(name, "ambry.blobs", options={"now": str(known["now_ms"])})}
+    assert len(found) == len(known["blobs"]) == known["counts"]["blobs"]
+    for blob in known["blobs"]:
         row = found[blob["blob_id"]]
-        put = None if blob["put"] is None else told["messages"][blob["put"]]
+        put = None if blob["put"] is None else known["messages"][blob["put"]]
         for field in ("state", "life_version", "ttl_updated", "account_id", "container_id", "blob_size"):
             assert row[field] == blob[field], (blob["blob_id"], field)
         assert row["expires_timestamp"] == (None if blob["expires_at_ms"] == -1 else blob["expires_at_ms"] * 1000)
@@ -121,10 +121,10 @@ def test_the_log_alone_tells_all_but_what_compaction_took(name: str, tmp_path: A
 
     for path in store_path(name).glob("*_log"):
         shutil.copy(path, tmp_path)
-    told = expected(name)
-    found = rawlog.open(tmp_path).table("ambry.blobs", options={"now": str(told["now_ms"])}).to_arrow()
+    known = expected(name)
+    found = rawlog.open(tmp_path).table("ambry.blobs", options={"now": str(known["now_ms"])}).to_arrow()
     by_id = {row["blob_id"]: row for row in plain(found)}
-    for blob in told["blobs"]:
+    for blob in known["blobs"]:
         row, only = by_id[blob["blob_id"]], blob.get("only_in_index", ())
         for field in ("state", "life_version", "ttl_updated"):
             assert field in only or row[field] == blob[field], (blob["blob_id"], field)
@@ -135,9 +135,9 @@ def test_the_log_alone_tells_all_but_what_compaction_took(name: str, tmp_path: A
 @pytest.mark.parametrize("name", STORES)
 def test_every_index_entry_is_as_expected(name: str) -> None:
     found = rows(name, "ambry.index")
-    told = [(file["file"], entry) for file in expected(name)["index_files"] for entry in file["entries"]]
-    assert len(found) == len(told)
-    for row, (file, entry) in zip(found, told, strict=True):
+    known = [(file["file"], entry) for file in expected(name)["index_files"] for entry in file["entries"]]
+    assert len(found) == len(known)
+    for row, (file, entry) in zip(found, known, strict=True):
         assert row["path"].endswith("/" + file)
         assert row["key"].hex() == entry["key_hex"]
         names = {"kind": "type", "position": "offset", "expires": "expires_at_s", "operation_time": "operation_time_s"}
@@ -148,12 +148,12 @@ def test_every_index_entry_is_as_expected(name: str) -> None:
 
 @pytest.mark.parametrize("name", STORES)
 def test_chunks_are_those_of_all_metadata_blobs(name: str) -> None:
-    told = [
+    known = [
         {"blob_id": message["blob_id"], "number": number, "chunk_blob_id": chunk["blob_id"], "size": chunk["size"]}
         for message in expected(name)["messages"]
         for number, chunk in enumerate(message.get("metadata_content", {}).get("chunks", ()))
     ]
-    assert rows(name, "ambry.chunks") == told
+    assert rows(name, "ambry.chunks") == known
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -163,8 +163,8 @@ def test_golden_stores_verify_clean(name: str) -> None:
     codes = {finding.code for finding in findings} - {"rawlog.file.unknown"}
     if name == "store-crashed":
         cut = next(finding for finding in findings if finding.code == "ambry.log.unfinished")
-        told = expected(name)["cut_message"]
-        assert (cut.position, cut.size) == (told["offset"], told["bytes_written"])
+        known = expected(name)["cut_message"]
+        assert (cut.position, cut.size) == (known["offset"], known["bytes_written"])
         assert codes == {"ambry.log.unfinished", "ambry.index.unindexed"}
     else:
         assert codes == ({"ambry.store.orphan-update"} if name == "store-compacted" else set())
@@ -175,11 +175,11 @@ def msgs() -> dict[str, Any]:
 
 
 def test_keys_of_every_version() -> None:
-    for name, told in msgs().items():
+    for name, known in msgs().items():
         if not name.startswith("blobid"):
             continue
         key = keys.parse(golden_path("ambry", "msgs", name).read_bytes())
-        wanted = told["key"]
+        wanted = known["key"]
         assert (key.version, len(key.raw), key.uuid, key.partition) == (
             wanted["version"], wanted["size"], wanted["uuid"], wanted["partition"],
         )  # fmt: skip
@@ -191,7 +191,7 @@ def test_keys_of_every_version() -> None:
             wanted["is_encrypted"],
             wanted["data_type"],
         )
-        assert key.text == told["blob_id"]
+        assert key.text == known["blob_id"]
         assert keys.from_text(key.text) == key.raw
         again = keys.make(
             key.version, key.partition, key.uuid, flags=key.flags, datacenter_id=key.datacenter_id, account_id=key.account_id,

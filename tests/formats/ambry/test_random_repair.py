@@ -27,7 +27,7 @@ from tests.reference import ambry as reference
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 STORES = ("store-small", "store-ops", "store-small", "store-compacted", "store-small", "store-crashed", "store-small")
 SPACE = 1 << 32
-"""Bytes of different segments are told apart by adding so much for each."""
+"""Bytes of different segments are distinguished by adding so much for each."""
 NEW = -1
 """The origin of a byte that was changed or inserted."""
 
@@ -101,10 +101,10 @@ def states_of(folder: str) -> dict[Identity, State]:
 
 @lru_cache
 def truth_of(name: str) -> Truth:
-    folder, told = store_path(name), expected(name)
+    folder, known = store_path(name), expected(name)
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "expected.json"}
     logs = sorted(one for one in files if one.endswith("_log"))
-    entries = {entry["message"]: index["file"] for index in told["index_files"] for entry in index["entries"]}
+    entries = {entry["message"]: index["file"] for index in known["index_files"] for entry in index["entries"]}
     messages = tuple(
         Sent(
             one["n"],
@@ -115,7 +115,7 @@ def truth_of(name: str) -> Truth:
             one["kind"],
             entries.get(one["n"]),
         )
-        for one in told["messages"]
+        for one in known["messages"]
     )
     return Truth(files, messages, states_of(str(folder)))
 

@@ -211,8 +211,8 @@ def test_bytes_missing_inside_a_message_do_not_hide_the_next_one(missing: int, t
 def test_content_that_looks_like_a_log_is_not_read_as_one(tmp_path: Path) -> None:
     """A blob may be a copy of a log: if its checksum fails, the messages in it are still its content."""
     inner = b"".join(small_messages()[:4])
-    told = Properties(blob_size=len(inner), creation_time=NOW)
-    outer = put_message(keys.make(6, 9, "00000099-1234-4abc-8def-000000000001"), told, inner)
+    properties = Properties(blob_size=len(inner), creation_time=NOW)
+    outer = put_message(keys.make(6, 9, "00000099-1234-4abc-8def-000000000001"), properties, inner)
     store = tmp_path / "9"
     store.mkdir()
     data = bytearray(outer + small_messages()[7])
@@ -246,9 +246,9 @@ def test_an_update_whose_put_is_gone_keeps_its_index_entry(verb: str, name: str,
                 assert (out / path.name).read_bytes() == path.read_bytes(), path.name
         return
     rewritten("compact", store, out, segments="1_0,2_0", now=str(NOW), retention_hours="100000")
-    told = facts([path for path in store.glob("*_index") if path.name.startswith(("1_", "2_"))])
+    known = facts([path for path in store.glob("*_index") if path.name.startswith(("1_", "2_"))])
     kept = facts([path for path in out.glob("*_index") if path.name.startswith(("1_", "2_"))])
-    assert kept.items() <= told.items()
+    assert kept.items() <= known.items()
     assert any(
         flags == 3 and key in {keys.from_text(one) for one in permanent} for (key, *_), (flags, _) in kept.items()
     )
@@ -446,8 +446,8 @@ def test_a_partition_that_nothing_sets_right_remains_and_is_reported(tmp_path: P
     store = tmp_path / "9"
     store.mkdir()
     strange = keys.make(6, 0x0102030405, "00000001-1234-4abc-8def-000000000001")
-    told = Properties(blob_size=1, creation_time=NOW)
-    (store / "log_current").write_bytes(b"".join(small_messages()[1:4]) + put_message(strange, told, b"x"))
+    properties = Properties(blob_size=1, creation_time=NOW)
+    (store / "log_current").write_bytes(b"".join(small_messages()[1:4]) + put_message(strange, properties, b"x"))
     outcome = rewritten("repair", store, tmp_path / "out")
     assert [one.code for one in outcome.remaining] == ["ambry.log.partition"]
     assert not outcome.is_whole

@@ -192,14 +192,14 @@ def test_segments_are_cut_where_index_files_begin() -> None:
     tree = open_tree(store_path("store-ops"))
     rows = Rows(tree, "records")
     parts = rows.parts(60_000)
-    told = {
+    known = {
         (file["log_segment"], file["start_offset"])
         for file in expected("store-ops")["index_files"]
         if file["start_offset"] > 18
     }
     used = {(Path(part.file.path).name, part.start) for part in parts if part.start is not None}
     assert used
-    assert used <= told
+    assert used <= known
 
 
 def test_a_wrong_index_name_is_not_believed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stores written, rebuilt, repaired, erased, compacted and extracted: each held to what Ambry wrote."""
+"""Stores written, rebuilt, repaired, erased, compacted and extracted: each compared with what Ambry wrote."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def test_a_hard_delete_leaves_what_ambrys_leaves() -> None:
     rest = "0001000000020000" + "00000000c0d100b3" + "0003000000000000000000000b" + "00" * 11 + "00000000a4b65713"
     assert zeroed[164:].hex() == rest
     for version in (1, 2, 3):
-        told = Properties(blob_size=5, creation_time=0)
+        properties = Properties(blob_size=5, creation_time=0)
         made = put_message(
-            numbered(1), told, b"12345", user_metadata=b"ab", blob_version=version, blob_type=int(version > 1)
+            numbered(1), properties, b"12345", user_metadata=b"ab", blob_version=version, blob_type=int(version > 1)
         )
         assert hard_deleted(made).endswith(msg(f"harddelete_b{version}.bin"))
     with pytest.raises(CorruptError):
@@ -159,8 +159,8 @@ def test_blooms_are_those_of_the_plain_hash(data: bytes, words: int) -> None:
 
 def test_store_small_is_written_from_its_operations_byte_for_byte(tmp_path: Path) -> None:
     written = write_small(tmp_path / "store")
-    told = {file["name"]: file["sha256"] for file in expected("store-small")["files"]}
-    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in written.iterdir()} == told
+    known = {file["name"]: file["sha256"] for file in expected("store-small")["files"]}
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in written.iterdir()} == known
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -204,11 +204,11 @@ def test_index_files_of_every_version_are_read(version: int) -> None:
     again = parse_index("0_0_18_index", encode_index(run, version=version))
     assert again.crc_ok
     assert again.header.version == version
-    told = [keys.order(key) for key in again.entries.keys]
-    assert told == sorted(told)
+    known = [keys.order(key) for key in again.entries.keys]
+    assert known == sorted(known)
     for number, offset in enumerate(again.entries.offset.tolist()):
         [row] = np.flatnonzero(run.offset == offset).tolist()
-        assert told[number] == keys.order(run.key(row))
+        assert known[number] == keys.order(run.key(row))
         assert again.entries.kind[number] == run.kind[row]
         assert again.entries.expires[number] == run.expires[row]
         assert again.entries.operation_time[number] == (run.operation_time[row] if version else -1)
@@ -219,9 +219,9 @@ def test_repair_keeps_all_that_is_whole_and_is_done_once(tmp_path: Path) -> None
     broken = copy_store("store-ops", tmp_path / "broken")
     log = broken / "1_0_log"
     data = bytearray(log.read_bytes())
-    told = [message for message in expected("store-ops")["messages"] if message["segment"] == "1_0_log"]
-    data[told[3]["offset"] + 5] ^= 0xFF  # a header
-    data[told[10]["offset"] + told[10]["size"] - 20] ^= 0xFF  # the last record of another
+    known = [message for message in expected("store-ops")["messages"] if message["segment"] == "1_0_log"]
+    data[known[3]["offset"] + 5] ^= 0xFF  # a header
+    data[known[10]["offset"] + known[10]["size"] - 20] ^= 0xFF  # the last record of another
     log.write_bytes(bytes(data) + b"rubbish")
     before = {path.name: path.read_bytes() for path in broken.iterdir()}
     report = rewritten("repair", broken, tmp_path / "repaired")
@@ -229,7 +229,7 @@ def test_repair_keeps_all_that_is_whole_and_is_done_once(tmp_path: Path) -> None
     assert len(dropped(report)) == 3
     assert rawlog.verify(tmp_path / "repaired").verdict == "clean"
     # What follows a lost PUT of the same blob may stay: it is what a compaction leaves too. The DELETE is written again by its index.
-    assert [told[number]["kind"] for number in (3, 10)] == ["PUT", "DELETE"]
+    assert [known[number]["kind"] for number in (3, 10)] == ["PUT", "DELETE"]
     assert (len(lost(report)), len(reconstructed(report))) == (1, 1)
     assert rawlog.read(tmp_path / "repaired").num_rows == 299
     again = rewritten("repair", tmp_path / "repaired", tmp_path / "again")
@@ -328,8 +328,8 @@ def test_the_older_filter_loses_undeleted_blobs_as_upstreams_does(tmp_path: Path
 
 
 def test_compacting_keeps_every_live_blob_of_a_larger_store(tmp_path: Path) -> None:
-    told = expected("store-ops")
-    now = str(told["now_ms"] + 8 * 86_400_000)
+    known = expected("store-ops")
+    now = str(known["now_ms"] + 8 * 86_400_000)
     rewritten("compact", store_path("store-ops"), tmp_path / "out", now=now)
 
     def live(path: Path) -> dict[str, Any]:
@@ -343,20 +343,20 @@ def test_compacting_keeps_every_live_blob_of_a_larger_store(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("bad", [{"segments": "9_9"}, {"segments": "0_0,2_0"}, {"filter": "none"}])
-def test_compaction_refuses_what_cannot_be(bad: dict[str, str], tmp_path: Path) -> None:
+def test_compaction_refuses_invalid_options(bad: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(OptionError):
         rewritten("compact", store_path("store-small"), tmp_path / "out", **bad)
 
 
 def test_blobs_are_extracted_as_they_were_put(tmp_path: Path) -> None:
-    told = expected("store-ops")
-    extracted(store_path("store-ops"), tmp_path / "out", now=str(told["now_ms"]))
+    known = expected("store-ops")
+    extracted(store_path("store-ops"), tmp_path / "out", now=str(known["now_ms"]))
     rows = [json.loads(line) for line in (tmp_path / "out" / "manifest.jsonl").read_text().splitlines()]
     by_id = {row["blob_id"]: row for row in rows}
-    for blob in told["blobs"]:
+    for blob in known["blobs"]:
         if blob["state"] != "live" or blob["put"] is None:
             continue
-        message = told["messages"][blob["put"]]
+        message = known["messages"][blob["put"]]
         if "metadata_content" in message:
             continue
         row = by_id[message["blob_id"]]
