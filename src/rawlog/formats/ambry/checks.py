@@ -313,7 +313,10 @@ def index_entry(seen: Inspection) -> Iterator[Mark]:
             end = seen.memory["end"] = read_header(Cursor(source.read(0, 4096))).log_end
     past = (entries.offset < 0) | (entries.size <= 0) | (entries.offset > end - entries.size)
     for index in np.flatnonzero(past).tolist():
-        text, found = "an entry past the end of what the index covers", int(entries.offset[index] + entries.size[index])
+        text, found = (
+            "an entry past the end of what the index covers",
+            int(entries.offset[index]) + int(entries.size[index]),
+        )
         yield Mark(text, *_place(frames, index), expected=f"at most {end}", found=found)
 
 
