@@ -410,6 +410,9 @@ def test_a_numbered_segment_without_a_header_is_found(tmp_path: Path) -> None:
     assert (finding.code, finding.position) == ("ambry.store.segments", 0)
     report = rewritten("repair", store, tmp_path / "out", capacity="2048")
     assert [(one.action, one.start, one.stop) for one in report.entries if one.is_loss] == [(Action.CHANGED, 0, 18)]
+    assert [(one["start"], one["stop"]) for one in report.as_json()["entries"] if one["action"] == "changed"] == [
+        (0, 18)
+    ]
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
 

@@ -20,6 +20,7 @@ from rawlog.formats.ambry.index import encode_index, parse_index
 from rawlog.formats.ambry.kernels.blooms import murmur3
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.extract import safe_name
+from rawlog.formats.ambry.store.rewrite import NOT_NEEDED
 from rawlog.formats.ambry.store.store import open_store
 from rawlog.formats.ambry.writer import (
     Properties,
@@ -281,7 +282,7 @@ def test_erase_leaves_out_log_segments_that_the_store_does_not_read(tmp_path: Pa
     content = bytes((7 * index + 700) % 256 for index in range(700))
     assert content in (store / "1_0_log").read_bytes()
     assert not any(content in path.read_bytes() for path in (tmp_path / "out").iterdir())
-    assert [one.reason for one in report.entries if one.path == str(store / "1_1_log_temp")] == ["not needed"]
+    assert [one.reason for one in report.entries if one.path == str(store / "1_1_log_temp")] == [NOT_NEEDED]
 
 
 @pytest.mark.parametrize("verb", ["repair", "rebuild", "compact", "erase"])

@@ -96,8 +96,7 @@ def crc_upper(seen: Inspection) -> Iterator[Mark]:
     for index, position, name, message in _records(messages, messages["crc_high"]):
         stored, computed, at = _stored(messages, index, position - seen.frames.base)
         text = f"checksum field of the {name} with a non-zero upper half (message at byte {message:,})"
-        sums = {"expected": f"{computed:016x}", "found": f"{stored:016x}"}
-        yield Mark(text, seen.frames.base + at, CRC_SIZE, **sums)
+        yield Mark(text, seen.frames.base + at, CRC_SIZE, None, f"{computed:016x}", f"{stored:016x}")
 
 
 @rule("ambry.log.record", Severity.ERROR)
@@ -289,8 +288,10 @@ def index_crc(seen: Inspection) -> Iterator[Mark]:
         return
     stored, computed = int.from_bytes(raw[-CRC_SIZE:], "big"), crc32(raw[:-CRC_SIZE])
     if stored != computed:
-        sums = {"expected": f"{computed:016x}", "found": f"{stored:016x}"}
-        yield Mark("checksum of the index does not match", len(raw) - CRC_SIZE, CRC_SIZE, **sums)
+        expected, found = f"{computed:016x}", f"{stored:016x}"
+        yield Mark(
+            "checksum of the index does not match", len(raw) - CRC_SIZE, CRC_SIZE, expected=expected, found=found
+        )
 
 
 @rule("ambry.index.entry", Severity.ERROR)

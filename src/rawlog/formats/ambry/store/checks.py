@@ -203,10 +203,9 @@ def entry_mismatch(files: Files) -> Iterator[Mark]:
     for store, number, index in _indexes(files):
         rows = store.catalog.rows_at(number, index.entries.offset)
         for at, what, expected, found in _mismatches(store.catalog, index, rows):
-            place = {"path": index.path, "position": _entry_position(index, at), "size": index.header.entry_size}
             severity = Severity.WARNING if what == SAME_BLOB else None
-            message = f"{what} differs from the message's"
-            yield Mark(message, **place, expected=expected, found=found, severity=severity)  # type: ignore[arg-type]
+            message, position = f"{what} differs from the message's", _entry_position(index, at)
+            yield Mark(message, position, index.header.entry_size, None, expected, found, index.path, severity)
 
 
 def _mismatches(

@@ -385,11 +385,11 @@ class _Repair:
 
     def _report_damages(self) -> None:
         """What is dropped, and the blob ids that can be read in it and are not reported yet."""
-        for number, one in enumerate(self.read):
-            if one.lacks_header:
+        for number, log in enumerate(self.read):
+            if log.lacks_header:
                 self._add(Action.CHANGED, "damaged segment header rewritten", number, 0, SEGMENT_HEADER.size)
-            elif one.capacity not in (None, self.capacity):
-                reason = f"capacity of {one.capacity:,} bytes changed to {self.capacity:,}, as the other segments have"
+            elif log.capacity not in (None, self.capacity):
+                reason = f"capacity of {log.capacity:,} bytes changed to {self.capacity:,}, as the other segments have"
                 self._add(Action.CHANGED, reason, number, 0, SEGMENT_HEADER.size)
         for number, source in self._sources():
             for one in sorted((one for log, one in self.damages if log == number), key=lambda one: one.start):

@@ -39,6 +39,7 @@ from rawlog.io.storage import Source
 DESCRIPTOR_NAME = "StoreDescriptor"
 OLD_ENTRY = 115
 """The least size of an entry before 2023-02; new files of a store whose old ones all have it keep to it."""
+NOT_NEEDED = "not needed: Ambry writes it again, or does not read it"
 AT_ONCE = 8 << 20
 """So many bytes are copied at once."""
 
@@ -441,7 +442,7 @@ def _report_left_out(plan: Plan, names: set[str], report: Report) -> None:
     logs = set(plan.store.logs)
     for file in plan.store.files:
         if file not in logs and file_name(file) not in names:
-            report.add(Action.DROPPED, "not needed", file.path, start=0, stop=file.size, is_expected=True)
+            report.add(Action.DROPPED, NOT_NEEDED, file.path, start=0, stop=file.size, is_expected=True)
 
 
 def file_name(file: File) -> str:
