@@ -17,12 +17,12 @@ from rawlog.core.errors import AccessError, OptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rawlog.jobs.job import Job, Outcome
+    from rawlog.jobs.job import Job
     from rawlog.jobs.job import Progress as Told
     from rawlog.reading.tree import Tree
 
 F = TypeVar("F", bound=Callable[..., Any])
-O = TypeVar("O", bound="Outcome")  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 ENGINES = ("local", "spark")
 #: Seconds in which a path that is not there is noticed.

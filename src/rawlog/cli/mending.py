@@ -15,6 +15,7 @@ from rawlog.core.text import printable
 
 if TYPE_CHECKING:
     from rawlog.core.findings import Finding
+    from rawlog.core.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: What the bar says meanwhile.
@@ -64,10 +65,12 @@ def run(
     dry_run: bool = False,
 ) -> None:
     """Do a verb's work with the families that have it and files at `source`; tell what came of it."""
+    from rawlog import registry
     from rawlog.core.tables import RECORDS
     from rawlog.engines.local import cores
     from rawlog.io.storage import is_remote, local_path
     from rawlog.jobs.mend import Mend
+    from rawlog.jobs.rewrite import Rewriting
     from rawlog.reading.names import check_names
     from rawlog.reading.select import Selection
     from rawlog.reading.tree import open_tree
@@ -80,6 +83,10 @@ def run(
     if given["engine"] == "spark" and not is_remote(source):  # tasks know no working directory but their own
         tree = open_tree(os.path.abspath(local_path(source)))
     at_once = given["threads"] or cores()
+    systems = {file.system for file in tree}
+    if any(verb in family.rewrites for family in registry.families() if family.name in systems):
+        with Rewriting(verb, target, chosen, overwrite=given["force"], dry_run=dry_run, at_once=at_once) as rewriting:
+            show_report(ctx, engine.run(given, DOING[verb], rewriting, tree), as_json=given["as_json"])
     with Mend(verb, target, chosen, overwrite=given["force"], dry_run=dry_run, at_once=at_once) as job:
         outcome = engine.run(given, DOING[verb], job, tree)
     account = outcome.account
@@ -106,6 +113,27 @@ def run(
         output.line(done + (f"; {' and '.join(problems)}, see above" if problems else ""))
     output.flush()
     ctx.exit(DONE if outcome.is_whole else FOUND)
+
+
+def show_report(ctx: click.Context, report: Report, *, as_json: bool) -> None:
+    """Print what a verb did, and end with the exit code that says whether anything was lost."""
+    if as_json:
+        output.json_line(report.as_json())
+    else:
+        for text in report.lines():
+            output.line(text)
+        where = printable(report.target)
+        done = f"{report.verb}: nothing written to {where}" if report.is_dry_run else f"{report.verb}: {where}"
+        problems = []
+        if any(one.is_loss for one in report.all_entries()) or report.left_out:
+            problems.append(
+                "something would be lost or changed" if report.is_dry_run else "something was lost or changed"
+            )
+        if report.remaining:
+            problems.append("findings would remain" if report.is_dry_run else "findings remain")
+        output.line(done + (f"; {' and '.join(problems)}, see above" if problems else ""))
+    output.flush()
+    ctx.exit(DONE if report.is_whole else FOUND)
 
 
 def _show_remaining(findings: Sequence[Finding]) -> None:

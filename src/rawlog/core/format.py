@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rawlog.core.errors import DataError
     from rawlog.core.explain import Node
     from rawlog.core.frames import Bytes, Frames
-    from rawlog.core.report import Account
+    from rawlog.core.report import Account, Report
+    from rawlog.core.store import Store
+    from rawlog.io.output import Folder
     from rawlog.io.storage import Source
 
 T = TypeVar("T")
@@ -115,7 +117,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What frames cover, a value a frame, known without decoding them. None: the format does not say.
+    """What frames cover, one value per frame, known without decoding them. None: the format does not say.
 
     Offsets are half-open ranges; times are microseconds, `NO_TIME` where a frame has none; `records` is the number of
     rows that a frame gives in the table `records`, -1 where only decoding tells. `min_is_exact` is false where rows may
@@ -175,7 +177,7 @@ class Format:
     match: Callable[[str], Place | None] | None = None
     #: By the first bytes: (head, size of the file) -> whether they are of this format.
     sniff: Callable[[bytes, int], bool] | None = None
-    #: (head, size of the file) -> Origin; raises DataError for a header that cannot be.
+    #: (head, size of the file) -> Origin; raises DataError for an invalid header.
     begin: Callable[[bytes, int], Origin] | None = None
     #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
     ordered: bool = False
@@ -201,7 +203,7 @@ class Format:
     count: Callable[[File, int, int | None], tuple[int, int]] | None = None
     #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
     resync: Callable[[Bytes, int, int], int] | None = None
-    #: (frames whose status is damage) -> the error that tells what stands there.
+    #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.
     explain: Callable[[Frames, File], list[Node]] | None = None
@@ -212,7 +214,7 @@ class Format:
     context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
     #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
     floor: Callable[[File, Sequence[File]], int | None] | None = None
-    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, not behind the first wanted row.
+    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, at or before the first wanted row.
     seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
     #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which there is no wanted row; None: unknown.
     pick: Callable[[File, Sequence[File], Table, Any], list[tuple[int, int | None]] | None] | None = None
@@ -288,7 +290,7 @@ def units_of(groups: Mapping[str, Sequence[File]], options: Mapping[str, str]) -
 class Work:
     """A verb that writes new directories from a family's files, which are never touched. Its units can be done anywhere, in any order."""
 
-    #: (the files of a unit, the directory to write, options) -> what came of it.
+    #: (the files of a unit, the directory to write, options) -> the result.
     do: Callable[[Sequence[File], str, Mapping[str, str]], Account]
     #: The names of the options that it understands. `dry_run` among them: it can tell what it would do; `source`: it is told the path
     #: that was asked for.
@@ -299,6 +301,29 @@ class Work:
     #: the directory itself has to say written into it. None: a lone unit's own account, or that of several.
     join: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
     #: The option that names another directory which units write, if they are given it.
+    aside: str | None = None
+    #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
+    unrepaired: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """A verb that writes stores of a family again, below a new directory: a policy that the family's one writer applies.
+
+    A source is never changed. Stores are rewritten anywhere, in any order.
+    """
+
+    #: (a store, the directory to fill, options) -> Report. With `aside` a fourth argument: the directory for what is cut, or None.
+    do: Callable[..., Report]
+    #: The names of the options that it understands. Of `now` (milliseconds) and `at_once` (how many stores share the machine's memory)
+    #: the job sets the default; `source` is the path that was asked for.
+    options: tuple[str, ...] = ()
+    #: (the family's files, options) -> the stores to rewrite, in order; None: all the files are one.
+    stores: Callable[[Sequence[File], Mapping[str, str]], Sequence[Store]] | None = None
+    #: (the stores, their reports, the directory they are in) -> the report on all of them, with what that directory says of itself and
+    #: of them written into it. None: nothing is written around stores.
+    join: Callable[[Sequence[Store], Sequence[Report], Folder], Report] | None = None
+    #: The option that names another directory, for what is cut.
     aside: str | None = None
     #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
     unrepaired: tuple[str, ...] = ()
@@ -352,6 +377,8 @@ class Family:
     topics: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: What writes a new directory from a store or partition, by its verb: `rebuild`, `repair`, `compact`.
     works: Mapping[str, Work] = field(default_factory=dict)
+    #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`. Replaces `works`.
+    rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system

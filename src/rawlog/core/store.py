@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
@@ -15,8 +15,10 @@ T = TypeVar("T")
 class Store(Sequence[File]):
     """Files that belong together, in the order of their tree. What is asked of each of them costs the same however many there are."""
 
-    def __init__(self, files: Iterable[File]) -> None:
+    def __init__(self, files: Iterable[File], name: str = "") -> None:
+        """`name` is that of its directory next to other stores."""
         self.files = tuple(files)
+        self.name = name
         #: What a pass over files found, by path: whoever compares files with one another need not read those again.
         self.summaries: dict[str, Any] = {}
         self._shared: dict[object, Any] = {}
@@ -87,14 +89,23 @@ class Store(Sequence[File]):
         return iter(self.files)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_store, (self.files, self.summaries))
+        return (_store, (self.files, self.name, self.summaries))
 
     def __repr__(self) -> str:
         where = self.files[0].place.group or self.files[0].path if self.files else "empty"
         return f"Store({where!r}, {len(self.files)} files)"
 
 
-def _store(files: tuple[File, ...], summaries: dict[str, Any]) -> Store:
-    made = Store(files)
+def _store(files: tuple[File, ...], name: str, summaries: dict[str, Any]) -> Store:
+    made = Store(files, name)
     made.summaries = summaries
     return made
+
+
+def stores_below(groups: Mapping[str, Sequence[File]]) -> list[Store]:
+    """A store for each directory, in order, named by its path below the deepest directory that holds all of them."""
+    paths = [folder.rstrip("/").split("/") for folder in sorted(groups)]
+    shared = 0
+    while all(shared < len(path) - 1 for path in paths) and len({path[shared] for path in paths}) == 1:
+        shared += 1
+    return [Store(groups[folder], "/".join(path[shared:])) for path, folder in zip(paths, sorted(groups), strict=True)]

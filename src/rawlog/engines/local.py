@@ -11,11 +11,11 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from rawlog.io.output import scratch
-from rawlog.jobs.job import Done, Job, Outcome, Progress, Split, Stage
+from rawlog.jobs.job import Done, Job, Progress, Split, Stage
 from rawlog.reading.tree import Tree
 
 D = TypeVar("D", bound=Done)
-O = TypeVar("O", bound=Outcome)  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 #: Seconds between two calls of `progress`.
 INTERVAL = 0.1
@@ -25,9 +25,9 @@ _attempts = itertools.count()
 def run(
     job: Job[D, O], tree: Tree, *, threads: int | None = None, progress: Callable[[Progress], None] | None = None
 ) -> O:
-    """Run a job to its end and return what came of it. Raises what the first failing split raised.
+    """Run a job to its end and return the result. Raises what the first failing split raised.
 
-    `threads` is one a core unless said otherwise; `progress` is told now and then, from any thread, how far the job is.
+    `threads` is one per core unless said otherwise; `progress` is called now and then, from any thread, with how far the job is.
     """
     splits = job.plan(tree)
     meter = _Meter(progress)

@@ -47,12 +47,12 @@ def refuse_nested(target: PathLike, sources: Iterable[PathLike]) -> None:
 
     Symbolic links and `..` are resolved, also in parts of the target that do not exist yet; a glob means what it matches.
     """
-    told = os.fspath(target)
-    finals = set() if is_remote(told) else _resolved(told)
+    named = os.fspath(target)
+    finals = set() if is_remote(named) else _resolved(named)
     for source in sources:
         name = os.fspath(source)
-        if _is_nested(told, finals, name):
-            raise OptionError(f"{told}: the target and the source {name} are the same or lie inside one another")
+        if _is_nested(named, finals, name):
+            raise OptionError(f"{named}: the target and the source {name} are the same or lie inside one another")
 
 
 def _is_nested(target: str, finals: Iterable[Path], source: str) -> bool:
@@ -373,9 +373,9 @@ class Output:
     """
 
     def __init__(self, target: PathLike, *, overwrite: bool = False) -> None:
-        self.told, self.overwrite = os.fspath(target), overwrite
-        self.is_remote = is_remote(self.told)
-        self.path = self.told if self.is_remote else os.path.abspath(local_path(self.told))
+        self.named, self.overwrite = os.fspath(target), overwrite
+        self.is_remote = is_remote(self.named)
+        self.path = self.named if self.is_remote else os.path.abspath(local_path(self.named))
         self.stage: str | None = None
         self._held: _Held | None = None
 
@@ -390,7 +390,7 @@ class Output:
 
     def refuse(self, sources: Iterable[PathLike]) -> None:
         """OptionError if the target is, contains or lies inside one of these."""
-        refuse_nested(self.told, sources)
+        refuse_nested(self.named, sources)
 
     def check(self) -> None:
         """AccessError if something is in the way, OptionError if it is a directory that nobody wants to lose."""
@@ -399,7 +399,7 @@ class Output:
         final = Path(self.path)
         if final.is_dir():
             if not self.overwrite and any(final.iterdir()):
-                raise AccessError(f"{self.told}: exists already and is not empty; choose another name")
+                raise AccessError(f"{self.named}: exists already and is not empty; choose another name")
             _refuse_precious(final)
 
     def open(self) -> str:
@@ -449,7 +449,7 @@ class Output:
             self._replace(folder, final, REPLACED)
             return
         if not final.is_dir():
-            raise AccessError(f"{self.told}: exists already and is not a directory")
+            raise AccessError(f"{self.named}: exists already and is not a directory")
         names = sorted(one.name for one in folder.iterdir())
         for name in names:
             self.refuse_existing(name)
@@ -499,7 +499,7 @@ class Output:
 
     def unwritable(self, error: OSError) -> AccessError:
         """What the system says, as an error of ours."""
-        return error if isinstance(error, AccessError) else AccessError(f"{self.told}: {error.strerror or error}")
+        return error if isinstance(error, AccessError) else AccessError(f"{self.named}: {error.strerror or error}")
 
     def close(self) -> None:
         """Remove the stage and what is in it. Best effort."""
@@ -569,6 +569,13 @@ class Folder:
         self.path, self.dry_run = Path(path), dry_run
         self.named = os.fspath(path) if named is None else named
 
+    def make(self) -> Self:
+        """Create the directory itself, if need be."""
+        if not self.dry_run:
+            with self._explained(""):
+                self.path.mkdir(parents=True, exist_ok=True)
+        return self
+
     def folder(self, path: str) -> Folder:
         """A directory below this one, made if need be; `path` may have several parts."""
         inner = descendant(self.path, path)
@@ -627,7 +634,8 @@ class Folder:
         except AccessError:
             raise
         except OSError as error:
-            raise AccessError(f"{self.named}/{path}: {error.strerror or error}") from None
+            where = f"{self.named}/{path}" if path else self.named
+            raise AccessError(f"{where}: {error.strerror or error}") from None
 
 
 # The usual ways --------------------------------------------------------------------------------------------------------
@@ -659,14 +667,14 @@ def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLi
 
     AccessError if it exists already, unless `overwrite` says to replace it; OptionError if a source would be touched.
     """
-    told = os.fspath(path)
-    refuse_nested(told, sources)
-    if not overwrite and exists(told):
-        raise AccessError(f"{told}: exists already; choose another name or ask to overwrite it")
-    if is_remote(told):
-        yield from _writing_remote(told)
+    named = os.fspath(path)
+    refuse_nested(named, sources)
+    if not overwrite and exists(named):
+        raise AccessError(f"{named}: exists already; choose another name or ask to overwrite it")
+    if is_remote(named):
+        yield from _writing_remote(named)
         return
-    target = os.path.abspath(local_path(told))
+    target = os.path.abspath(local_path(named))
     temporary = None
     try:
         temporary, descriptor = _new_file(target)
@@ -681,7 +689,7 @@ def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLi
         sync_directory(Path(target).parent)
     except OSError as error:
         _remove(temporary)
-        raise error if isinstance(error, AccessError) else AccessError(f"{told}: {error.strerror or error}") from None
+        raise error if isinstance(error, AccessError) else AccessError(f"{named}: {error.strerror or error}") from None
     except BaseException:
         _remove(temporary)
         raise

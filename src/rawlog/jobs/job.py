@@ -69,7 +69,7 @@ class Progress:
 
 
 D = TypeVar("D", bound=Done)
-O = TypeVar("O", bound=Outcome)  # noqa: E741
+O = TypeVar("O")  # noqa: E741
 
 
 class Job(ABC, Generic[D, O]):
