@@ -1,29 +1,61 @@
-"""Diff: two trees against each other, a partition, a store or a piece of a log at a time."""
+"""Diff: compare two trees, one partition, store or piece of a log at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rawlog.compare.comparison import Pair, compare, pairs
 from rawlog.core.difference import Difference, Tally
-from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.core.html import ROWS, html_table
+from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
 class Compared(Done):
-    """What one split came to."""
+    """The result of one split."""
 
     tally: Tally
 
 
-@dataclass(frozen=True, slots=True)
-class Differences(Outcome):
-    """What both sides do not agree on, in the order of the first side's files."""
+@dataclass(frozen=True, repr=False)
+class Differences:
+    """What both sides do not agree on, in the order of the first side's files. Iterate over it for each Difference."""
 
     tally: Tally
+
+    @property
+    def is_same(self) -> bool:
+        """Whether there is no difference."""
+        return self.tally.is_same
+
+    @property
+    def unlisted(self) -> int:
+        """How many differences were counted and not listed."""
+        return self.tally.unlisted
+
+    def summary(self) -> dict[str, Any]:
+        """How many things are alike, differ, or are only on one side."""
+        return self.tally.summary()
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self.tally.items)
+
+    def __len__(self) -> int:
+        return len(self.tally.items)
+
+    def __repr__(self) -> str:
+        counts = f"{self.tally.only_in_a:,} only in a, {self.tally.only_in_b:,} only in b, {self.tally.differs:,} differ"
+        return f"<rawlog.Differences {'same' if self.is_same else 'different'}: {self.tally.alike:,} alike, {counts}>"
+
+    def _repr_html_(self) -> str:
+        """The first differences as a table, for a notebook."""
+        names = ("change", "what", "name", "from_offset", "to_offset", "count", "columns")
+        rows = ([one.as_json()[name] for name in names] for one in self.tally.items[:ROWS])
+        return html_table(names, rows, repr(self))
 
 
 class Diff(Job[Compared, Differences]):
@@ -36,7 +68,7 @@ class Diff(Job[Compared, Differences]):
         self.limit = limit
 
     def plan(self, tree: Tree) -> list[Split]:
-        """A split a pair of partitions or stores; large logs in several."""
+        """One split per pair of partitions or stores; large logs in several."""
         assert self.other is not None
         found = pairs(tree, self.other, self.selection)
         return [Split(number, pair.size, pair) for number, pair in enumerate(found)]
@@ -49,7 +81,7 @@ class Diff(Job[Compared, Differences]):
         return Compared(split.number, tally)
 
     def commit(self, done: Sequence[Compared]) -> Differences:
-        """Add up, and join runs that a cut between two pieces had parted."""
+        """Add up, and join runs that were cut between two pieces."""
         result = Tally()
         for one in done:
             result.take(one.tally)

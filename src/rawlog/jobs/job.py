@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is, for whoever draws it."""
+    """How far a job is. `phase` says what it does before its splits run, such as starting Spark."""
 
     size: int = 0
     total_size: int = 0
@@ -62,10 +62,12 @@ class Progress:
     total_splits: int = 0
     frames: int = 0
     rows: int = 0
+    phase: str = ""
 
     def __add__(self, other: Progress) -> Progress:
         """Both, one after the other."""
-        return Progress(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+        numbers = zip(astuple(self)[:-1], astuple(other)[:-1], strict=True)
+        return Progress(*(one + more for one, more in numbers), phase=other.phase)
 
 
 D = TypeVar("D", bound=Done)

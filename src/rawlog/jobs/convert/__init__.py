@@ -15,12 +15,12 @@ from rawlog import registry
 from rawlog.core.errors import OptionError
 from rawlog.core.format import File, Keep, Unit
 from rawlog.core.frames import Frames
-from rawlog.core.report import Account
+from rawlog.core.report import Account, Action, Report, as_report
 from rawlog.io.output import Output, child, copy_file
 from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
-from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.target import LossError, Lost, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-__all__ = ["Convert", "Converted", "Outlet", "outlet", "source_tree"]
+__all__ = ["Convert", "Outlet", "outlet", "source_tree"]
 
 #: Bytes of input a share, where a target is made of several files.
 SHARE = 128 << 20
@@ -88,23 +88,7 @@ class Written(Done):
     account: Account | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Converted(Outcome):
-    """What the whole came to. `accounts` are of partitions that were copied without some records, by name.
-
-    `refused` are losses that were not accepted: only of a dry run, since others end with LossError.
-    """
-
-    rows: int
-    lost: dict[str, Lost] = field(default_factory=dict)
-    dropped: int = 0
-    notes: tuple[str, ...] = ()
-    accounts: dict[str, Account] = field(default_factory=dict)
-    damaged: bool = False
-    refused: tuple[Lost, ...] = ()
-
-
-class Convert(Job[Written, Converted]):
+class Convert(Job[Written, Report]):
     """Write the rows of a tree to an outlet. Use as a context manager: leaving it removes what a failed run left.
 
     `drop` are keys whose records are left out. With `dry_run` rows are read and judged, and nothing is written.
@@ -301,8 +285,12 @@ class Convert(Job[Written, Converted]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Written]) -> Converted:
-        """Join the shares. LossError, with nothing written, if a loss was not accepted."""
+    def commit(self, done: Sequence[Written]) -> Report:
+        """Join the shares. LossError, with nothing written, if a loss was not accepted.
+
+        The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
+        a dry run has others. Rows lost to damage are entries too. `parts` are partitions that were copied without some records.
+        """
         lost = added(one.share.lost for one in done)
         rows = sum(one.share.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
@@ -314,9 +302,19 @@ class Convert(Job[Written, Converted]):
             notes += self._move_in([Path(one.share.told) for one in done], accounts)
         elif not self.dry_run:
             self.target.join([one.share for one in done])
-        damaged = any(isinstance(note, Loss) for note in notes)
         dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
-        return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
+        report = Report("convert", ", ".join(self._roots), self.target.path, is_dry_run=self.dry_run)
+        report.counts = {"rows": rows, "dropped": dropped}
+        report.facts = {"lost": {one.column: {"rows": one.rows, "first": one.place} for one in lost.values()}}
+        for one in lost.values():
+            report.add(Action.LOST, f"lost or changed: {one}", is_expected=one not in refused)
+        for note in notes:
+            if isinstance(note, Loss):
+                report.add(Action.LOST, note)
+            else:
+                report.notes.append(note)
+        report.parts = {name: as_report(one) for name, one in accounts.items()}
+        return report
 
     def _is_below(self, task: Task) -> bool:
         """Whether a group is in a directory that was named, and was not named itself."""
