@@ -78,7 +78,7 @@ def test_verify_gives_findings() -> None:
     assert findings.to_arrow().num_rows == len(findings) == 1
     assert findings.summary() == {"verdict": "damaged", "files": 1, "frames": 9, "errors": 1, "warnings": 0}
     with pytest.raises(OptionError, match="unknown rule"):
-        rawlog.verify(BASIC, only=["replay.recording.nonsense"])
+        rawlog.verify(BASIC, rule=["replay.recording.nonsense"])
     with pytest.raises(AccessError):
         rawlog.verify("/no/such/path")
 

@@ -126,7 +126,7 @@ def test_rows_before_damage_come_before_the_error() -> None:
     rows = rawlog.open(golden_path("replay", "damaged", "v2-len-minus1.log")).table("records")
     seen = 0
     with pytest.raises(CorruptError):
-        for batch in rows:
+        for batch in rows.batches():
             seen += batch.num_rows
     assert seen == 4
 

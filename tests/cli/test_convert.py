@@ -68,8 +68,8 @@ def test_keys_are_dropped_by_name_and_by_file(log: Path, tmp_path: Path) -> None
     answer = told(done)
     assert {row["key"] for row in rawlog.read(tmp_path / "out").to_pylist()} == {b"k2"}
     assert answer["dropped"] == 40 - answer["rows"]
-    assert answer["partitions"]["orders-1"]["removed"] == 20
-    assert answer["partitions"]["orders-1"]["offsets"] == [[0, 19]]
+    assert answer["parts"]["orders-1"]["removed"] == 20
+    assert answer["parts"]["orders-1"]["offsets"] == [[0, 19]]
     done = run("convert", log, tmp_path / "y", "--to", "kafka", "--drop-keys", tmp_path / "none", "--engine", "local")
     assert done.exit_code == 3
 

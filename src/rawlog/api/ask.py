@@ -235,7 +235,7 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
     from rawlog.io.output import refuse_nested
     from rawlog.jobs.ingest import Ingest
 
-    engine = choose(**settings_of(options))
+    engine = choose(**settings_of(options, Ingesting.__annotations__))
     asked = selection_of({name: options.get(name) for name in ("topic", "partition", "since", "until")})
     roots = whole_paths(
         listed(paths)

@@ -217,8 +217,10 @@ def _rewrite(
     return AccountReport.of(verb, ", ".join(tree.roots), path, outcome, is_dry_run=dry_run)
 
 
-def settings_of(running: Running) -> dict[str, Any]:
-    """The options that choose an engine."""
+def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:
+    """The options that choose an engine. TypeError for an option that is not known."""
+    if extra := set(running) - {*Running.__annotations__, *known}:
+        raise TypeError(f"unexpected keyword argument {sorted(extra)[0]!r}")
     return {name: running.get(name) for name in ("engine", "master", "conf", "threads")}
 
 
