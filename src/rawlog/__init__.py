@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rawlog.api import (
         Log,
         cat,
+        cluster,
         compact,
         convert,
         count,
@@ -54,6 +55,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Log", "__version__", "cat", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest", "lake",
+    "Log", "__version__", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest", "lake",
     "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify", "write",
 ]  # fmt: skip

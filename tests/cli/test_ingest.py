@@ -16,8 +16,8 @@ import pytest
 
 import rawlog
 from rawlog.cli.progress import Bar
-from rawlog.jobs.job import Progress
 from rawlog.jobs.ingest import Ingested
+from rawlog.jobs.job import Progress
 from tests import duck
 from tests.jobs.recordings import damage, expected, held, ingest, record, stored
 

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rawlog.api.ask import ingest, lake, query
+    from rawlog.api.ask import cluster, ingest, lake, query
     from rawlog.api.check import compact, diff, rebuild, repair, rules, verify
     from rawlog.api.known import list_formats
     from rawlog.api.look import Log, cat, count, explain, follow, head, ls, open, read, rows, tail
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Each name, and the module that defines it. It is imported when it is first used.
 MODULES = {
-    **dict.fromkeys(("ingest", "lake", "query"), "rawlog.api.ask"),
+    **dict.fromkeys(("cluster", "ingest", "lake", "query"), "rawlog.api.ask"),
     **dict.fromkeys(("compact", "diff", "rebuild", "repair", "rules", "verify"), "rawlog.api.check"),
     **dict.fromkeys(("list_formats",), "rawlog.api.known"),
     **dict.fromkeys(
@@ -32,6 +32,6 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "MODULES", "Log", "cat", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest", "lake",
+    "MODULES", "Log", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest", "lake",
     "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify", "write",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The functions that ask: query, ingest, lake."""
+"""The functions that ask: query, cluster, ingest, lake."""
 
 from __future__ import annotations
 
@@ -192,6 +192,64 @@ def _are_small(paths: Iterable[str]) -> bool:
             if size > SMALL:
                 return False
     return True
+
+
+# A cluster ----------------------------------------------------------------------------------------------------------------
+
+
+class Shown:
+    """What a verb of one family shows, as rows: iterate over it for dicts. `notes` are sentences about what was left out."""
+
+    def __init__(self, shown: Iterable[Any]) -> None:
+        every = list(shown)
+        self.rows: list[dict[str, Any]] = [dict(one.row) for one in every if one.row is not None]
+        self.notes: list[str] = [one.note for one in every if one.note is not None]
+        #: Whether damage or a difference was found.
+        self.has_findings = any(one.is_finding for one in every)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<rawlog.Shown {counted(len(self.rows), 'row')}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for a notebook."""
+        shown = [({"table": row.get("table", "")}, {k: v for k, v in row.items() if k != "table"}) for row in self.rows]
+        rows = [(head["table"], rest) for head, rest in shown[:ROWS]]
+        return html_table(("table", "row"), rows, repr(self))
+
+
+def cluster(
+    paths: Paths,
+    *,
+    at_offset: int | None = None,
+    at_time: Time | None = None,
+    log: bool = False,
+    diff: str | None = None,
+    topic: str | Sequence[str] = (),
+    show_secrets: bool = False,
+    errors: Literal["raise", "stop", "skip"] = "raise",
+) -> Shown:
+    """The cluster whose metadata log is at `paths`: brokers, topics, partitions, settings. Returns rows, each with its `table`.
+
+    `at_offset` or `at_time` show it as it was; `log` gives what happened, record by record; `diff` "A..B" what changed between two offsets
+    or times. AccessError if there is no metadata log; DataError at damage unless `errors` says otherwise.
+
+    >>> import rawlog
+    >>> topics = [row["topic"] for row in rawlog.cluster("samples/kafka") if row["table"] == "topics"]
+    """
+    from rawlog.core.report import Report
+    from rawlog.jobs.verb import run_verb
+
+    given = {"at_offset": at_offset, "at_time": at_time, "log": log or None, "diff": diff, "topic": topic or None}
+    given |= {"show_secrets": show_secrets or None, "errors": errors}
+    found = run_verb("cluster", paths, {name: value for name, value in given.items() if value is not None})
+    assert not isinstance(found, Report)
+    return Shown(found)
 
 
 # The lake -----------------------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def repair(
     >>> report = rawlog.repair("samples/kafka/transactions-0", "out/repaired", dry_run=True)
     """
     own = option_texts(option, policy=policy, quarantine=_text(quarantine), move="true" if move else None)
-    return _rewrite("repair", source, target, own, force, None, running, dry_run=dry_run)
+    return rewrite("repair", source, target, own, force, None, running, dry_run=dry_run)
 
 
 def rebuild(
@@ -148,7 +148,7 @@ def rebuild(
     >>> import rawlog
     >>> report = rawlog.rebuild("samples/kafka/transactions-0", "out/rebuilt")
     """
-    return _rewrite("rebuild", source, target, option_texts(option), force, None, running)
+    return rewrite("rebuild", source, target, option_texts(option), force, None, running)
 
 
 def compact(
@@ -180,10 +180,10 @@ def compact(
         memory=memory,
         roll="true" if roll else None,
     )
-    return _rewrite("compact", source, target, own, force, note, running)
+    return rewrite("compact", source, target, own, force, note, running)
 
 
-def _rewrite(
+def rewrite(
     verb: str,
     source: Path,
     target: Path,
@@ -194,7 +194,7 @@ def _rewrite(
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Rewrite the stores at `source` with the families that know the verb."""
+    """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
     from rawlog import registry
     from rawlog.jobs.rewrite import Rewriting
 

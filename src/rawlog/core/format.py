@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rawlog.core.findings import Rule
 from rawlog.core.layout import Layout
 from rawlog.core.tables import Table
+from rawlog.core.verb import Verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rawlog.core.explain import Node
     from rawlog.core.frames import Bytes, Frames
     from rawlog.core.report import Account, Report
+    from rawlog.core.restore import Asked, Restorer
     from rawlog.core.store import Store
     from rawlog.io.output import Folder
     from rawlog.io.storage import Source
@@ -384,6 +386,10 @@ class Family:
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
     #: would not load now (`state`), and where a file begins in a log of several (`start_offset`).
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None
+    #: Operations that only this family has, by name: `rawlog NAME` on the command line.
+    verbs: Mapping[str, Verb] = field(default_factory=dict)
+    #: (what is asked for, the path of the target) -> how the verb `restore` makes a data directory that the system starts on.
+    restorer: Callable[[Asked, Path], Restorer] | None = None
     #: (its files on one side, those on the other, Selection) -> differences, and now and then how many more things are alike. For
     #: families whose records are not compared one by one; `compared` names the table whose files these are (see `takes`).
     compare: Callable[[Sequence[File], Sequence[File], Any], Iterator[Difference | int]] | None = None

@@ -267,7 +267,9 @@ def _batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
 
 
 def _not_rows(found: object) -> EncodeError:
-    return EncodeError(f"rows expected (dicts, RecordBatches, a pyarrow Table or any Arrow stream), not {type(found).__name__}")
+    return EncodeError(
+        f"rows expected (dicts, RecordBatches, a pyarrow Table or any Arrow stream), not {type(found).__name__}"
+    )
 
 
 def check_columns(schema: pa.Schema) -> None:

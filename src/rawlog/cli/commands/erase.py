@@ -6,67 +6,42 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE
-from rawlog.core.errors import OptionError
-from rawlog.core.text import counted, printable
+from rawlog.cli import engine, options, report
 
 
-@click.command(epilog="Exit codes: 0 done; 2 a blob that is not there; 3 cannot be read or written.")
+@click.command(
+    epilog=options.examples(
+        "rawlog erase /var/kafka-logs/customers-0 out/ --key customer-17",
+        "rawlog erase /var/kafka-logs out/ --keys keys.txt --json",
+        "rawlog erase /data/ambry/9 out/ --blob AAYIAQSSAAgAAQAAAAAAAAAJ",
+        more="Exit codes: 0 done; 2 wrong usage, or a blob that does not exist; 3 cannot be read or written.",
+    )
+)
 @click.argument("source", type=options.PATH, metavar="SRC")
 @click.argument("target", metavar="DST")
-@click.option("--blob", "blobs", multiple=True, metavar="ID", help="A blob of Ambry to erase; may be given again.")
-@click.option(
-    "--key", "drop_key", multiple=True, metavar="TEXT", help="A key whose Kafka records are erased; may be given again."
-)
-@click.option("--keys", "drop_keys", type=click.Path(), metavar="FILE", help="Such keys, one a line of a file.")
+@click.option("--blob", multiple=True, metavar="ID", help="A blob of Ambry to erase; may be given again.")
+@click.option("--key", multiple=True, metavar="TEXT", help="A key whose Kafka records are erased; may be given again.")
+@click.option("--keys", type=click.Path(), metavar="FILE", help="A file with such keys, one per line.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Replace what is at DST already: Kafka partitions one by one, an Ambry store as a whole.",
+    help="Replace what exists at DST: Kafka partitions one by one, an Ambry store as a whole.",
 )
 @engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **given: Any) -> None:
-    """Copy SRC to DST without chosen records or blobs. SRC is never touched.
+    """Copy SRC to DST without chosen records or blobs. SRC is never changed.
 
-    Of Kafka logs, the records with these keys go; all others keep their offsets, times, producers and transactions, as after Kafka's
-    own cleaner, and indexes are rebuilt. `rawlog convert --to kafka --where 'NOT …'` does the same by an expression.
+    Kafka logs: the records with these keys are left out. All others keep their offsets, times, producers and transactions, as after
+    Kafka's own log cleaner, and indexes are rebuilt. `rawlog convert --to kafka --where 'NOT …'` does the same with an expression.
 
-    In an Ambry store the content of these blobs is zeroed in place, as Ambry's own hard delete does: sizes, positions, index and
-    checksums of the copy are right.
+    Ambry stores: the content of these blobs is overwritten with zeros, as Ambry's own hard delete does; sizes, positions, index and
+    checksums of the copy are correct.
     """
-    if bool(given["blobs"]) == bool(given["drop_key"] or given["drop_keys"]):
-        raise OptionError("name what to erase: --blob for an Ambry store, or --key for Kafka logs")
-    if given["blobs"]:
-        _erase_blobs(source, target, given, as_json=as_json)
-        ctx.exit(DONE)
-    from rawlog.cli.commands.convert import dropped_keys, run
-    from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
-    from rawlog.jobs.convert import outlet
+    from rawlog import api
+    from rawlog.cli.notes import Notes
 
-    engine.check(given)
-    every = {
-        "topic": (), "partition": (), "from_offset": None, "to_offset": None, "since": None, "until": None, "key": None, "id": None,
-        "where": None, "find": None, "start": (), "own": (), "isolation": "read_uncommitted", "errors": "raise",
-        "max_decompressed": MAX_DECOMPRESSED, "max_headers": MAX_HEADERS, "as_format": None, "dry_run": False,
-    }  # fmt: skip
-    made = outlet("kafka", target, overwrite=given["force"])
-    ctx.exit(run((source,), made, dropped_keys(given), every | given, as_json=as_json))
-
-
-def _erase_blobs(source: str, target: str, given: dict[str, Any], *, as_json: bool) -> None:
-    from rawlog.formats.ambry.store.erase import erase_blobs
-    from rawlog.reading.tree import open_tree
-
-    tree = open_tree(source)
-    files = [file for file in tree.files if file.system == "ambry"]
-    report = erase_blobs(files, target, given["blobs"], sources=tree.sources, overwrite=given["force"])
-    if as_json:
-        output.json_line({"erased": report.messages, "files": report.files, "target": target})
-    else:
-        for note in report.notes:
-            output.line(printable(note))
-        output.line(f"{counted(report.messages, 'blob')} erased in {printable(target)}")
-    output.flush()
+    with engine.running(given, "erasing") as running:
+        done = api.erase(source, target, note=Notes(), **given, **running)
+    ctx.exit(report.show(done, as_json=as_json))
