@@ -55,6 +55,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Log", "__version__", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest", "lake",
-    "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify", "write",
+    "Log", "__version__", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head",
+    "ingest", "lake", "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify",
+    "write",
 ]  # fmt: skip

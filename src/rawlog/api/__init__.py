@@ -32,6 +32,6 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "MODULES", "Log", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest", "lake",
-    "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify", "write",
+    "MODULES", "Log", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest",
+    "lake", "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify", "write",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rawlog.api.options import (
@@ -176,7 +177,7 @@ def compact(
     own = option_texts(
         option,
         topic=",".join(topics) if topics else None,
-        now=now.isoformat() if hasattr(now, "isoformat") else now,
+        now=now.isoformat() if isinstance(now, datetime) else now,
         memory=memory,
         roll="true" if roll else None,
     )
@@ -220,7 +221,7 @@ def rewrite(
 def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:
     """The options that choose an engine. TypeError for an option that is not known."""
     if extra := set(running) - {*Running.__annotations__, *known}:
-        raise TypeError(f"unexpected keyword argument {sorted(extra)[0]!r}")
+        raise TypeError(f"unexpected keyword argument {min(extra)!r}")
     return {name: running.get(name) for name in ("engine", "master", "conf", "threads")}
 
 

@@ -22,7 +22,7 @@ from rawlog.api.options import (
     selection_of,
     whole_paths,
 )
-from rawlog.core.errors import AccessError
+from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.core.report import Report
 from rawlog.engines.choice import choose
 from rawlog.io.output import refuse_nested
@@ -31,6 +31,7 @@ from rawlog.jobs.target import write as write_rows
 from rawlog.reading.names import check_names
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection, parse_time
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     from rawlog.jobs.convert import Outlet
@@ -206,9 +207,9 @@ def erase(
 ) -> Report:
     """Write a copy of `source` to `target` without chosen records or blobs. Returns a Report.
 
-    Kafka logs: the records with a `key`, or one of the file `keys` with one key per line, are left out; all others keep their offsets, times
-    and transactions. Ambry stores: the content of each `blob` is overwritten with zeros, as Ambry's own hard delete does. OptionError if
-    nothing or both are named, or a blob does not exist; AccessError if `target` exists and not `force`.
+    Kafka logs: the records with a `key`, or one of the file `keys` with one key per line, are left out; all others keep their offsets,
+    times and transactions. Ambry stores: the content of each `blob` is overwritten with zeros, as Ambry's own hard delete does.
+    OptionError if nothing or both are named, or a blob does not exist; AccessError if `target` exists and not `force`.
 
     >>> import rawlog
     >>> report = rawlog.erase("samples/kafka/transactions-0", "out/erased", key="k-1")

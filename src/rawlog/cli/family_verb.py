@@ -28,12 +28,9 @@ def command_of(name: str, verb: Verb) -> click.Command:
         from rawlog.jobs.verb import run_verb
 
         result = run_verb(name, paths, given)
-        if isinstance(result, Report):
-            code = report.show(result, as_json=as_json)
-        else:
-            code = _show(result, as_json=as_json)
+        shown = report.show(result, as_json=as_json) if isinstance(result, Report) else _show(result, as_json=as_json)
         output.flush()
-        click.get_current_context().exit(code)
+        click.get_current_context().exit(shown)
 
     parameters: list[click.Parameter] = [
         click.Argument(["paths"], nargs=-1, required=True, type=options.PATH, metavar=f"{verb.paths}..."),

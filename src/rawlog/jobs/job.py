@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from rawlog.reading.tree import Tree
@@ -66,8 +66,8 @@ class Progress:
 
     def __add__(self, other: Progress) -> Progress:
         """Both, one after the other."""
-        numbers = zip(astuple(self)[:-1], astuple(other)[:-1], strict=True)
-        return Progress(*(one + more for one, more in numbers), phase=other.phase)
+        numbers = (one + more for one, more in zip(astuple(self)[:-1], astuple(other)[:-1], strict=True))
+        return replace(Progress(*numbers), phase=other.phase)
 
 
 D = TypeVar("D", bound=Done)

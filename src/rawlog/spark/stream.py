@@ -31,6 +31,7 @@ from rawlog.spark import splits
 from rawlog.spark.options import LATEST, MODES, Request
 from rawlog.spark.splits import Chosen
 
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what was added to the files of a tree since the last batch, and files that are new."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +21,7 @@ from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Split, Stage
-from rawlog.jobs.target import LossError, Lost, added
+from rawlog.jobs.target import LossError, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
 from rawlog.reading.select import Selection
