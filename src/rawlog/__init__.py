@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rawlog import errors as errors
     from rawlog.api import (
         Log,
         cat,
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> object:
     """Import the working parts when they are first used, so that `import rawlog` costs nothing."""
+    if name == "errors":
+        import importlib
+
+        return importlib.import_module("rawlog.errors")
     if name in __all__ and not name.startswith("_"):
         from rawlog import api
 

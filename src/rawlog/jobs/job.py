@@ -42,14 +42,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of one split. Jobs add their own fields."""
+    """The result of one split. Jobs add their own fields."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the whole job. Jobs add their own fields."""
+    """The result of the whole job. Jobs add their own fields."""
 
 
 @dataclass(frozen=True, slots=True)

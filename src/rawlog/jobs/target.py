@@ -32,7 +32,7 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A column that would be lost or changed: in how many rows, and where the first of them stands."""
+    """A column that would be lost or changed: in how many rows, and where the first of them is."""
 
     column: str
     rows: int
@@ -55,7 +55,7 @@ class LossError(EncodeError):
         """What would have to be accepted, what is already included."""
         return ",".join(sorted({one.column for one in self.lost} | self.accepted))
 
-    def told(self, how: str) -> str:
+    def message(self, how: str) -> str:
         """The sentence, ended by `how` to accept the loss."""
         what = ", ".join(
             f"{one.column} ({one.rows:,} of {counted(self.rows, 'row')}, first {one.place})" for one in self.lost
@@ -63,7 +63,7 @@ class LossError(EncodeError):
         return f"{self.format} would lose or change: {what}; accept it with {how}{self.names}"
 
     def __str__(self) -> str:
-        return self.told("accept_loss=")
+        return self.message("accept_loss=")
 
 
 def writable(name: str) -> Format:

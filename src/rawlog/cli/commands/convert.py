@@ -103,7 +103,7 @@ def refuse(error: LossError, *, as_json: bool) -> int:
     if as_json:
         lost = {one.column: {"rows": one.rows, "first": one.place} for one in error.lost}
         output.json_line({"refused": True, "lost": lost, "rows": error.rows})
-    say(error.told("--accept-loss "))
+    say(error.message("--accept-loss "))
     return FOUND
 
 

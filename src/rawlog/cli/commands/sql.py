@@ -150,7 +150,7 @@ def _interrupt_sets(event: threading.Event) -> Iterator[None]:
 
 
 def say_quietly(text: str) -> None:
-    """A word behind an answer, which no pipe sees."""
+    """A line after an answer, for the terminal only."""
     click.echo(click.style(text, dim=True), err=True)
 
 
