@@ -52,7 +52,7 @@ def show(given: dict[str, Any], answer: Answer, stopped: Callable[[], bool] = bo
 
         schema = pa.schema([schema.field(name) for name in printer.columns])
     batches = answer.batches()
-    with engine.waiting("working"):
+    with engine.waiting("asking"):
         first = next(batches, None)
     with printer:
         printer.begin(schema)

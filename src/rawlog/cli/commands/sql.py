@@ -67,7 +67,7 @@ class Session:
     def _ask(self, line: str) -> Answer:
         from rawlog.api.ask import Answer
 
-        with waiting("working"):
+        with waiting("asking"):
             return Answer(self.engine, line)
 
     def _interruptible(self, work: Callable[[], int]) -> int:

@@ -314,6 +314,7 @@ class Convert(Job[Written, Report]):
             else:
                 report.notes.append(note)
         report.parts = {name: as_report(one) for name, one in accounts.items()}
+        report.not_loaded = list(self._not_loaded) if accounts else []
         return report
 
     def _is_below(self, task: Task) -> bool:
@@ -339,7 +340,7 @@ class Convert(Job[Written, Report]):
             self.output.add(whole)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
-        return notes + tuple(f"{folder}: left out: the system would not load it" for folder in self._not_loaded)
+        return notes
 
 
 class _Reading:
