@@ -29,7 +29,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "explain": ("look", "rawlog.cli.commands.explain", "Show the bytes of a frame, field by field."),
     "verify": ("check and repair", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
     "diff": ("check and repair", "rawlog.cli.commands.diff", "Show what two places do not agree on."),
-    "convert": ("move", "rawlog.cli.commands.convert", "Convert rows to another system or to Parquet, JSON lines, CSV."),
+    "convert": (
+        "move",
+        "rawlog.cli.commands.convert",
+        "Convert rows to another system or to Parquet, JSON lines, CSV.",
+    ),
     "restore": ("move", "rawlog.cli.commands.restore", "Write a data directory that a real broker starts on."),
     "erase": ("move", "rawlog.cli.commands.erase", "Write a copy without chosen records or blobs."),
     "repair": (

@@ -56,9 +56,14 @@ def _threads(function: F) -> F:
 @contextmanager
 def running(given: dict[str, Any], what: str) -> Iterator[dict[str, Any]]:
     """Take the options of the engine out of `given`, as keywords; the progress of the job is drawn meanwhile."""
-    found = {name: given.pop(name) for name in NAMES if name in given}
+    found = chosen(given)
     with Bar(what) as bar:
         yield {**found, "progress": bar}
+
+
+def chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of the engine out of `given`, as keywords."""
+    return {name: given.pop(name) for name in NAMES if name in given}
 
 
 @contextmanager

@@ -244,5 +244,7 @@ def pairs(given: Iterable[str], option: str = "--option") -> dict[str, str] | No
 
 def examples(*commands: str, more: str = "") -> str:
     """The last part of a command's help: examples, one per line, and what comes after them."""
+    if not commands:
+        return more
     lines = "\n".join(f"  {command}" for command in commands)
     return f"\b\nExamples:\n{lines}\n\n{more}"

@@ -76,14 +76,12 @@ def command(
 
     given |= {"topic": given["topic"] or None, "partition": options.numbers(given["partition"])}
     given |= {"format": as_format, "note": Notes()}
+    if follow:  # without a bar: most of the time it waits
+        with _stopping() as stop:
+            runs = api.ingest(paths, to, follow=True, stop=stop, every=every, **engine.chosen(given), **given)
+            return _show_runs(runs, as_json)
     with engine.running(given, "ingesting") as running:
-        if not follow:
-            done = api.ingest(paths, to, **given, **running)
-        else:
-            with _stopping() as stop:
-                return _show_runs(
-                    api.ingest(paths, to, follow=True, stop=stop, every=every, **given, **running), as_json
-                )
+        done = api.ingest(paths, to, **given, **running)
     _remark(done, set())
     if as_json:
         output.json_line(done.as_json())
