@@ -48,7 +48,7 @@ def test_a_loss_ends_with_1_and_names_what_to_accept(log: Path, tmp_path: Path) 
     done = run("convert", log, tmp_path / "x.log", "--to", "replay", "--engine", "local", *accept)
     assert done.exit_code == 0, done.stderr
     assert "40 rows" in done.output
-    assert "lost or changed: topic (40 rows, first orders-0 offset 0)" in done.output
+    assert "lost: column topic is lost or changed in 40 rows, first orders-0 offset 0" in done.output
 
 
 def test_a_dry_run_tells_and_writes_nothing(log: Path, tmp_path: Path) -> None:

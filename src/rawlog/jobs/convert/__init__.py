@@ -16,6 +16,7 @@ from rawlog.core.errors import OptionError
 from rawlog.core.format import File, Keep, Unit
 from rawlog.core.frames import Frames
 from rawlog.core.report import Account, Action, Report, as_report
+from rawlog.core.text import counted
 from rawlog.io.output import Output, child, copy_file
 from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
@@ -307,7 +308,10 @@ class Convert(Job[Written, Report]):
         report.counts = {"rows": rows, "dropped": dropped}
         report.facts = {"lost": {one.column: {"rows": one.rows, "first": one.place} for one in lost.values()}}
         for one in lost.values():
-            report.add(Action.LOST, f"lost or changed: {one}", is_expected=one not in refused)
+            where = f"{counted(one.rows, 'row')}, first {one.place}"
+            report.add(
+                Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
+            )
         for note in notes:
             if isinstance(note, Loss):
                 report.add(Action.LOST, note)
