@@ -201,7 +201,7 @@ def test_a_broker_serves_a_restored_directory_and_goes_on(source: Source, scratc
     with Ingest(str(lake), selection=Selection(topics=chosen)) as job:
         job.complete(lambda: local.run(job, open_tree(source.path)))
     dropped = restored(lake, target, topics=chosen, partitions_only=True, overwrite=True)
-    assert set(dropped.partitions) == {
+    assert set(dropped.parts) == {
         "transactions-0",
         "transactions-1",
         "codec-none-0",

@@ -153,11 +153,11 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """How rows are written by several at once.
+class SplitWriter:
+    """How rows are written in several splits at once.
 
-    `write` takes batches and a directory that is there and empty, fills it, and tells what it holds (to be pickled); `join` takes what
-    all of them told, in the order of the rows, with their directories, and makes the whole appear at the target.
+    `write` takes batches and an empty directory, fills it, and returns what it has (picklable); `join` takes what was returned for all
+    splits, in the order of the rows, with their directories, and makes the whole appear at the target.
     """
 
     write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str]], Any]
@@ -227,15 +227,15 @@ class Format:
     #: (batches of `records`, a directory, options, whether to replace what is there) -> the number of rows. For formats whose rows go to
     #: several files at once; nothing appears in the directory unless all of it is whole.
     write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str], bool], int] | None = None
-    #: The same in shares that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
-    shares: Shares | None = None
+    #: The same in splits that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
+    splits: SplitWriter | None = None
     #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.
     losses: Callable[[Mapping[str, str]], Judge] | None = None
     #: (files of one group, a new directory, keep, options) -> Account: the same frames without the rows that `keep` says no to.
-    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account] | None = None
+    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account | Report] | None = None
     #: (the groups that were sifted, what came of each, the new directory they are in) -> what came of all of them, with what that
     #: directory says of itself and of them written into it.
-    around: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
+    around: Callable[[Sequence[Unit], Sequence[Account | Report], Path | None], Account | Report] | None = None
     #: Checks over one file's frames.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 

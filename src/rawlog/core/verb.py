@@ -71,7 +71,7 @@ class Verb:
 
 
 class Tone(StrEnum):
-    """How text stands out on a terminal, where that is possible."""
+    """How text is highlighted on a terminal, where that is possible."""
 
     TITLE = "title"
     GOOD = "good"

@@ -1,4 +1,4 @@
-"""Diff: compare two trees, one partition, store or piece of a log at a time."""
+"""Diff: two trees compared, one partition, store or range of a log at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rawlog.compare.comparison import Pair, compare, pairs
+from rawlog.compare.pairs import Pair, compare, pairs
 from rawlog.core.difference import Difference, Tally
 from rawlog.core.html import ROWS, html_table
 from rawlog.jobs.job import Done, Job, Split, Stage
@@ -48,7 +48,9 @@ class Differences:
         return len(self.tally.items)
 
     def __repr__(self) -> str:
-        counts = f"{self.tally.only_in_a:,} only in a, {self.tally.only_in_b:,} only in b, {self.tally.differs:,} differ"
+        counts = (
+            f"{self.tally.only_in_a:,} only in a, {self.tally.only_in_b:,} only in b, {self.tally.differs:,} differ"
+        )
         return f"<rawlog.Differences {'same' if self.is_same else 'different'}: {self.tally.alike:,} alike, {counts}>"
 
     def _repr_html_(self) -> str:
@@ -68,7 +70,7 @@ class Diff(Job[Compared, Differences]):
         self.limit = limit
 
     def plan(self, tree: Tree) -> list[Split]:
-        """One split per pair of partitions or stores; large logs in several."""
+        """A split for each pair of partitions or stores; large logs in several."""
         assert self.other is not None
         found = pairs(tree, self.other, self.selection)
         return [Split(number, pair.size, pair) for number, pair in enumerate(found)]
@@ -81,7 +83,7 @@ class Diff(Job[Compared, Differences]):
         return Compared(split.number, tally)
 
     def commit(self, done: Sequence[Compared]) -> Differences:
-        """Add up, and join runs that were cut between two pieces."""
+        """Add up, and join runs that were cut between two splits."""
         result = Tally()
         for one in done:
             result.take(one.tally)

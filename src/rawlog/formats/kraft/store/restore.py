@@ -331,7 +331,7 @@ def checked(asked: Asked) -> Asked:
 
 
 def metadata_level(text: str) -> int:
-    """A level of metadata.version by its number, by its name, or by a release, which stands for its last level: 21, 3.9-IV0, 3.9."""
+    """A level of metadata.version by its number, by its name, or by a release, which means its last level: 21, 3.9-IV0, 3.9."""
     if text.isdecimal() and LEAST_LEVEL <= int(text) <= NEWEST_LEVEL:
         return int(text)
     found = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
