@@ -233,12 +233,12 @@ def numbers(given: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
     return tuple(number for part in given for number in part) or None
 
 
-def pairs(given: Iterable[str], option: str = "--option") -> dict[str, str] | None:
-    """The texts NAME=VALUE of an option as a dict; None if there are none. OptionError for one without a value."""
+def pairs(given: Iterable[str], option: str = "--option", form: str = "NAME=VALUE") -> dict[str, str] | None:
+    """The texts NAME=VALUE of an option as a dict; None if there are none. OptionError for one without `=`."""
     given = list(given)
     split = [text.partition("=") for text in given]
     if any(not mark for _, mark, _ in split):
-        raise OptionError(f"{option} {' '.join(given)}: NAME=VALUE expected")
+        raise OptionError(f"{option} {' '.join(given)}: {form} expected")
     return {name: value for name, _, value in split} or None
 
 

@@ -58,7 +58,7 @@ def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json
     """
     from rawlog import api
 
-    given["rename"] = options.pairs(given["rename"], "--rename")
+    given["rename"] = options.pairs(given["rename"], "--rename", "OLD=NEW")
     with engine.running(given, "restoring") as running:
         done = api.restore(source, target, **given, **running)
     ctx.exit(report.show(done, as_json=as_json))
