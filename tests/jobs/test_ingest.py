@@ -315,7 +315,7 @@ def test_a_read_only_target_is_refused(tmp_path: Path) -> None:
 
 def test_a_lake_of_a_newer_version_is_refused(lake: Path, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(lakes, "VERSION", 2)
+        patch.setattr(lakes, "VERSION", lakes.VERSION + 1)
         ingest(lake, logs)
     with pytest.raises(AccessError, match="use a newer rawlog"):
         ingest(lake, logs)

@@ -6,12 +6,12 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rawlog.core.errors import AccessError
 from rawlog.core.tables import Table
 from rawlog.core.text import FIRST_DAY, LAST_DAY
-from rawlog.io.storage import is_remote
+from rawlog.io.storage import file_system, is_remote
 from rawlog.jobs.partitions import Cut, divide
 
 if TYPE_CHECKING:
@@ -121,6 +121,19 @@ class Sheet:
                 and not (self.far and column.type == "timestamp")
             ],
         )
+
+
+def dataset(files: Sequence[str], table: Table) -> Any:
+    """The rows of Parquet files of one file system, with exactly a table's columns. AccessError if it cannot be reached."""
+    from pyarrow import dataset as ds
+
+    systems = [file_system(file) for file in files]
+    return ds.dataset(
+        [path for _, path in systems],
+        schema=table.schema,
+        format="parquet",
+        filesystem=systems[0][0] if systems else None,
+    )
 
 
 def _elements(batch: pa.RecordBatch) -> int:

@@ -7,17 +7,18 @@ are datasets, of which it reads what it needs. The SQL is DuckDB's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from rawlog.core.errors import AccessError, OptionError, RawlogError, unknown
+from rawlog.core.tables import Table
+from rawlog.jobs.sheet import dataset
 from rawlog.sql import functions, text
 from rawlog.sql.engine import Answer, Engine, answer_table
-from rawlog.sql.parquet import dataset
-from rawlog.sql.views import Files, LakeTable, View
+from rawlog.sql.views import Files, View
 
 _DUCK_TYPES = {"binary": "BLOB", "string": "VARCHAR", "int": "INTEGER", "bigint": "BIGINT"}
 _MISSING = (
@@ -67,18 +68,17 @@ _BEFORE_COLUMN = frozenset(
 
 
 class _Stream:
-    """The rows of files as Arrow's capsule: DuckDB opens it anew for every scan, and once or twice to see the columns."""
+    """Rows as Arrow's capsule: DuckDB opens it for every scan, and once or twice to see the columns."""
 
-    def __init__(self, engine: DuckEngine, files: Files, columns: Sequence[str]) -> None:
-        self.engine, self.files, self.columns = engine, files, columns
+    def __init__(self, engine: DuckEngine, table: Table, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self.engine, self.table, self.batches = engine, table, batches
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        schema = self.files.table.subset(self.columns).schema
-        return pa.RecordBatchReader.from_batches(schema, self._batches()).__arrow_c_stream__(requested_schema)
+        return pa.RecordBatchReader.from_batches(self.table.schema, self._read()).__arrow_c_stream__(requested_schema)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self.files.batches(self.columns)
+            yield from self.batches()
         except RawlogError as error:  # DuckDB keeps only its text
             self.engine.failure = error
             raise
@@ -133,10 +133,16 @@ class DuckEngine(Engine):
             raise self._translated(error, needed) from error
 
     def _relation(self, view: View, columns: Sequence[str]) -> Any:
-        if isinstance(view.rows, LakeTable):
-            files = view.rows.files()
-            return dataset(files, view.table) if files else view.table.schema.empty_table()
-        return _Stream(self, view.rows, columns)
+        rows, asked = view.rows, view.table.subset(columns)
+        if isinstance(rows, Files):
+            return _Stream(self, asked, lambda: rows.batches(columns))
+        files, plain = rows.files(), rows.plain(columns)
+        if not files:
+            return view.table.schema.empty_table()
+        if plain is not None:
+            return dataset(files, plain)
+        payloads = rows.lake.payloads()
+        return _Stream(self, asked, lambda: payloads.read(files, rows.table, columns))
 
     def _register_functions(self, words: set[str]) -> None:
         for function in functions.LIBRARY:

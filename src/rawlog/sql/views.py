@@ -96,6 +96,14 @@ class LakeTable:
         """The URLs of the Parquet files of the newest snapshot."""
         return self.lake.data_files(self.name)
 
+    def plain(self, columns: Sequence[str]) -> Table | None:
+        """The table without the columns that may be stored in `rawlog.records`; None if some of them are wanted."""
+        from rawlog.jobs.lake.payload import needs_payload
+
+        if needs_payload(self.table, columns):
+            return None
+        return self.table.subset([name for name in self.table.names if name not in self.table.payload])
+
 
 @dataclass(frozen=True, slots=True)
 class View:

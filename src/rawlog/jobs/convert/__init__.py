@@ -19,7 +19,7 @@ from rawlog.core.report import Account
 from rawlog.io.output import Output, child, copy_file
 from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
-from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
+from rawlog.jobs.convert.sources import lake_payloads, read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.jobs.target import LossError, Lost, added
 from rawlog.reading.parts import Part, plan
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from rawlog.jobs.lake.payload import Payloads
 
 __all__ = ["Convert", "Converted", "Outlet", "outlet", "source_tree"]
 
@@ -130,6 +132,7 @@ class Convert(Job[Written, Converted]):
         self._tasks: list[Task] = []
         self._not_loaded: list[str] = []
         self._roots: tuple[str, ...] = ()
+        self.payloads: Payloads | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The tasks stay where they were planned: a split has its own.
@@ -155,7 +158,7 @@ class Convert(Job[Written, Converted]):
         if tasks is None:
             takes = list(self._takes(tree))
             tasks = [Task(tuple(group), limit=self.selection.limit) for group in self._groups(takes)]
-        self._tasks, self._roots = tasks, tree.roots
+        self._tasks, self._roots, self.payloads = tasks, tree.roots, lake_payloads(tree)
         return [Split(number, task.size, task) for number, task in enumerate(tasks)]
 
     def _sifting(self, tree: Tree) -> list[Task] | None:
@@ -380,7 +383,8 @@ class _Reading:
                 yield from read_all([(take.part, take.selection)], table, self.note, _advancing(take.part, self.stage))
             elif take.sheet is not None:
                 in_order = self.job.target.by_partition
-                yield from read_sheet(take.sheet, table, take.selection, in_order=in_order)
+                payloads = self.job.payloads
+                yield from read_sheet(take.sheet, table, take.selection, in_order=in_order, payloads=payloads)
                 self.stage.advance(take.size)
 
 

@@ -7,8 +7,8 @@ Nothing is taken twice and nothing is lost, whenever a run dies: a byte counts a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, DataError, RawlogError, unknown
@@ -16,7 +16,7 @@ from rawlog.core.findings import Findings
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.store import Store
-from rawlog.core.tables import FILES, FINDINGS, Table
+from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
 from rawlog.io.output import refuse_nested
 from rawlog.io.storage import is_remote
 from rawlog.io.walk import walk
@@ -26,7 +26,8 @@ from rawlog.jobs.ingest.plan import Plan, packed
 from rawlog.jobs.ingest.values import Decoded, Ingested, Piece, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import Lake, Overtaken
-from rawlog.jobs.lake.names import check_url, lake_name, unit_mark
+from rawlog.jobs.lake.names import check_url, data_path, unit_mark
+from rawlog.jobs.lake.payload import References, stored
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
 from rawlog.jobs.verify import unread, with_last_summaries, with_summaries
@@ -34,6 +35,9 @@ from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group
 from rawlog.reading.rows import Decoder
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Ingest", "Ingested"]
 
@@ -180,7 +184,7 @@ class Ingest(Job[Decoded, Ingested]):
     def work(self, split: Split, stage: Stage) -> Decoded:
         """Look at the split's files, decode its pieces, and write what comes of it as Parquet below the lake."""
         task: Task = split.task
-        sheets = Sheets(lambda table: _data_path(stage.path, table, task.run), stage.name, self.cuts)
+        sheets = Sheets(lambda table: data_path(stage.path, table, task.run), stage.name, self.cuts)
         try:
             if task.pieces:
                 return self._decode(split.number, task, sheets, stage)
@@ -224,8 +228,9 @@ class Ingest(Job[Decoded, Ingested]):
         files: list[File] = []
         summaries: dict[str, Any] = {}
         splits: list[tuple[int, Checked]] = []
+        references = References(f"{task.run}/{stage.name}")
         for piece in task.pieces:
-            taking = _Taking(piece, self.selection, sheets, stage)
+            taking = _Taking(piece, self.selection, sheets, stage, references)
             checked = taking.run()
             reached += taking.reached()
             if checked is None:
@@ -280,8 +285,10 @@ class Ingest(Job[Decoded, Ingested]):
 class _Taking:
     """One piece of a file on its way into tables: each window is shown to a decoder for each of them."""
 
-    def __init__(self, piece: Piece, selection: Selection, sheets: Sheets, stage: Stage) -> None:
-        self.piece, self.sheets, self.stage = piece, sheets, stage
+    def __init__(
+        self, piece: Piece, selection: Selection, sheets: Sheets, stage: Stage, references: References
+    ) -> None:
+        self.piece, self.sheets, self.stage, self.references = piece, sheets, stage, references
         tables = [(registry.table_named(name), part) for name, part in piece.parts]
         self.decoders = [Decoder(part, table, selection.suited(table)) for table, part in tables]
         self.stop, self.frames, self.windows = piece.start, 0, 0
@@ -340,15 +347,27 @@ class _Taking:
         self.frames += len(frames)
         self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
         self.stop = frames.reached_in_file
-        for decoder in self.decoders:
-            if decoder.table.name in self.ended:
+        tables = {one.table: self._rows(one, frames) for one in self.decoders if one.table.name not in self.ended}
+        records = tables.pop(RECORDS, None)
+        for table, rows in tables.items():
+            if table.payload and records is not None:
+                for owner, batch in self.references.share(table, rows, records):
+                    self.sheets.add(stored(owner), batch)
+                records = None
                 continue
-            try:
-                for batch in decoder.see(frames):
-                    self.sheets.add(decoder.table, batch)
-                    self.stage.advance(0, 0, batch.num_rows)
-            except DataError:
-                self.ended[decoder.table.name] = self.stop, self.frames
+            for batch in rows:
+                self.sheets.add(stored(table), self.references.keep(batch) if table.payload else batch)
+        for batch in records or ():
+            self.sheets.add(stored(RECORDS), self.references.number(batch))
+
+    def _rows(self, decoder: Decoder, frames: Frames) -> Iterator[pa.RecordBatch]:
+        """The rows of a window; none of later ones once the decoder cannot go on."""
+        try:
+            for batch in decoder.see(frames):
+                self.stage.advance(0, 0, batch.num_rows)
+                yield batch
+        except DataError:
+            self.ended[decoder.table.name] = self.stop, self.frames
 
     def reached(self) -> list[Reached]:
         """How far the piece is in each table."""
@@ -380,10 +399,6 @@ def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
         else:
             again.append(first.file)
     return merged
-
-
-def _data_path(lake: str, table: Table, run: str) -> str:
-    return f"{lake}/{lake_name(table).replace('.', '/')}/data/{run}"
 
 
 def _size(task: Task) -> int:

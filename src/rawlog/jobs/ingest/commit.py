@@ -14,6 +14,7 @@ from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.plan import Plan, mark
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut
 from rawlog.jobs.lake import JOBS, History, Lake, Taken, lake_name
+from rawlog.jobs.lake.names import data_path
 from rawlog.jobs.sheet import Sheet, Written
 from rawlog.reading.inspection import Checked, Chosen
 
@@ -45,7 +46,8 @@ class Commit:
         looked = [file for one in self.done for file in one.files] + [one.file for one in self.merged]
         if self.merged:
             self._write_merged()
-        for table in planned.tables:
+        # `records` first: rows of other tables refer to its rows.
+        for table in sorted(planned.tables, key=lambda table: table.name != RECORDS.name):
             before = {path: planned.starts[table.name][path] for path in sources[table.name]}
             self._commit(table, sources[table.name], before=before, cuts=planned.cuts[table.name])
         folded = [table for table in planned.folded if self._commit_fold(table)]
@@ -133,7 +135,7 @@ class Commit:
         """One more data file; left as it is if an earlier call committed it already."""
         if self.plan.run in self.lake.history(lake_name(table)).runs:
             return
-        sheet = Sheet(f"{self.lake.data_path(lake_name(table), self.plan.run)}/{name}.parquet", table)
+        sheet = Sheet(f"{data_path(self.lake.path, table, self.plan.run)}/{name}.parquet", table)
         for batch in batches:
             sheet.add(batch)
         written = sheet.close()

@@ -23,10 +23,12 @@ from rawlog.formats.kafka.layouts import NONE, ControlType
 from rawlog.formats.kafka.showing import uuid_bytes
 from rawlog.formats.kafka.store import sink
 from rawlog.formats.kafka.store.derived import Limits
+from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.kafka.writer import Batching
 from rawlog.formats.kraft.store.carrying import Carried, Wish
 from rawlog.io.storage import file_system, listing
 from rawlog.jobs.lake import Lake, lake_name
+from rawlog.jobs.lake.payload import ROW, SPLIT, Payloads, check_complete
 from rawlog.jobs.restore.directories import Extra, Known, Offer, offered
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
@@ -60,6 +62,8 @@ class Fragments:
     ends: tuple[tuple[int, int, bool, int], ...] = ()
     #: The first offset that counts: those before it were deleted, although the files still had them.
     floor: int = 0
+    #: Of a lake: where the message bytes are that rows refer to.
+    payloads: Payloads | None = None
 
     @property
     def size(self) -> int:
@@ -99,7 +103,11 @@ class Fragments:
         from pyarrow import dataset
 
         mine = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
-        yield from open_parquet([span.path]).to_batches(columns=list(self.columns), filter=mine, batch_size=ROWS)
+        data = open_parquet([span.path])
+        refers = self.payloads is not None and ROW in data.schema.names
+        columns = [*self.columns, SPLIT, ROW] if refers else list(self.columns)
+        batches = data.to_batches(columns=columns, filter=mine, batch_size=ROWS)
+        yield from batches if self.payloads is None else self.payloads.complete(batches, KAFKA_RECORDS)
 
     def _counts(self, table: pa.Table, offsets: NDArray[np.int64], until: int | None) -> NDArray[np.bool_]:
         """Which rows are records that count: before the time, and of a transaction that was committed before it."""
@@ -175,9 +183,11 @@ def parquet_files(paths: Sequence[str]) -> list[str]:
     return [entry.path for path in paths for entry in listing(path) if entry.path.endswith(".parquet") and entry.size]
 
 
-def offered_files(files: Sequence[str], *, of_any_system: bool = False) -> Offer:
-    """The partitions in Parquet files. OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of
-    them, unless they may be `of_any_system`: then such rows are left out.
+def offered_files(files: Sequence[str], *, of_any_system: bool = False, payloads: Payloads | None = None) -> Offer:
+    """The partitions in Parquet files; `payloads` are those of a lake that they may refer to.
+
+    OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of them, unless they may be
+    `of_any_system`: then such rows are left out.
     """
     nameless = 0
     found: dict[tuple[str, int], list[Span]] = {}
@@ -185,6 +195,8 @@ def offered_files(files: Sequence[str], *, of_any_system: bool = False) -> Offer
     columns: tuple[str, ...] = ()
     for path in files:
         data = open_parquet([path])
+        if payloads is None:
+            check_complete(path)
         names = data.schema.names
         missing = {"topic", "partition", "offset"} - set(names)
         if missing:
@@ -205,7 +217,7 @@ def offered_files(files: Sequence[str], *, of_any_system: bool = False) -> Offer
                 ends.setdefault(key, []).extend(_ends(part))
     return Offer(
         {
-            key: Fragments(*key, tuple(spans), columns, tuple(sorted(ends.get(key, ()))))
+            key: Fragments(*key, tuple(spans), columns, tuple(sorted(ends.get(key, ()))), payloads=payloads)
             for key, spans in sorted(found.items())
         },
         notes=[f"{nameless:,} rows without a topic or partition are left out"] if nameless else [],
@@ -244,7 +256,7 @@ def offered_lake(path: str, named: Sequence[str] = ()) -> Offer:
     full, plain = (lake.data_files(lake_name(name)) for name in ("kafka.records", "records"))
     if not full and not plain:
         raise AccessError(f"{path}: the lake has no records")
-    offer = offered_files(full or plain, of_any_system=not full)
+    offer = offered_files(full or plain, of_any_system=not full, payloads=lake.payloads() if full else None)
     if offer.notes and not named:
         raise OptionError(f"{path}: {offer.notes[0]}; with --topic they are")
     if full and plain:
