@@ -389,7 +389,7 @@ def test_data_files_are_cut_by_topic_and_day(lake: Path, tmp_path: Path) -> None
     rawlog.write(source, pa.Table.from_pylist(rows, schema=schema), format="kafka", topic="late", partition=0)
     ingest(lake, source)
     assert held(lake) == expected(source), "a lake keeps its partitions without being told again"
-    with pytest.raises(OptionError, match="is there already, partitioned by topic, timestamp_day"):
+    with pytest.raises(OptionError, match="exists already, partitioned by topic, timestamp_day"):
         ingest(lake, source, partition_by=["topic"])
     with pytest.raises(OptionError, match="did you mean topic"):
         ingest(lake, source, partition_by=["topics"])

@@ -1,7 +1,7 @@
-"""DuckDB as the engine of questions in SQL: in this process, without a JVM, for a quick question.
+"""DuckDB as an engine: in this process, without a JVM, for quick queries. The SQL dialect is DuckDB's.
 
-Raw files are Arrow streams that DuckDB opens when it scans them, with only the columns that the statement names; the tables of a lake
-are datasets, of which it reads what it needs. The SQL is DuckDB's.
+Raw files are Arrow streams that DuckDB opens when it scans them, with only the columns that the statement names. Tables of a lake are
+datasets, of which it reads what it needs; those whose message bytes are in another table are streams too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MISSING = (
 BATCH = 1 << 16
 #: Columns of rawlog's tables that are reserved words of DuckDB.
 RESERVED = frozenset({"offset", "group"})
-#: Words that an expression, and so a column, comes after.
+#: Words after which an expression, and so a column, comes.
 _BEFORE_COLUMN = frozenset(
     {
         *(
@@ -85,7 +85,7 @@ class _Stream:
 
 
 class DuckEngine(Engine):
-    """Questions to a DuckDB of this process."""
+    """Runs statements with DuckDB in this process."""
 
     def __init__(self, given: Sequence[View]) -> None:
         """AccessError if DuckDB is not installed."""
@@ -106,7 +106,7 @@ class DuckEngine(Engine):
         self._registered: set[str] = set()
 
     def ask(self, sql: str) -> Answer:
-        """The answer, computed as it is read. OptionError if DuckDB does not understand the question."""
+        """The result, computed as it is read. OptionError if the statement is invalid."""
         rewritten, needed = self.read(sql)
         words = text.column_words(sql)
         self._register_functions(text.words_of(sql))
@@ -192,7 +192,7 @@ class DuckEngine(Engine):
             self._connection.interrupt()
 
     def close(self) -> None:
-        """Close the database, and let go of it: at the end of the interpreter DuckDB complains about what is still held."""
+        """Close the database and drop the reference to it: DuckDB warns at the end of the interpreter otherwise."""
         self._connection.close()
         self._connection = None
 
@@ -200,8 +200,8 @@ class DuckEngine(Engine):
 def quote_reserved(sql: str) -> str:
     """The statement with quotes around columns such as `offset`, so that they are not taken for DuckDB's keywords.
 
-    Which it is, is seen from the words around: after `SELECT`, a comma or an operator there is a column, after a finished expression,
-    as in `LIMIT 5 OFFSET 3`, a keyword.
+    The words around decide: after `SELECT`, a comma or an operator it is a column, after a complete expression, as in
+    `LIMIT 5 OFFSET 3`, a keyword.
     """
     import sqlglot
     from sqlglot.errors import SqlglotError

@@ -228,14 +228,18 @@ class Lake:
         """Where the payloads are that rows of systems' tables refer to. Ask for the data files of such a table first."""
         name = lake_name(RECORDS)
         table = self.load(name)
-        known = {} if table is None else {field.name: field.field_id for field in table.schema().fields}
-        if SPLIT not in known:
+        if table is None or (number := _column_id(table, SPLIT)) is None:
             return Payloads(())
         found = []
         for file in self._files(table, name):
-            bounds = [(one or {}).get(known[SPLIT]) for one in (file.lower_bounds, file.upper_bounds)]
+            bounds = [(one or {}).get(number) for one in (file.lower_bounds, file.upper_bounds)]
             found.append(DataFile(str(file.file_path), *(None if one is None else one.decode() for one in bounds)))
         return Payloads(tuple(found))
+
+    def has_references(self, name: str) -> bool:
+        """Whether rows of a table may refer to payloads in `rawlog.records`: not if only older versions wrote it."""
+        table = self.load(name)
+        return table is not None and _column_id(table, SPLIT) is not None
 
     def _files(self, table: Any | None, name: str) -> list[Any]:
         with self.access():
@@ -403,6 +407,10 @@ class Lake:
                 os.unlink(local_path(path))
             elif table is not None:
                 table.io.delete(path)
+
+
+def _column_id(table: Any, name: str) -> int | None:
+    return next((field.field_id for field in table.schema().fields if field.name == name), None)
 
 
 def _version(table: Table) -> int:

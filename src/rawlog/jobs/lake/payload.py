@@ -8,7 +8,7 @@ both tables forward, so it needs little memory and keeps the order of the rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -342,7 +342,7 @@ class _Cursor:
             self.size += read[1].nbytes
         return self.held
 
-    def _read(self) -> Iterator[Any]:
+    def _read(self) -> Generator[tuple[Rows, pa.RecordBatch], None, None]:
         import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq

@@ -58,7 +58,7 @@ class Change:
     made: int = 0
 
     @property
-    def is_none(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there was nothing to do."""
         return not (self.expired or self.removed or self.joined)
 
