@@ -387,6 +387,17 @@ def test_joining_small_files_keeps_references(tmp_path: Path, monkeypatch: pytes
             assert ordered(ask(lake, f"SELECT * FROM {name}")) == expected(source, table=name)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_any_size_of_batches_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Rows that refer and rows that keep their payload, in batches that are cut anywhere to save memory."""
+    ingest(tmp_path / "lake", *FAMILIES["rocketmq.messages"], partition_by=["day"])
+    monkeypatch.setattr(payload, "BYTES", 1)
+    monkeypatch.setattr(payload, "ROWS", rows)
+    monkeypatch.setattr(payload, "SPLITS", 1)
+    name = "rocketmq.messages"
+    assert stored(tmp_path / "lake", name) == expected(*FAMILIES[name], table=name)
+
+
 def test_records_in_another_order_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another engine may sort `records` when it compacts it; and little memory may be left."""
     lake, logs = tmp_path / "lake", tmp_path / "logs"

@@ -1,6 +1,6 @@
 """Payload: the bytes of a message are stored once in a lake, in `rawlog.records`; rows of a system's own table refer to them.
 
-Two columns make the reference, in both tables: `lake_split` names the share of a run that wrote the row, `lake_row` counts its rows of
+Two columns make the reference, in both tables: `lake_split` names the split of a run that wrote the row, `lake_row` counts its rows of
 `records`. Where `lake_row` of a system's row is null, the row holds its payload itself. `Payloads` puts the two together again: it reads
 both tables forward, so it needs little memory and keeps the order of the rows.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 SPLIT, ROW = "lake_split", "lake_row"
 REFERENCE = (
-    Column(SPLIT, "string", "of the row of rawlog.records that holds the payload: the share of a run that wrote it"),
-    Column(ROW, "bigint", "of the same row: its number in that share; null: the payload is in this row"),
+    Column(SPLIT, "string", "of the row of rawlog.records that holds the payload: the split of a run that wrote it"),
+    Column(ROW, "bigint", "of the same row: its number in that split; null: the payload is in this row"),
 )
 #: Rows that are read and completed at a time, and about how many bytes of payload.
 ROWS, BYTES = 1 << 14, 64 << 20
@@ -39,10 +39,9 @@ Rows = NDArray[np.int64]
 
 
 def stored(table: Table) -> Table:
-    """A table as a lake stores it: with a reference where rows of it have, or are, the payload of others."""
-    if (table.name != RECORDS.name and not table.payload) or ROW in table.names:
-        return table
-    return table.with_columns(*table.columns, *REFERENCE)
+    """A table as a lake stores it: `records`, and tables whose rows may refer to it, have two more columns."""
+    refers = table.name == RECORDS.name or table.payload
+    return table.with_columns(*table.columns, *REFERENCE) if refers and ROW not in table.names else table
 
 
 def needs_payload(table: Table, columns: Iterable[str]) -> bool:
@@ -243,26 +242,22 @@ class _Reading:
     def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The first rows of a batch, as many as fit into memory, at least one."""
         wanted = {own: theirs for own, theirs in self.table.payload.items() if own in batch.schema.names}
-        refers = batch.column(ROW).is_valid().to_numpy(zero_copy_only=False)
-        if not wanted or not refers.any():
-            return batch.drop_columns([SPLIT, ROW])
         columns = list(dict.fromkeys(wanted.values()))
-        place, found = _gather(batch, refers, lambda split, rows: self._next(split, rows, columns))
-        missing = np.flatnonzero(refers & (place < 0))
-        stop = int(missing[0]) if missing.size else batch.num_rows
-        if (
-            stop == 0
-        ):  # another program may have written `records` in another order: a few rows are looked for in all of it
-            batch, refers = batch.slice(0, SEARCHED), refers[:SEARCHED]
-            stop = batch.num_rows
-            place, found = _gather(batch, refers, lambda split, rows: self._search(split, rows, columns))
-            missing = np.flatnonzero(refers & (place < 0))
-            if missing.size:
-                split, row = (batch.column(name)[int(missing[0])].as_py() for name in (SPLIT, ROW))
+        if not wanted:
+            return batch.drop_columns([SPLIT, ROW])
+        place, found = _gather(batch, lambda split, rows: self._next(split, rows, columns))
+        stop = _first(batch, place)
+        if stop == 0:
+            # Another program may have written `records` in another order: a few rows are looked for in all of it.
+            batch = batch.slice(0, SEARCHED)
+            place, found = _gather(batch, lambda split, rows: self._search(split, rows, columns))
+            stop = _first(batch, place)
+            if stop == 0:
+                split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
                 raise AccessError(
                     f"{self.table.name}: the payload of a row is no longer in rawlog.records ({SPLIT} {split}, {ROW} {row})"
                 )
-        return _filled(batch.slice(0, stop), place[:stop], refers[:stop], found, wanted)
+        return _filled(batch.slice(0, stop), place[:stop], found, wanted)
 
     def _next(self, split: str, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Some rows of a split, read on from where the last ones were."""
@@ -285,10 +280,16 @@ class _Reading:
             yield from dataset(files, stored(RECORDS).subset([*columns, SPLIT, ROW])).to_batches(filter=chosen)
 
 
+def _first(batch: pa.RecordBatch, place: Rows) -> int:
+    """The first row of a batch that refers to a payload that was not found; the number of rows if there is no such row."""
+    missing = np.flatnonzero(batch.column(ROW).is_valid().to_numpy(zero_copy_only=False) & (place < 0))
+    return int(missing[0]) if missing.size else batch.num_rows
+
+
 def _gather(
-    batch: pa.RecordBatch, refers: NDArray[np.bool_], rows_of: Callable[[str, Rows], Iterator[pa.RecordBatch]]
+    batch: pa.RecordBatch, rows_of: Callable[[str, Rows], Iterator[pa.RecordBatch]]
 ) -> tuple[Rows, list[pa.RecordBatch]]:
-    """For each row of a batch the number of the row that has its payload (-1: not found), among the rows of what was found."""
+    """Rows of `records`, and for each row of a batch which of them has its payload; -1: it has its own, or was not found."""
     place = np.full(batch.num_rows, -1, np.int64)
     found: list[pa.RecordBatch] = []
     numbers = batch.column(ROW).fill_null(-1).to_numpy()
@@ -296,8 +297,8 @@ def _gather(
     codes = splits.indices.fill_null(-1).to_numpy()
     count = 0
     for code, split in enumerate(splits.dictionary.to_pylist()):
-        mine = np.flatnonzero((codes == code) & refers)
-        for payload in rows_of(split, numbers[mine]) if mine.size else ():
+        mine = np.flatnonzero(codes == code)
+        for payload in rows_of(split, numbers[mine]):
             at = _places(payload.column(ROW).to_numpy(), numbers[mine])
             place[mine[at >= 0]] = at[at >= 0] + count
             found.append(payload)
@@ -323,7 +324,7 @@ class _Cursor:
         self.held.clear()
 
     def rows(self, first: int, last: int) -> list[tuple[Rows, pa.RecordBatch]]:
-        """Rows from `first` up to `last`, and some around them; fewer if they take more memory than is good."""
+        """Rows from `first` up to `last`, and some around them; not all of them if they take too much memory."""
         if first <= self.passed:  # they were read before
             self.close()
             self._open()
@@ -354,7 +355,8 @@ class _Cursor:
                     group for group in range(file.num_row_groups) if self._may_hold(file.metadata.row_group(group))
                 ]
                 for batch in file.iter_batches(ROWS, groups, [SPLIT, ROW, *self.columns]):
-                    mine = batch.filter(pc.fill_null(pc.equal(batch.column(SPLIT), self.split), False))
+                    is_mine = pc.fill_null(pc.equal(batch.column(SPLIT), self.split), False)
+                    mine = batch if pc.all(is_mine).as_py() else batch.filter(is_mine)
                     if mine.num_rows:
                         yield mine.column(ROW).to_numpy(), mine
         except (OSError, pa.ArrowException) as error:
@@ -369,7 +371,7 @@ class _Cursor:
 
 
 def _places(rows: Rows, wanted: Rows) -> Rows:
-    """Where each wanted number is among rows in rising order, -1 where it is not."""
+    """Where each wanted number is among some rows, -1 where it is not."""
     if not rows.size:
         return np.full(wanted.size, -1, np.int64)
     order = np.argsort(rows, kind="stable")
@@ -380,13 +382,15 @@ def _places(rows: Rows, wanted: Rows) -> Rows:
 def _filled(
     batch: pa.RecordBatch,
     place: Rows,
-    refers: NDArray[np.bool_],
     found: Sequence[pa.RecordBatch],
     wanted: dict[str, str],
 ) -> pa.RecordBatch:
-    """A batch with its payload: where a row refers, that of row `place` of what was found, else its own."""
+    """A batch with its payload: that of row `place` of what was found, its own where that is -1."""
     import pyarrow as pa
 
+    refers = place >= 0
+    if not refers.any():
+        return batch.drop_columns([SPLIT, ROW])
     payload = pa.Table.from_batches(found)
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
     for own, theirs in wanted.items():
