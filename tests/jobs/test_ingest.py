@@ -97,7 +97,7 @@ def test_a_file_that_was_replaced_is_refused_and_the_lake_stays_as_it_is(lake: P
     assert "other bytes" in why
     (logs / "a.log").write_bytes(b"")
     ((_, why),) = ingest(lake, logs).refused
-    assert "cut or replaced" in why
+    assert "truncated or replaced" in why
     assert held(lake) == before
 
 
