@@ -104,10 +104,11 @@ class References:
 
     def _with_reference(self, batch: pa.RecordBatch, numbers: Rows) -> pa.RecordBatch:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        none = numbers < 0
-        split = pa.DictionaryArray.from_arrays(pa.array(np.zeros(numbers.size, np.int32), mask=none), [self.split])
-        reference = [split.cast(pa.string()), pa.array(numbers, pa.int64(), mask=none)]
+        refers = numbers >= 0
+        split = pc.if_else(pa.array(refers), self.split, pa.scalar(None, pa.string()))
+        reference = [split, pa.array(numbers, pa.int64(), mask=~refers)]
         schema = pa.schema([*batch.schema, pa.field(SPLIT, pa.string()), pa.field(ROW, pa.int64())])
         return pa.RecordBatch.from_arrays([*batch.columns, *reference], schema=schema)
 
