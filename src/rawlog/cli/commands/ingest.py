@@ -68,8 +68,8 @@ def command(
     Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and
     jobs in namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files
     that have grown. Tables that are a state (a cluster's topics, committed offsets, the blobs of a store) are replaced by what the
-    files say now. Damage does not stop it: sound rows are stored, findings say what is lost, the exit code is 1. Several runs may
-    work at the same time. --since does not change tables whose rows have no time.
+    files say now. The bytes of a message are stored once, in records. Damage does not stop it: sound rows are stored, findings say
+    what is lost, the exit code is 1. Several runs may work at the same time. --since does not change tables whose rows have no time.
     """
     from rawlog import api
     from rawlog.cli.notes import Notes
