@@ -1,0 +1,21 @@
+"""Partitions show what every store must (`rawlog.testing.StoreTests`)."""
+
+from __future__ import annotations
+
+from rawlog.testing import StoreTests
+from tests.golden_data import golden_path
+
+DATA = golden_path("kafka", "broker-4.3.0", "data")
+#: After everything in the golden files, so that nothing depends on when the tests run.
+NOW = "1900000000000"
+
+
+class TestPartition(StoreTests):
+    family = "kafka"
+    stores = (DATA / "codec-none-0", DATA / "segments-by-size-0", DATA / "transactions-0")
+    options = {"compact": {"now": NOW}}
+    # Indexes depend on settings that no file has (index.interval.bytes); producer snapshots at the end are left to the broker.
+    derived = ("*.snapshot", "*.index", "*.timeindex")
+    repeated = {
+        "compact": "Kafka's cleaner gives a transaction's marker its delete horizon one round after the records went"
+    }
