@@ -97,7 +97,9 @@ def test_a_family_that_cannot_be_used_says_why(
     (tmp_path / "broken_family.py").write_text("1 / 0\n")
     (tmp_path / "odd_family.py").write_text("FAMILY = 1\n")
     (tmp_path / "other_family.py").write_text(
-        "from rawlog.core.format import Family\nfrom rawlog.formats.kafka import LOG\nFAMILY = Family(name='other', title='', formats=(LOG,))\n"
+        "from rawlog.core.format import Family\n"
+        "from rawlog.formats.kafka import LOG\n"
+        "FAMILY = Family(name='other', title='', formats=(LOG,))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(registry.VARIABLE, module)

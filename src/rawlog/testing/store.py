@@ -306,8 +306,8 @@ def _comparable(result: Result) -> dict[str, Any]:
 
 def _same(found: Mapping[str, bytes], expected: Mapping[str, bytes], what: str) -> None:
     """The same files with the same bytes."""
-    missing, more = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    assert not missing and not more, f"{what}: missing files: {missing}; more files: {more}"
+    assert sorted(set(expected) - set(found)) == [], f"{what}: files are missing"
+    assert sorted(set(found) - set(expected)) == [], f"{what}: files were added"
     for name, data in expected.items():
         if found[name] != data:
             at = next((i for i, (a, b) in enumerate(zip(found[name], data, strict=False)) if a != b), -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from rawlog.testing import StoreTests
 from tests.formats.ambry.stores import copy_store, store_path
@@ -14,10 +15,10 @@ NOW = "1900000000000"
 class TestBlobStore(StoreTests):
     family = "ambry"
     stores = (store_path("store-small"),)
-    options = {"compact": {"now": NOW}}
+    options: ClassVar = {"compact": {"now": NOW}}
     # "cleanshutdown" says that the process ended well, "remoteTokenTracker" how far replicas are: both are the process's own.
     derived = ("cleanshutdown", "remoteTokenTracker")
-    repeated = {"compact": "every compaction raises the generation in the names of its files"}
+    repeated: ClassVar = {"compact": "every compaction raises the generation in the names of its files"}
 
     def copy(self, store: Path, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
