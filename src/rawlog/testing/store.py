@@ -53,8 +53,8 @@ def rewrite(verb: str, source: Path, target: Path, options: Mapping[str, str], *
             report: Report = run(job, tree)
         losses = [entry for entry in report.all_entries() if entry.is_loss]
         return Result(report.is_whole, report.as_json(), losses, report.remaining)
-    old = importlib.import_module("rawlog.jobs.mend")  # families that do not have `rewrites` yet
-    with old.Mend(verb, str(target), options, **how) as older:
+    old = importlib.import_module("rawlog.jobs.mend")  # for families without `rewrites`; words: ok
+    with old.Mend(verb, str(target), options, **how) as older:  # words: ok
         outcome = run(older, tree)
     return Result(outcome.is_whole, outcome.account.as_json(), [], outcome.remaining)
 

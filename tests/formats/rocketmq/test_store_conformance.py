@@ -9,6 +9,6 @@ from tests.golden_data import golden_path
 class TestMessageStore(StoreTests):
     family = "rocketmq"
     stores = (golden_path("rocketmq", "4.9.8", "store"), golden_path("rocketmq", "5.1.4", "store"))
-    # The key index is named by the time at which it was begun; lock and abort.bak belong to the process; a broker without settings for a topic that
-    # has messages does not serve it, so topics.json is added; the checkpoint has the times of what was derived last.
+    # The key index is named by the time at which it was begun; lock and abort.bak belong to the process; the checkpoint has the times of
+    # what was derived last. A broker does not serve a topic without settings, so topics.json is added.
     derived = ("index/*", "lock", "config/topics.json", "checkpoint", "abort.bak")
