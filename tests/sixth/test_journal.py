@@ -198,11 +198,11 @@ def test_a_topic_that_leads_out_of_the_target_is_refused(tmp_path: Path) -> None
 
 def test_ingest_into_a_lake_and_query_it(run: Run, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    assert run("ingest", ORDERS, "--to", lake).code == 0
+    assert run("ingest", ORDERS, "--to", lake, "--engine", "local").code == 0
     query = "SELECT count(*) AS n, max(number) AS last FROM journal.entries"
     assert run("query", query, lake, "--engine", "duckdb", "--json").rows == [{"n": 28, "last": 41}]
     assert run("query", "SELECT count(*) AS n FROM records", lake, "--engine", "duckdb", "--json").rows == [{"n": 28}]
-    again = run("ingest", ORDERS, "--to", lake)
+    again = run("ingest", ORDERS, "--to", lake, "--engine", "local")
     assert again.code == 0
     assert run("query", "SELECT count(*) AS n FROM records", lake, "--engine", "duckdb", "--json").rows == [{"n": 28}]
 

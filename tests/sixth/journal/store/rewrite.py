@@ -15,7 +15,7 @@ from rawlog.core.frames import Frames
 from rawlog.core.report import Action, Report
 from rawlog.core.status import Status
 from rawlog.core.store import Store, stores_below
-from rawlog.io.output import Folder, new_directory
+from rawlog.io.output import Folder, child, new_directory
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from tests.sixth.journal import SEGMENT
@@ -64,7 +64,8 @@ def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, 
             numbers, rows = numbering.of(batch), rows + batch.num_rows
             topics = pc.fill_null(batch.column("topic"), UNNAMED)
             for topic in pc.unique(topics).to_pylist():
-                if topic not in journals:  # `folder` refuses a name that would lead out of the target
+                if topic not in journals:
+                    child(path, topic)  # a name from data: EncodeError if it is not a plain name of a directory
                     journals[topic] = _Journal(Folder(path, named=target).folder(topic), limit)
                 chosen = pc.equal(topics, topic)
                 journals[topic].add(batch.filter(chosen), numbers[chosen.to_numpy(zero_copy_only=False)])
