@@ -44,9 +44,9 @@ def _families(names: tuple[str, ...]) -> tuple[Family, ...]:
         family = _imported(module)
         if family.name in found:
             raise OptionError(f"two families are named {family.name!r}: {found[family.name][0]} and {module}")
-        for part in (*family.formats, *family.tables):
-            if not part.name.startswith(f"{family.name}."):
-                raise OptionError(f"{module}: the name {part.name!r} must begin with {family.name + '.'!r}")
+        for name in (*(one.name for one in family.formats), *(one.name for one in family.tables)):
+            if not name.startswith(f"{family.name}."):
+                raise OptionError(f"{module}: the name {name!r} must begin with {family.name + '.'!r}")
         found[family.name] = module, family
     return tuple(family for _, family in found.values())
 
