@@ -22,7 +22,7 @@ from rawlog import registry
 from rawlog.api import read, verify
 from rawlog.core.errors import AccessError, EncodeError, OptionError, RawlogError
 from rawlog.core.findings import Finding, Severity
-from rawlog.core.report import Entry, Report
+from rawlog.core.report import Action, Entry, Report
 from rawlog.core.tables import RECORDS
 from rawlog.engines.local import run
 from rawlog.jobs.rewrite import Rewriting
@@ -90,10 +90,8 @@ def is_at(finding: Finding, entry: Entry) -> bool:
         return False
     if finding.position is None or finding.code.endswith(".header"):
         return True
-    if (
-        entry.start is None or entry.stop is None or entry.stop <= entry.start
-    ):  # no bytes of the source: something was put in
-        return True
+    if entry.action is Action.ADDED or entry.start is None or entry.stop is None or entry.stop <= entry.start:
+        return True  # no bytes of the source
     return finding.position < entry.stop and entry.start < finding.position + max(finding.size or 0, 1)
 
 
@@ -269,10 +267,11 @@ class StoreTests:
         """Every loss is at the place of a finding; without a finding nothing is lost; the result verifies clean, or says what remains."""
         for number in range(self.examples if REPAIR in self.verbs else 0):
             draw = random.Random(f"{kind} {number}")
-            source = self.copy(draw.choice(self.stores), tmp_path / f"damaged{number}" / "store")
+            store = draw.choice(self.stores)
+            source = self.copy(store, tmp_path / f"damaged{number}" / store.name)
             path = self.damaged_file(draw, source)
             path.write_bytes(wounded(draw, path.read_bytes(), kind))
-            self._check_repair(source, tmp_path / f"repaired{number}" / "store", f"{kind} {number}: {path}")
+            self._check_repair(source, tmp_path / f"repaired{number}" / store.name, f"{kind} {number}: {path}")
 
     def damaged_file(self, draw: random.Random, source: Path) -> Path:
         """Which file of a store is damaged: one that holds records, or any that is read."""
