@@ -90,8 +90,10 @@ def is_at(finding: Finding, entry: Entry) -> bool:
         return False
     if finding.position is None or finding.code.endswith(".header"):
         return True
-    if entry.action is Action.ADDED or entry.start is None or entry.stop is None or entry.stop <= entry.start:
-        return True  # no bytes of the source
+    if entry.action in (Action.ADDED, Action.LOST) or entry.start is None or entry.stop is None:
+        return True  # not bytes of the source: where something was put in, or must have been
+    if entry.stop <= entry.start:
+        return True
     return finding.position < entry.stop and entry.start < finding.position + max(finding.size or 0, 1)
 
 
