@@ -202,6 +202,11 @@ def test_ingest_into_a_lake_and_query_it(run: Run, tmp_path: Path) -> None:
     query = "SELECT count(*) AS n, max(number) AS last FROM journal.entries"
     assert run("query", query, lake, "--engine", "duckdb", "--json").rows == [{"n": 28, "last": 41}]
     assert run("query", "SELECT count(*) AS n FROM records", lake, "--engine", "duckdb", "--json").rows == [{"n": 28}]
+    query = "SELECT sum(octet_length(key))::INT AS keys, sum(octet_length(value))::INT AS bytes, count(key) AS n FROM journal.entries"
+    entries = [entry for segment in reference.orders() for entry in segment]
+    keys, values = ([one for one in column if one is not None] for column in list(zip(*entries, strict=True))[1:3])
+    expected = {"keys": len(b"".join(keys)), "bytes": len(b"".join(values)), "n": len(keys)}
+    assert run("query", query, lake, "--engine", "duckdb", "--json").rows == [expected]
     again = run("ingest", ORDERS, "--to", lake, "--engine", "local")
     assert again.code == 0
     assert run("query", "SELECT count(*) AS n FROM records", lake, "--engine", "duckdb", "--json").rows == [{"n": 28}]
