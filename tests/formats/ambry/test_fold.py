@@ -286,6 +286,6 @@ def test_invalid_options_are_refused(options: dict[str, str], tmp_path: Path) ->
 def test_a_moment_must_be_one(tmp_path: Path) -> None:
     for now in ("²", "soon", "9" * 40):
         with pytest.raises(OptionError, match="now"):
-            rawlog.read(store_path("store-small"), table="ambry.blobs", options={"now": now})
+            rawlog.read(store_path("store-small"), table="ambry.blobs", option={"now": now})
         with pytest.raises(OptionError, match="now"):
             rewritten("compact", store_path("store-small"), tmp_path / "out", now=now)
