@@ -101,7 +101,7 @@ def test_records_are_the_messages(name: str) -> None:
 @pytest.mark.parametrize("name", STORES)
 def test_every_blob_is_in_the_state_that_the_store_would_answer(name: str) -> None:
     known = expected(name)
-    found = {row["blob_id"]: row for row in rows(name, "ambry.blobs", options={"now": str(known["now_ms"])})}
+    found = {row["blob_id"]: row for row in rows(name, "ambry.blobs", option={"now": str(known["now_ms"])})}
     assert len(found) == len(known["blobs"]) == known["counts"]["blobs"]
     for blob in known["blobs"]:
         row = found[blob["blob_id"]]
@@ -122,7 +122,7 @@ def test_the_log_alone_tells_all_but_what_compaction_took(name: str, tmp_path: A
     for path in store_path(name).glob("*_log"):
         shutil.copy(path, tmp_path)
     known = expected(name)
-    found = rawlog.open(tmp_path).table("ambry.blobs", options={"now": str(known["now_ms"])}).to_arrow()
+    found = rawlog.open(tmp_path).table("ambry.blobs", option={"now": str(known["now_ms"])}).to_arrow()
     by_id = {row["blob_id"]: row for row in plain(found)}
     for blob in known["blobs"]:
         row, only = by_id[blob["blob_id"]], blob.get("only_in_index", ())

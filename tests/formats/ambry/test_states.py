@@ -59,7 +59,7 @@ def test_no_message_counts_twice_in_the_middle_of_a_compaction(
     offsets = rows.column("offset").to_pylist()
     assert offsets == sorted(set(offsets))
     assert offsets[0] == 18
-    states = log.table("ambry.blobs", options={"now": "1596413022500"}).to_arrow()
+    states = log.table("ambry.blobs", option={"now": "1596413022500"}).to_arrow()
     assert sorted(states.column("state").to_pylist()) == ["deleted"] * 2 + ["live"] * 6
     findings = rawlog.verify(halfway)
     assert findings.verdict == "clean", [str(finding) for finding in findings if finding.severity != "info"]

@@ -308,7 +308,7 @@ def test_compaction_leaves_the_messages_that_ambry_left(tmp_path: Path) -> None:
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
     def states(path: Path) -> dict[str, str]:
-        table = rawlog.open(path).table("ambry.blobs", options={"now": "1596500000000"}).to_arrow()
+        table = rawlog.open(path).table("ambry.blobs", option={"now": "1596500000000"}).to_arrow()
         return {row["blob_id"]: row["state"] for row in table.to_pylist()}
 
     assert states(tmp_path / "out") == states(store_path("store-small"))
@@ -334,7 +334,7 @@ def test_compacting_keeps_every_live_blob_of_a_larger_store(tmp_path: Path) -> N
     rewritten("compact", store_path("store-ops"), tmp_path / "out", now=now)
 
     def live(path: Path) -> dict[str, Any]:
-        rows = rawlog.open(path).table("ambry.blobs", options={"now": now}).to_arrow().to_pylist()
+        rows = rawlog.open(path).table("ambry.blobs", option={"now": now}).to_arrow().to_pylist()
         return {row["blob_id"]: (row["life_version"], row["blob_size"]) for row in rows if row["state"] == "live"}
 
     assert live(tmp_path / "out") == live(store_path("store-ops"))
