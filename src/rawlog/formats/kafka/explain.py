@@ -391,7 +391,7 @@ def _unwrapped(entry: Node, data: Bytes, position: int, size: int, base: int, co
         at = stop
 
 
-def _attributes(value: int) -> str:
+def _entry_attributes(value: int) -> str:
     codec = value & CODEC_MASK
     name = CODECS[codec] if codec < len(CODECS) else f"unknown codec {codec}"
     return f"{name}, {'log append time' if value & Attributes.LOG_APPEND_TIME else 'create time'}"
