@@ -357,7 +357,7 @@ def _offsets(
     base = (found.head["base_offset"] if bases is None else bases).copy()
     last = found.head["last_offset"].copy()
     for number, new in chosen.rebased.items():
-        last[number] += new - base[number]
+        last[number] = new + (last[number] - base[number])  # in this order: a wrong offset may be any 64 bits
         base[number] = new
     return base, last
 

@@ -244,7 +244,8 @@ class Cutting(Repair):
             if ended := end < data.size:
                 self.add(Action.DROPPED, file, end, data.size, reason)
                 self.put_aside(file, data, end, data.size)
-                self.damage.append((last + 1, None))
+                if reason != PADDING:
+                    self.damage.append((last + 1, None))
             frames = Frames(data, found.starts[:count], found.stops[:count], data.size, Status.OK)
             self.ledger.add(frames, head)
             yield NewSegment(base, [(frames, head)], file.modified)
@@ -366,7 +367,7 @@ class Salvage(Repair):
         for at in changed:
             number = numbers[at]
             known = head["base_offset"][at] if bases is None else bases[number]
-            head["last_offset"][at] += rebased[number] - known
+            head["last_offset"][at] = rebased[number] + (head["last_offset"][at] - known)
             # Of magic 0 and 1 the last offset is the one that is written.
             is_wrapper = head["magic"][at] != MAGIC_V2
             head["base_offset"][at] = head["last_offset"][at] if is_wrapper else rebased[number]
