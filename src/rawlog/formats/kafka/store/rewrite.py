@@ -151,17 +151,26 @@ def topic_id_of(files: Sequence[File]) -> bytes | None:
     return None
 
 
-def report_gaps(files: Sequence[File], report: Report) -> None:
-    """Report what is missing between the segments of a partition or is in the wrong one, as verify finds it."""
+def report_gaps(files: Sequence[File], report: Report, *, is_expected: bool = False) -> None:
+    """Report what is missing between the segments of a partition or is in the wrong one, as verify finds it. `is_expected`: what the verb
+    does is whole all the same.
+    """
     found = continuity(files)
     for gap in found.gaps:
         span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
-        report.add(Action.LOST, "missing before this segment" if not gap.is_end else str(gap), gap.file.path, **span)
+        report.add(
+            Action.LOST,
+            "missing before this segment" if not gap.is_end else str(gap),
+            gap.file.path,
+            is_expected=is_expected,
+            **span,
+        )
     for piece in found.pieces:
         extent = found.extents[piece.segment]
         if piece.start != extent.first:
             reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
-            report.add(Action.LOST, reason, extent.file.path, first_offset=piece.first, stop_offset=piece.last + 1)
+            span = {"first_offset": piece.first, "stop_offset": piece.last + 1}
+            report.add(Action.LOST, reason, extent.file.path, is_expected=is_expected, **span)
     report.count("gaps", len(report.entries))
 
 
