@@ -388,7 +388,7 @@ FULL_DISK = """
 import json, resource, signal, sys
 from click.testing import CliRunner
 from rawlog.cli import cli
-import rawlog.jobs.convert, rawlog.formats.kafka.store.sharing, rawlog.formats.rocketmq.store.writer, rawlog.formats.ambry.store.rewrite
+import rawlog.jobs.convert, rawlog.formats.kafka.store.sink, rawlog.formats.rocketmq.store.writer, rawlog.formats.ambry.store.rewrite
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 for words in json.loads(sys.argv[1]):
@@ -498,7 +498,7 @@ def test_erasing_says_which_offsets_went(tmp_path: Path) -> None:
         assert account["removed"] == len(wanted[name])
         assert account["end_offset"] == 30
     texts = [line for account in made.parts.values() for line in account.lines()]
-    assert any("records removed: offsets 0, 3" in text for text in texts)
+    assert any("records: offsets 0, 3" in text for text in texts)
 
 
 def test_all_records_of_a_log_can_go(tmp_path: Path) -> None:

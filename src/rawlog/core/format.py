@@ -231,11 +231,11 @@ class Format:
     splits: SplitWriter | None = None
     #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.
     losses: Callable[[Mapping[str, str]], Judge] | None = None
-    #: (files of one group, a new directory, keep, options) -> Account: the same frames without the rows that `keep` says no to.
-    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account | Report] | None = None
-    #: (the groups that were sifted, what came of each, the new directory they are in) -> what came of all of them, with what that
-    #: directory says of itself and of them written into it.
-    around: Callable[[Sequence[Unit], Sequence[Account | Report], Path | None], Account | Report] | None = None
+    #: (a store, the directory to fill, keep, options) -> Report: the same frames without the rows that `keep` says no to.
+    sift: Callable[[Store, Folder, Keep, Mapping[str, str]], Report] | None = None
+    #: (the stores that were sifted, their reports, the directory they are in) -> the report on all of them, with what that directory
+    #: says of itself and of them written into it.
+    around: Callable[[Sequence[Store], Sequence[Report], Folder], Report] | None = None
     #: Checks over one file's frames.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 

@@ -1,11 +1,11 @@
-"""Damaged copies of golden partitions, mended: nothing that is sound is lost, and what is left is a log."""
+"""Damaged copies of golden partitions, repaired: nothing that is sound is lost, and what is left is a log."""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import CorruptError, DataError, OptionError
+from rawlog.core.report import Action, Report
 from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.store.rebuild import rebuild_partition
-from rawlog.formats.kafka.store.repair import repair_partition
+from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 from tests.reference import kafka
 
@@ -90,8 +90,8 @@ def make_copy(folder: Path, number: int) -> Copy:
     return Copy(case, target)
 
 
-def mended(copy: Copy, target: Path, **options: Any) -> Any:
-    return repair_partition(rawlog.open(copy.path).files, target, **options)
+def repaired(copy: Copy, target: Path, **options: Any) -> Any:
+    return rewritten("repair", copy.path, target, **options)
 
 
 def logs(folder: Path) -> dict[str, bytes]:
@@ -102,8 +102,8 @@ def logs(folder: Path) -> dict[str, bytes]:
 def test_salvage_loses_no_sound_batch(tmp_path: Path, start: int) -> None:
     for number in range(start, start + 50):
         copy = make_copy(tmp_path, number)
-        target = tmp_path / "mended" / f"{copy.case.partition[:-2]}-{number}"
-        report = mended(copy, target)
+        target = tmp_path / "repaired" / f"{copy.case.partition[:-2]}-{number}"
+        report = repaired(copy, target)
         whole = b"".join(logs(target).values())
         for name, batches in batches_of(copy.case).items():
             data = (copy.path / name).read_bytes()
@@ -112,21 +112,22 @@ def test_salvage_loses_no_sound_batch(tmp_path: Path, start: int) -> None:
         errors = [one for one in rawlog.verify(target) if str(one.severity) == "error"]
         assert not errors, (number, copy.case, errors[:2])
         rawlog.read(target)
-        again = repair_partition(rawlog.open(target).files, tmp_path / "again" / target.name)
+        again = rewritten("repair", target, tmp_path / "again" / target.name)
         assert again.is_whole, (number, again.lines())
         assert logs(tmp_path / "again" / target.name) == logs(target)
-        assert report.bytes_kept + report.bytes_added == len(whole)
-        assert report.bytes_kept + report.bytes_cut == sum(len(one) for one in logs(copy.path).values())
+        assert report.counts["bytes_kept"] + report.counts["bytes_added"] == len(whole)
+        assert report.counts["bytes_kept"] + report.counts["bytes_cut"] == sum(
+            len(one) for one in logs(copy.path).values()
+        )
 
 
 def test_what_is_whole_is_kept_under_every_policy(tmp_path: Path) -> None:
     for case in CASES:
-        files = rawlog.open(case.path).files
-        rebuild_partition(files, tmp_path / "rebuilt" / case.partition, overwrite=True)
+        rewritten("rebuild", case.path, tmp_path / "rebuilt" / case.partition, overwrite=True)
         expected = {path.name: path.read_bytes() for path in (tmp_path / "rebuilt" / case.partition).iterdir()}
         for policy in ("salvage", "broker", "strict"):
             target = tmp_path / policy / case.partition
-            report = repair_partition(files, target, policy=policy, overwrite=True)
+            report = rewritten("repair", case.path, target, policy=policy, overwrite=True)
             assert report.is_whole, (case, report.lines())
             assert not report.lost
             assert {path.name: path.read_bytes() for path in target.iterdir()} == expected
@@ -137,20 +138,20 @@ def test_strict_refuses_and_leaves_nothing(tmp_path: Path) -> None:
         copy = make_copy(tmp_path, number)
         if logs(copy.path) == logs(copy.case.path):
             continue
-        if mended(copy, tmp_path / "x", dry_run=True).is_whole:
+        if repaired(copy, tmp_path / "x", dry_run=True).is_whole:
             continue
         with pytest.raises(DataError, match="strict"):
-            mended(copy, tmp_path / "strict" / f"a-{number}", policy="strict")
+            repaired(copy, tmp_path / "strict", policy="strict")
         assert not (tmp_path / "strict").exists()
     with pytest.raises(OptionError, match="salvage"):
-        mended(copy, tmp_path / "x", policy="kind")
+        repaired(copy, tmp_path / "x", policy="kind")
 
 
 def test_the_brokers_policy_ends_the_log_at_the_first_damage(tmp_path: Path) -> None:
     for number in range(60):
         copy = make_copy(tmp_path, number)
-        target = tmp_path / "mended" / f"a-{number}"
-        mended(copy, target, policy="broker")
+        target = tmp_path / "repaired" / f"a-{number}"
+        repaired(copy, target, policy="broker")
         expected: dict[str, bytes] = {}
         for name, data in logs(copy.path).items():
             end = 0
@@ -168,7 +169,13 @@ def test_the_brokers_policy_ends_the_log_at_the_first_damage(tmp_path: Path) -> 
         for name, data in found.items():
             assert expected[name].startswith(data), (number, name)
             if len(data) < len(expected[name]):  # an offset that no segment can hold
-                assert "offsets that cannot be" in str(mended(copy, target, policy="broker", dry_run=True).lines())
+                assert "invalid offsets" in str(repaired(copy, target, policy="broker", dry_run=True).lines())
+
+
+def _json(report: Report) -> dict[str, Any]:
+    """A report without what differs between a run and a dry run of it."""
+    found = report.as_json()
+    return {name: value for name, value in found.items() if name not in ("dry_run", "target", "remaining")}
 
 
 def _sound(data: bytes) -> Any:
@@ -182,15 +189,15 @@ def _sound(data: bytes) -> Any:
 
 def test_what_was_cut_is_put_aside(tmp_path: Path) -> None:
     copy = make_copy(tmp_path, 3)
-    report = mended(copy, tmp_path / "out" / "a-0", quarantine=tmp_path / "aside")
-    cut = [one for one in report.ranges if one.action == "cut"]
+    report = repaired(copy, tmp_path / "out" / "a-0", quarantine=tmp_path / "aside")
+    cut = report.with_action(Action.DROPPED)
     sizes = sorted(path.stat().st_size for path in (tmp_path / "aside").glob("*.cut"))
     assert sizes == sorted(one.stop - one.start for one in cut)
 
 
 @pytest.mark.parametrize("codec", [0, 4])
 def test_records_of_a_batch_whose_checksum_fails_are_put_aside(codec: int, tmp_path: Path) -> None:
-    """Those that can be read are in a file of their own, never in the mended log; one that cannot be is passed over."""
+    """Those that can be read are in a file of their own, never in the repaired log; one that cannot be is passed over."""
     records = [kafka.encode_record(delta, 0, b"k%d" % delta, b"value", [("h", b"x")]) for delta in range(9)]
     whole = [
         kafka.encode_batch(
@@ -213,13 +220,13 @@ def test_records_of_a_batch_whose_checksum_fails_are_put_aside(codec: int, tmp_p
     folder = tmp_path / "t-0"
     folder.mkdir()
     (folder / f"{0:020d}.log").write_bytes(whole[0] + bytes(broken) + whole[2])
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / "t-0", quarantine=tmp_path / "aside")
+    report = rewritten("repair", folder, tmp_path / "out" / "t-0", quarantine=tmp_path / "aside")
     assert rawlog.read(tmp_path / "out" / "t-0")["offset"].to_pylist() == [*range(9), *range(18, 27)]
     (path,) = (tmp_path / "aside").glob("*.parquet")
     found = pq.read_table(path)
     expected = [number for number in range(9, 18) if codec or number != 13]
     assert found["offset"].to_pylist() == expected
-    assert report.records_aside == len(expected)
+    assert report.counts["records_aside"] == len(expected)
     assert found.schema.equals(RECORDS.schema)
     assert found["topic"].to_pylist()[0] == "t"
 
@@ -227,12 +234,12 @@ def test_records_of_a_batch_whose_checksum_fails_are_put_aside(codec: int, tmp_p
 def test_a_dry_run_tells_the_same_and_writes_nothing(tmp_path: Path) -> None:
     for number in range(5):
         copy = make_copy(tmp_path, number)
-        told = mended(copy, tmp_path / "none" / "t-0", dry_run=True, quarantine=tmp_path / "aside")
+        stated = repaired(copy, tmp_path / "none" / "t-0", dry_run=True, quarantine=tmp_path / "aside")
         assert not (tmp_path / "none").exists()
         assert not (tmp_path / "aside").exists()
-        done = mended(copy, tmp_path / f"out-{number}" / "t-0")
-        assert replace(told, target="") == replace(done, target="")
-        assert set(done.rebuilt) < {path.name for path in (tmp_path / f"out-{number}" / "t-0").iterdir()}
+        done = repaired(copy, tmp_path / f"out-{number}" / "t-0")
+        assert _json(stated) == _json(done)
+        assert set(done.facts["rebuilt"]) < {path.name for path in (tmp_path / f"out-{number}" / "t-0").iterdir()}
 
 
 def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
@@ -249,23 +256,43 @@ def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
     broken = bytearray(b"".join(batches))
     broken[len(batches[0]) + 70] ^= 1
     (folder / f"{0:020d}.log").write_bytes(bytes(broken))
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / "t-0")
+    report = rewritten("repair", folder, tmp_path / "out" / "t-0")
     assert report.lost == [(3, 5)]
-    assert [one.action for one in report.ranges] == ["kept", "cut", "kept"]
+    assert [one.action for one in report.entries][:3] == ["kept", "dropped", "kept"]
     assert rawlog.read(tmp_path / "out" / "t-0")["offset"].to_pylist() == [0, 1, 2, *range(6, 15)]
 
     broken = bytearray(b"".join(batches))
     broken[len(batches[0]) + 4] ^= 1  # of the base offset
     broken[2 * len(batches[0]) + 13] ^= 1  # of the leader epoch
     (folder / f"{0:020d}.log").write_bytes(bytes(broken))
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "again" / "t-0")
+    report = rewritten("repair", folder, tmp_path / "again" / "t-0")
     assert (tmp_path / "again" / "t-0" / f"{0:020d}.log").read_bytes() == b"".join(batches)
     assert not report.lost
-    assert [one.action for one in report.ranges].count("changed") == 2
+    assert len(report.with_action(Action.CHANGED)) == 2
+
+
+def test_a_copy_of_a_damaged_batch_elsewhere_in_the_file_takes_its_place(tmp_path: Path) -> None:
+    """The damaged batch itself was written: with the copy in its place the batches had as many bytes as the part of the file from the
+    first to the last, which was taken for one run.
+    """
+    record = kafka.encode_record(0, 0, None, b"v", [])
+    batches = [
+        kafka.encode_batch(record, record_count=1, base_offset=number, base_timestamp=1000, max_timestamp=1000)
+        for number in range(5)
+    ]
+    broken = bytearray(batches[2])
+    broken[-2] ^= 1
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(b"".join([*batches[:2], bytes(broken), *batches[3:], batches[2]]))
+    report = rewritten("repair", folder, tmp_path / "out" / "t-0")
+    assert logs(tmp_path / "out" / "t-0") == {f"{0:020d}.log": b"".join(batches)}
+    assert not report.lost
+    assert not report.remaining
 
 
 def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: Path) -> None:
-    """The offsets that were lost between two segments were told as a segment that is gone, before the repair and after it."""
+    """The offsets that were lost between two segments were reported as a segment that is gone, before the repair and after it."""
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     names = sorted(path.name for path in source.glob("*.log"))
     assert len(names) > 4
@@ -278,16 +305,16 @@ def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: P
             log.unlink()
         else:
             log.write_bytes({"emptied": b"", "cut": data[: len(data) // 2], "begins late": b"\1" * 9 + data[9:]}[harm])
-        repair_partition(rawlog.open(folder).files, target)
+        rewritten("repair", folder, target)
         assert rawlog.verify(target).verdict == "clean", harm
         key = ["offset", "value"]
         assert rawlog.read(target, columns=key).equals(rawlog.read(folder, columns=key, errors="skip"))
-        assert repair_partition(rawlog.open(target).files, again).is_whole
+        assert rewritten("repair", target, again).is_whole
         assert logs(again) == logs(target)
 
 
-def test_a_segment_that_is_gone_is_told_and_the_next_one_is_named_for_it(tmp_path: Path) -> None:
-    """The report said that all was whole, although the mended copy shows no trace of the segment any more."""
+def test_a_segment_that_is_gone_is_reported_and_the_next_one_is_named_for_it(tmp_path: Path) -> None:
+    """The report said that all was whole, although the repaired copy shows no trace of the segment any more."""
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
     shutil.copytree(source, folder)
@@ -295,24 +322,23 @@ def test_a_segment_that_is_gone_is_told_and_the_next_one_is_named_for_it(tmp_pat
     first, stop = int(segments[2].stem), int(segments[3].stem)
     segments[2].unlink()
     os.utime(segments[3], (1_000_000_000, 1_000_000_000))
-    files = rawlog.open(folder).files
     for policy in ("salvage", "broker"):
-        report = repair_partition(files, target, policy=policy, overwrite=True)
+        report = rewritten("repair", folder, target, policy=policy, overwrite=True)
         assert not report.is_whole
         assert report.lost == [(first, stop - 1)]
-        assert [one.offsets for one in report.ranges if one.action == "renamed"] == [(first, stop - 1)]
+        assert [(one.first_offset, one.stop_offset) for one in report.with_action(Action.MOVED)] == [(first, stop)]
         assert (target / segments[2].name).read_bytes() == segments[3].read_bytes()
         assert (target / segments[2].name).stat().st_mtime == 1_000_000_000, "retention goes by it"
         assert not (target / segments[3].name).exists()
         assert rawlog.verify(target).verdict == "clean"
-        dry = repair_partition(files, target, policy=policy, dry_run=True)
-        assert (dry.lost, dry.ranges) == (report.lost, report.ranges)
+        dry = rewritten("repair", folder, target, policy=policy, dry_run=True, overwrite=True)
+        assert dry.entries == report.entries
     with pytest.raises(CorruptError, match="gone; the policy is strict"):
-        repair_partition(files, tmp_path / "c" / "segments-by-size-0", policy="strict")
+        rewritten("repair", folder, tmp_path / "c" / "segments-by-size-0", policy="strict")
 
 
 def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
-    """Offsets of a segment lie at most 2^31-1 behind its name: no index could point at them."""
+    """Offsets of a segment lie at most 2^31-1 after its name: no index could point at them."""
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
     folder.mkdir(parents=True)
@@ -323,18 +349,18 @@ def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
         offset = int.from_bytes(data[at : at + 8], "big") - int(far.stem) + base
         data[at : at + 8] = offset.to_bytes(8, "big")
     (folder / f"{base:020d}.log").write_bytes(data)
-    report = repair_partition(rawlog.open(folder).files, target)
+    report = rewritten("repair", folder, target)
     assert report.lost == [(int(far.stem), base - 1)]
     assert logs(target) == logs(folder)
     assert not report.is_whole
 
 
-@pytest.mark.parametrize("told", ["metadata", "other partition", "nowhere"])
+@pytest.mark.parametrize("known", ["metadata", "other partition", "nowhere"])
 @pytest.mark.parametrize("harm", ["damaged", "gone"])
-def test_a_topic_id_is_told_anew_from_what_stands_around_it(told: str, harm: str, tmp_path: Path) -> None:
+def test_a_topic_id_is_restored_from_the_files_around_it(known: str, harm: str, tmp_path: Path) -> None:
     """A broker takes a partition without its topic's id for a stray, and serves an empty one in its place."""
     source = golden_path("kafka", "broker-4.3.0", "data")
-    around = {"metadata": ["__cluster_metadata-0"], "other partition": ["codec-lz4-0"], "nowhere": []}[told]
+    around = {"metadata": ["__cluster_metadata-0"], "other partition": ["codec-lz4-0"], "nowhere": []}[known]
     folder = tmp_path / "a"
     for name in ("codec-lz4-1", *around):
         shutil.copytree(source / name, folder / name)
@@ -344,18 +370,18 @@ def test_a_topic_id_is_told_anew_from_what_stands_around_it(told: str, harm: str
     path.chmod(0o644)
     whole = path.read_bytes()
     path.unlink() if harm == "gone" else path.write_bytes(whole[7:])
-    files = rawlog.open(folder / "codec-lz4-1").files
-    report = repair_partition(files, tmp_path / "b" / "codec-lz4-1")
+    source = folder / "codec-lz4-1"
+    report = rewritten("repair", source, tmp_path / "b" / "codec-lz4-1")
     made = tmp_path / "b" / "codec-lz4-1" / "partition.metadata"
-    changes = [one.action for one in report.ranges if one.path == str(path)]
-    if told != "nowhere":
+    changes = [one.action for one in report.entries if one.path == str(path)]
+    if known != "nowhere":
         assert made.read_bytes() == whole
         assert changes == ["changed"]
     else:
         assert not made.exists()
-        assert changes == (["cut"] if harm == "damaged" else [])
-    assert report.ranges == repair_partition(files, tmp_path / "c" / "codec-lz4-1", dry_run=True).ranges
+        assert changes == (["dropped"] if harm == "damaged" else [])
+    assert report.entries == rewritten("repair", source, tmp_path / "c" / "codec-lz4-1", dry_run=True).entries
     if changes:
         assert not report.is_whole
         with pytest.raises(CorruptError, match="strict"):
-            repair_partition(files, tmp_path / "d" / "codec-lz4-1", policy="strict")
+            rewritten("repair", source, tmp_path / "d" / "codec-lz4-1", policy="strict")

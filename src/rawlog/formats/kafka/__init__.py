@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.core.format import Deferred, Family, Format, SplitWriter, Work
+from rawlog.core.format import Deferred, Family, Format, Rewrite, SplitWriter
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.layouts import (
@@ -52,17 +52,17 @@ LOG = Format(
     **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
     **_from("secrets", decode="decode"),
     **_from("store.transactions", context="context"),
-    **_from("skim", count="count"),
+    **_from("seek", count="count"),
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
     **_from("store.survey", summary="SegmentFold"),
     **_from("checkpoints", floor="log_start"),
     **_from("seek", seek="seek", cuts="cuts"),
     **_from("explain", explain="explain_batch"),
     **_from("store.sink", write="write", losses="losses"),
-    **_from("store.sift", sift="sift_partition"),
-    **_from("store.works", around="join"),
-    splits=SplitWriter(**_from("store.sharing", write="write_share", join="join_shares")),
-    **_from("checks", rules="rules"),
+    **_from("store.sift", sift="sift"),
+    **_from("store.rewrite", around="join"),
+    splits=SplitWriter(**_from("store.sink", write="write_share", join="join_shares")),
+    **_from("checks", rules="log_rules"),
 )
 
 INDEX_FILE = Format(
@@ -73,7 +73,7 @@ INDEX_FILE = Format(
     tables=(INDEX,),
     match=paths.segment_file("index"),
     **_from("indexes", scan="scan_index", decode="decode_index", fault="fault", explain="explain_index"),
-    **_from("checks_beside", rules="index_rules"),
+    **_from("checks", rules="index_rules"),
 )
 
 TIME_INDEX_FILE = Format(
@@ -85,7 +85,7 @@ TIME_INDEX_FILE = Format(
     match=paths.segment_file("timeindex"),
     **_from("indexes", begin="begin_timeindex", scan="scan_timeindex", decode="decode_timeindex"),
     **_from("indexes", fault="fault", explain="explain_timeindex"),
-    **_from("checks_beside", rules="timeindex_rules"),
+    **_from("checks", rules="timeindex_rules"),
 )
 
 TXN_INDEX_FILE = Format(
@@ -96,7 +96,7 @@ TXN_INDEX_FILE = Format(
     tables=(TXNINDEX,),
     match=paths.segment_file("txnindex"),
     **_from("indexes", scan="scan_txnindex", decode="decode_txnindex", fault="fault", explain="explain_txnindex"),
-    **_from("checks_beside", rules="txnindex_rules"),
+    **_from("checks", rules="txnindex_rules"),
 )
 
 SNAPSHOT = Format(
@@ -119,7 +119,7 @@ EPOCH_FILE = Format(
     match=paths.file_named("leader-epoch-checkpoint"),
     whole=True,
     **_from("texts", scan="scan_epochs", decode="decode_epochs", fault="fault", explain="explain_line"),
-    **_from("checks_beside", rules="epoch_rules"),
+    **_from("checks", rules="epoch_rules"),
 )
 
 CHECKPOINT = Format(
@@ -145,15 +145,16 @@ def _text(kind: str, title: str, name: str) -> Format:
     )
 
 
-def _work(
-    verb: str, *options: str, cut: str = "cut", aside: str | None = None, unrepaired: tuple[str, ...] = ()
-) -> Work:
+def _rewrite(
+    verb: str, module: str, *options: str, stores: tuple[str, str] = ("rewrite", "partitions"), **more: Any
+) -> Rewrite:
     """A verb over partitions."""
-    made = {
-        name: Deferred("rawlog.formats.kafka.store.works", what)
-        for name, what in (("do", verb), ("cut", cut), ("join", "join"))
-    }
-    return Work(options=options, aside=aside, unrepaired=unrepaired, **made)
+
+    def within(module: str, name: str) -> Deferred:
+        return Deferred(f"rawlog.formats.kafka.store.{module}", name)
+
+    around = within("rewrite", "join")
+    return Rewrite(do=within(module, verb), stores=within(*stores), join=around, options=options, **more)
 
 
 _LIMITS = ("segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes")
@@ -184,12 +185,13 @@ FAMILY = Family(
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
     settle=Deferred("rawlog.formats.kafka.store.startup", "settle"),
-    works={
-        "rebuild": _work("rebuild", *_LIMITS),
-        "repair": _work(
-            "repair", *_LIMITS, "policy", "quarantine", "dry_run", aside="quarantine", unrepaired=_UNREPAIRED
+    rewrites={
+        "rebuild": _rewrite("rebuild", "rewrite", *_LIMITS),
+        "repair": _rewrite(
+            "repair", "repair", *_LIMITS, "policy", "quarantine", aside="quarantine", unrepaired=_UNREPAIRED
         ),
-        "compact": _work(
+        "compact": _rewrite(
+            "compact",
             "compact",
             "delete_retention_ms",
             "min_compaction_lag_ms",
@@ -202,12 +204,13 @@ FAMILY = Family(
             "first_dirty",
             "roll",
             "topic",
-            cut="cut_compaction",
+            "at_once",
+            stores=("compact", "stores"),
         ),
     },
-    group_rules=Deferred("rawlog.formats.kafka.store.checks_partition", "rules"),
+    group_rules=Deferred("rawlog.formats.kafka.store.checks", "partition_rules"),
     replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
-    rules=Deferred("rawlog.formats.kafka.store.checks_directory", "rules"),
+    rules=Deferred("rawlog.formats.kafka.store.checks", "directory_rules"),
     formats=(
         LOG,
         INDEX_FILE,

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.core.errors import OptionError
-from rawlog.core.format import File, Keep, Unit
+from rawlog.core.format import File, Keep
 from rawlog.core.frames import Frames
-from rawlog.core.report import Account, Action, Report, as_report
+from rawlog.core.report import Action, Report
+from rawlog.core.store import Store
 from rawlog.core.text import counted
-from rawlog.io.output import Output, child, copy_file
+from rawlog.io.output import Folder, Output
 from rawlog.io.storage import below, exists
-from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, made_directory, outlet, unwritable
+from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, outlet, unwritable
 from rawlog.jobs.convert.sources import lake_payloads, read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.target import LossError, added
@@ -81,7 +82,7 @@ class Written(Done):
     split: WrittenSplit
     dropped: int = 0
     notes: tuple[str, ...] = ()
-    account: Account | Report | None = None
+    account: Report | None = None
 
 
 class Convert(Job[Written, Report]):
@@ -255,20 +256,20 @@ class Convert(Job[Written, Report]):
         assert isinstance(self.target, FormatOutlet)
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
-        path = str(child(Path(folder), own.name))
-        made_directory(folder)
-        made_directory(path)
+        made = Folder(folder, named=self.target.path).folder(own.name)
         try:
             if own.is_copied:
                 for file in own.files:
-                    copy_file(file.path, child(Path(path), file.path.rpartition("/")[2]))
-                account: Account | Report = Report(counts={"files": len(own.files), "bytes": own.size})
+                    made.copy(file.path, file.path.rpartition("/")[2])
+                account = Report(counts={"files": len(own.files), "bytes": own.size})
             else:
-                account = sift(own.files, path, self._keep(), self.target.options)
+                account = sift(Store(own.files, own.name), made, self._keep(), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        return Written(split.number, WrittenSplit(folder, _count(account, "records"), path), account=account)
+        return Written(
+            split.number, WrittenSplit(folder, account.counts.get("records", 0), str(made.path)), account=account
+        )
 
     def _keep(self) -> Keep:
         chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.table
@@ -301,7 +302,7 @@ class Convert(Job[Written, Report]):
             notes += self._move_in([Path(one.split.made) for one in done], accounts)
         elif not self.dry_run:
             self.target.join([one.split for one in done])
-        dropped = sum(one.dropped for one in done) + sum(_count(one, "removed") for one in accounts.values())
+        dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())
         report = Report("convert", ", ".join(self._roots), self.target.path, is_dry_run=self.dry_run)
         report.counts = {"rows": rows, "dropped": dropped}
         report.facts = {"lost": {one.column: {"rows": one.rows, "first": one.place} for one in lost.values()}}
@@ -315,7 +316,7 @@ class Convert(Job[Written, Report]):
                 report.add(Action.LOST, note)
             else:
                 report.notes.append(note)
-        report.parts = {name: as_report(one) for name, one in accounts.items()}
+        report.parts = dict(accounts)
         report.not_loaded = list(self._not_loaded) if accounts else []
         return report
 
@@ -323,7 +324,7 @@ class Convert(Job[Written, Report]):
         """Whether a group is in a directory that was named, and was not named itself."""
         return any(str(split.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
 
-    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account | Report]) -> tuple[str, ...]:
+    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Report]) -> tuple[str, ...]:
         """Put directories into the target: all of them, or none if one exists already. In a new target, the files of the directory around
         them are written too, if that directory was named; a note on each thing in them that is lost.
         """
@@ -337,8 +338,10 @@ class Convert(Job[Written, Report]):
             for folder in folders:
                 folder.rename(whole / folder.name)
             if around is not None and is_new and all(self._is_below(one) for one in splits):
-                units = [Unit(one.name, one.files, {}) for one in splits]
-                notes = tuple(around(units, [accounts[one.name] for one in splits], whole).notes)
+                stores = [Store(one.files, one.name) for one in splits]
+                reports = [accounts[store.name] for store in stores]
+                report = around(stores, reports, Folder(whole, named=self.target.path))
+                notes = (*(entry.line() for entry in report.entries), *report.notes)
             self.output.add(whole)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
@@ -413,11 +416,6 @@ def _array(mask: NDArray[np.bool_]) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(mask)
-
-
-def _count(account: Account | Report, name: str) -> int:
-    """A number of what was done; 0 if it was not counted."""
-    return account.counts.get(name, 0) if isinstance(account, Report) else getattr(account, name, 0)
 
 
 def _is_read(file: File, target: Outlet) -> bool:

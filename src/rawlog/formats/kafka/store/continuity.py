@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rawlog.core.errors import DataError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
+from rawlog.core.report import Action
 from rawlog.core.status import Status
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.heads import Heads
@@ -27,6 +28,7 @@ from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import unwrap
 from rawlog.formats.kafka.paths import INTERNAL
 from rawlog.formats.kafka.store.identity import is_compacted_topic, parent_of
+from rawlog.formats.kafka.store.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.store.salvage import (
     HUGE,
     NEAR,
@@ -95,10 +97,21 @@ class Extent:
     has_damage: bool = False
     #: How many of its batches are compressed entries of magic 0 or 1.
     wrappers: int = 0
+    #: The leader epochs of its batches; None: to be taken from `found`.
+    epochs: EpochRuns | None = None
 
     def is_before(self, stop: int) -> bool:
         """Whether everything in it is before an offset."""
         return not len(self.covered) or int(self.covered[-1][1]) < stop
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a sound batch that is not at its place, and why. `base` is the first offset that it says, or is to have."""
+
+    action: Action
+    reason: str
+    base: int
 
 
 @dataclass(slots=True)
@@ -112,6 +125,32 @@ class Continuity:
     lost: list[tuple[int, int | None]]
     #: Batches that are put at their offsets from outside of their segment's range, by segment and number.
     placed: dict[int, set[int]]
+    #: The leader epochs that are wrong.
+    corrections: list[Correction]
+
+    def fates(self, segment: int) -> dict[int, Fate]:
+        """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
+        extent = self.extents[segment]
+        if extent.found is None or extent.chosen is None:
+            return {}
+        chosen, placed = extent.chosen, self.placed.get(segment, set())
+        base, last = _offsets(extent.found, extent.bases, chosen)
+        kept = set(in_order(extent, placed)) if placed else set()
+        made = {}
+        for number in sorted({*chosen.dropped, *chosen.moved, *chosen.rebased}):
+            first = int(base[number])
+            offsets = f"offsets {first:,} to {int(last[number]):,}"
+            if number in chosen.rebased:
+                said = int(extent.found.head["base_offset"][number])
+                reason = (
+                    f"a base offset that does not fit: {said:,} where the batches around it leave room for {first:,}"
+                )
+                made[number] = Fate(Action.CHANGED, reason, first)
+            elif number in chosen.moved or (number in placed and number not in kept):
+                made[number] = Fate(Action.MOVED, f"{offsets} out of order", first)
+            elif number not in placed:
+                made[number] = Fate(Action.DROPPED, f"{offsets} exist already, or are invalid", first)
+        return made
 
 
 def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
@@ -134,7 +173,8 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     gaps = _gaps(extents, pieces, segments)
     gaps = [one for one in gaps if one.first >= _cleaned_up_to(files, extents)] if gaps else []
     gaps += _end_gap(files, extents, pieces)
-    return Continuity(extents, pieces, gaps, _lost(extents, pieces, gaps, placed), placed)
+    lost = _lost(extents, pieces, gaps, placed)
+    return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files))
 
 
 # One segment -------------------------------------------------------------------------------------------------------
@@ -148,6 +188,12 @@ def bytes_of(file: File) -> Bytes:
         return byte_view(source.read(0, source.size))
 
 
+def batches_of(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:
+    """The sound batches of a segment, and which of them are of the log."""
+    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
+    return found, extent.chosen or Chosen(list(range(len(found.head))), {}, [], [])
+
+
 class Plain:
     """The extent of a segment without damage, window by window. None comes out if its batches are not in order, or before its name.
 
@@ -159,6 +205,7 @@ class Plain:
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.end, self.following = NONE, 0, self.first
         self.is_plain, self.has_batches, self.wrappers = True, False, 0
+        self.epochs = EpochRuns()
         self.inside = inside
         #: Of a split inside of a segment: the first and last offset and the position of its first batch, and whether it is a wrapper.
         self.begins: tuple[int, int, int, bool] | None = None
@@ -184,6 +231,7 @@ class Plain:
         self.mark = max(self.mark, _mark(head, base, before, adjacent))
         self.covered.append(_merged(base, last))
         self.wrappers += int((head["record_count"] < 0).sum())
+        self.epochs.add(head)
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
 
     def join(self, following: Plain) -> None:
@@ -203,6 +251,7 @@ class Plain:
                 self.mark = max(self.mark, last)
         self.mark = max(self.mark, following.mark)
         self.wrappers += following.wrappers
+        self.epochs.join(following.epochs)
         self.covered.append(rows)
         self.end, self.following, self.has_batches = following.end, following.following, True
 
@@ -212,7 +261,7 @@ class Plain:
         rows = np.concatenate(self.covered)
         covered = _merged(rows[:, 0], rows[:, 1])
         made = Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
-        made.wrappers = self.wrappers
+        made.wrappers, made.epochs = self.wrappers, self.epochs
         return made
 
 
@@ -283,7 +332,7 @@ def _first_offset(frames: Frames, head: Heads, number: int) -> int:
 def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
     """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read.
 
-    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that cannot be.
+    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that is invalid.
     """
     one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
     plain = Heads(own.values.copy())
@@ -308,7 +357,7 @@ def _offsets(
     base = (found.head["base_offset"] if bases is None else bases).copy()
     last = found.head["last_offset"].copy()
     for number, new in chosen.rebased.items():
-        last[number] += new - base[number]
+        last[number] = new + (last[number] - base[number])  # in this order: a wrong offset may be any 64 bits
         base[number] = new
     return base, last
 
@@ -440,6 +489,23 @@ def _numbered(extent: Extent) -> Extent:
         extent.found = find_sound(bytes_of(extent.file), sealed=extent.file.place.sealed)
     extent.chosen = Chosen(list(range(len(extent.found.head))), {}, [], [])
     return extent
+
+
+def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
+    """The leader epochs of the batches that are of the log, in its order."""
+    runs = EpochRuns()
+    for piece in pieces:
+        extent = extents[piece.segment]
+        if piece.numbers is None and extent.epochs is not None:
+            runs.join(extent.epochs)
+            continue
+        assert extent.found is not None
+        assert extent.chosen is not None
+        order = extent.chosen.order if piece.numbers is None else list(piece.numbers)
+        head = Heads(extent.found.head.values[:, order].copy())
+        head["base_offset"][:] = _offsets(extent.found, extent.bases, extent.chosen)[0][order]
+        runs.add(head)
+    return runs
 
 
 def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:

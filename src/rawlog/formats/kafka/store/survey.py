@@ -30,8 +30,8 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.seek import index_entries, time_entries
-from rawlog.formats.kafka.store.continuity import Extent, Plain, continuity
-from rawlog.formats.kafka.store.leader_epochs import EpochRuns
+from rawlog.formats.kafka.store.continuity import Continuity, Extent, Plain, continuity
+from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
 from rawlog.io.walk import walk
 
@@ -95,7 +95,6 @@ class SegmentFold:
         self.rises = True
         #: Marks of rules, by code. Those of `absent` hold only if the log is not compacted.
         self.marks: dict[str, Few] = defaultdict(Few)
-        self.epoch_runs = EpochRuns()
         #: The batches with a mark for their epoch: base offset and epoch.
         self.epochs_named: set[tuple[int, int]] = set()
         #: Entries of the offset index: number, offset, position, first and last offset there. The first is not known of a wrapper that
@@ -153,7 +152,6 @@ class SegmentFold:
         thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
         self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
         self.producers.add(frames, head, self.file.path)
-        self.epoch_runs.add(head.only(sound))
         self._leader_epochs(frames, head)
         self.rises &= bool((last[sound] > np.concatenate(([self.last_offset], last[sound][:-1]))).all())
         self.rises &= bool((last[sound] >= head["base_offset"][sound]).all())
@@ -286,7 +284,6 @@ class SegmentFold:
         self.last_offset = max(self.last_offset, following.last_offset)
         for code, marks in following.marks.items():
             self.marks[code].join(marks)
-        self.epoch_runs.join(following.epoch_runs)
         self.epochs_named |= following.epochs_named
         self.old_times += [(index, max(top, self.latest), time) for index, top, time in following.old_times]
         self.latest = max(self.latest, following.latest)
@@ -332,7 +329,6 @@ class _Survey:
         #: By code, then by path.
         self.found: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
-        self.epoch_runs = EpochRuns()
         self.epochs_named: set[tuple[int, int]] = set()
         #: The segments by the base offset of their first sound batch.
         self.bases: list[tuple[int, str]] = []
@@ -370,7 +366,6 @@ class _Survey:
             path = next((mark.path for mark in marks), None)
             if code != "absent" or not self.compacted:
                 self.found["timeindex" if code == "absent" else code][path].join(marks)
-        self.epoch_runs.join(fold.epoch_runs)
         self.epochs_named |= fold.epochs_named
         if fold.first is not None:
             self.bases.append((fold.first.base, file.path))
@@ -382,32 +377,32 @@ class _Survey:
 
     def transaction_index(self, file: File, aborts: Sequence[Sequence[int]]) -> None:
         """Every abort of the segment is listed, and nothing else."""
-        beside = self.store.find("kafka.txnindex", file.place.start_offset)
-        listed = list(aborted_in(beside)) if beside is not None else []
+        index = self.store.find("kafka.txnindex", file.place.start_offset)
+        listed = list(aborted_in(index)) if index is not None else []
         known = {(row[0], row[2]): Aborted(*row[:4]) for row in aborts if row[1] != NONE}
         abort_markers = {(row[0], row[2]) for row in aborts}
         size = TXN_INDEX_ENTRY.size
         for position, entry in listed:
             key = (entry.producer_id, entry.last_offset)
             seen = known.pop(key, None)
-            assert beside is not None
+            assert index is not None
             if seen is None and key not in abort_markers:
                 message = f"producer {entry.producer_id} has no abort marker at offset {entry.last_offset}"
-                self.mark("txnindex", Mark(message, position, size, entry.last_offset, path=beside.path))
+                self.mark("txnindex", Mark(message, position, size, entry.last_offset, path=index.path))
             elif seen is not None and seen.first_offset != entry.first_offset and not self.compacted:
                 if entry.first_offset < (self.start_offset or 0):
                     continue
                 message = f"the transaction begins at offset {seen.first_offset}"
                 said = seen.first_offset, entry.first_offset
-                self.mark("txnindex", Mark(message, position, size, entry.last_offset, *said, beside.path))
-        if beside is None and self.store.find("kafka.index", file.place.start_offset) is None:
+                self.mark("txnindex", Mark(message, position, size, entry.last_offset, *said, index.path))
+        if index is None and self.store.find("kafka.index", file.place.start_offset) is None:
             return  # the log alone was asked for: what is next to it is not known
         for missing in known.values():
             message = (
                 f"producer {missing.producer_id}'s transaction from offset {missing.first_offset} was aborted at "
                 f"{missing.last_offset}, and is not listed"
             )
-            path = beside.path if beside is not None else file.path
+            path = index.path if index is not None else file.path
             self.mark("txnindex", Mark(message, offset=missing.last_offset, path=path))
 
     def snapshot(self, offset: int) -> None:
@@ -429,9 +424,9 @@ class _Survey:
                 size = SNAPSHOT_ENTRY.size
                 self.mark("snapshot", Mark(message, position, size, row["last_offset"], path=file.path))
 
-    def fallen_epochs(self) -> None:
+    def fallen_epochs(self, corrections: Sequence[Correction]) -> None:
         """Epochs that the batches around them contradict, where the checkpoint is missing or says nothing of them."""
-        for one in self.epoch_runs.corrections(self.store):
+        for one in corrections:
             if (one.first, one.wrong) in self.epochs_named:
                 continue
             path = next((path for base, path in reversed(self.bases) if base <= one.first), None)
@@ -440,22 +435,39 @@ class _Survey:
             )
             self.mark("epochs", Mark(message, offset=one.first, expected=one.right, found=one.wrong, path=path))
 
+    def displaced(self, whole: Continuity) -> None:
+        """Sound batches that are not where their offsets belong."""
+        for number, extent in enumerate(whole.extents):
+            for at, fate in whole.fates(number).items():
+                assert extent.found is not None
+                start, stop = int(extent.found.starts[at]), int(extent.found.stops[at])
+                mark = Mark(fate.reason, start, stop - start, fate.base, path=extent.file.path)
+                self.mark("displaced", mark)
+        for piece in whole.pieces:
+            extent = whole.extents[piece.segment]
+            if piece.start != extent.first:
+                message = f"offsets {piece.first} to {piece.last} belong to a segment named {piece.start}"
+                names = piece.start, extent.first
+                self.mark("displaced", Mark(message, 0, None, piece.first, *names, path=extent.file.path))
+
     def end(self) -> None:
         """What only the whole log tells."""
         end = self.last_offset + 1
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
                 self.snapshot(offset)
-        for gap in continuity(self.store.files, self.extents).gaps:
+        whole = continuity(self.store.files, self.extents)
+        for gap in whole.gaps:
             position = gap.file.size if gap.is_end else 0
             self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))
+        self.displaced(whole)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.
         if not self.compacted and not (self.last_file.place.topic or "").startswith("__"):
             for odd in sorted(self.producers.finish().oddities, key=lambda one: (one.offset, one.position)):
                 mark = Mark(odd.message, odd.position, odd.size, odd.offset, odd.expected, odd.found, odd.path)
                 self.mark(odd.code, mark)
-        self.fallen_epochs()
+        self.fallen_epochs(whole.corrections)
         for number, first in sorted(self.producers.open_transactions().items()):
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
             self.mark("hanging-transaction", Mark(message, offset=first, path=self.last_file.path))
@@ -483,7 +495,7 @@ def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
 
 
 def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
-    """The entries of a transaction index, each with its position, up to the first that cannot be."""
+    """The entries of a transaction index, each with its position, up to the first that is invalid."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
 
     for frames in walk(file, TXN_INDEX_FILE, errors="stop"):
