@@ -316,7 +316,7 @@ class Rewrite:
     #: (a store, the directory to fill, options) -> Report. With `aside` a fourth argument: the directory for what is cut, or None.
     do: Callable[..., Report]
     #: The names of the options that it understands. Of `now` (milliseconds) and `at_once` (how many stores share the machine's memory)
-    #: the job sets the default; `source` is the path that was asked for.
+    #: the job sets the default.
     options: tuple[str, ...] = ()
     #: (the family's files, options) -> the stores to rewrite, in order; None: all the files are one.
     stores: Callable[[Sequence[File], Mapping[str, str]], Sequence[Store]] | None = None
@@ -327,6 +327,9 @@ class Rewrite:
     aside: str | None = None
     #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
     unrepaired: tuple[str, ...] = ()
+    #: A store is one file, and so is its result: `do` writes a file named like the last part of the store's name. Stores are named by
+    #: their path below the directory that was asked for.
+    one_file: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

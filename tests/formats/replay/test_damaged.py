@@ -1,4 +1,4 @@
-"""Damaged recordings, held against what the real tool did with the same bytes."""
+"""Damaged recordings, compared with what the real tool did with the same bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.reference import replay
 FORMAT = "replay.recording"
 T = 1_706_868_930
 
-#: Where we differ, and why. The real tool of version 0 puts "now" in the place of a time that is none; we do not invent one.
+#: Where we differ, and why. The real tool of version 0 puts "now" in the place of an invalid time; we do not invent one.
 FEWER_WITH_TIMES = {"v0-bad-time.log": 4, "v0-zeros-35.log": 10, "v0-zeros-70.log": 10}
-#: The real tool takes a last entry that swallows others for an unfinished one and ends as if all were well; we say so.
+#: The real tool takes a last entry that covers others for an unfinished one and reports success; we report it.
 WE_COMPLAIN = {"v2-len-plus1.log", "v1-len-plus1.log", "v0-len-plus1.log", "v2-vlen-limit.log"}
 #: Nothing in these says that they are recordings. A file of no bytes is good in version 0 alone.
 UNKNOWN = {"v2-empty.log", "v1-empty.log", "v0-empty.log"}
@@ -175,12 +175,12 @@ def test_a_text_that_is_no_time_is_an_error(tmp_path: Path, text: bytes) -> None
 
 
 @pytest.mark.parametrize("number", [0, 4, 9])
-def test_a_time_that_cannot_be_told_is_named_where_it_stands(tmp_path: Path, number: int) -> None:
+def test_an_invalid_time_is_reported_at_its_place(tmp_path: Path, number: int) -> None:
     """A bad time in the first entry of a batch was reported at the end of that batch, and skipping it skipped the batch."""
     at = place(2, number)
     path = tmp_path / "x.log"
     path.write_bytes(over(real(2), at, b"\x7f" + b"\xff" * 7))
-    with pytest.raises(CorruptError, match="a time that cannot be told: 9,223,372,036,854,775,807 seconds") as caught:
+    with pytest.raises(CorruptError, match="an invalid time: 9,223,372,036,854,775,807 seconds") as caught:
         rawlog.read(path)
     assert caught.value.position == at
     found = plain(rawlog.read(path, errors="skip"))
@@ -263,6 +263,19 @@ def test_an_unfinished_entry_is_only_information(tmp_path: Path) -> None:
     [finding] = broken(tmp_path, real(2)[:-1]).values()
     assert (finding.code, finding.severity) == (f"{FORMAT}.unfinished", Severity.INFO)
     assert finding.position == place(2, 9)
+
+
+@breaks("covered")
+def test_an_entry_whose_length_covers_others_is_found(tmp_path: Path) -> None:
+    """`repair` left such an entry out, at a place where `verify` found nothing: the damage that it saw began after the entry."""
+    data = real(2)
+    at, size = place(2, 3), place(2, 4) - place(2, 3)
+    length = int.from_bytes(data[at + 16 : at + 24], "big")
+    found = broken(tmp_path, over(data, at + 16, (length + 30).to_bytes(8, "big")))
+    assert set(found) == {"covered", "framing"}
+    finding = found["covered"]
+    assert (finding.severity, finding.position, finding.offset) == (Severity.WARNING, at, 3)
+    assert finding.size == size
 
 
 def test_every_rule_of_recordings_is_broken_in_a_test() -> None:
