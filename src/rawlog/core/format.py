@@ -363,8 +363,11 @@ class Family:
     #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
     #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
     takes: Callable[[str | None, File], bool] | None = None
-    #: The system among whose partitions its own directories stand: they are not mended as that one's, nor is it in their way.
+    #: The system among whose partitions its own directories are: they are not repaired as that one's, nor is it in their way.
     beside: str | None = None
+    #: As Format.summary, for files of other families that it `takes`: what its own checks over several files need to know of them. None
+    #: for a file that they do not ask about.
+    summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None
     #: (name of a folded table, its files) -> the files in sets that concern nothing but themselves, each under a name that stays;
     #: None: one for each group.
     units: Callable[[str, Sequence[File]], Mapping[str, Sequence[File]]] | None = None

@@ -22,7 +22,7 @@ from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import decode_run
 from rawlog.formats.kafka.store.salvage import find_sound
-from rawlog.formats.kraft.store.replica import sound_batches
+from rawlog.formats.kraft.store.store import sound_batches
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 
@@ -214,7 +214,7 @@ def _best(
 
 
 def _is_flipped(said: int, expected: int, *, after: bool) -> bool:
-    """Whether an offset is a damaged one rather than one behind a gap: out of order, far off, or one bit away from what is expected."""
+    """Whether an offset is a damaged one rather than one after a gap: out of order, far off, or one bit away from what is expected."""
     difference = said - expected if after else expected - said
     return difference < 0 or difference > FAR or (said ^ expected).bit_count() == 1
 
