@@ -15,9 +15,10 @@ import rawlog
 from rawlog.cli import cli
 from rawlog.core.errors import DataError, OptionError
 from rawlog.formats.kafka import FAMILY
-from rawlog.formats.kafka.store.compact import Settings, compact_partition
+from rawlog.formats.kafka.store.compact import Settings
 from rawlog.formats.kafka.store.derived import Limits
 from rawlog.formats.kafka.store.partition_writer import segment_name
+from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import kafka_cases
 from tests.reference import cleaner, kafka
 
@@ -95,12 +96,12 @@ class Writer:
                 self.roll()
 
 
-def put(folder: Path, segments: dict[int, bytes]) -> list[Any]:
+def put(folder: Path, segments: dict[int, bytes]) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for base, data in segments.items():
         (folder / segment_name(base, "log")).write_bytes(data)
-    return list(rawlog.open(folder))
+    return folder
 
 
 def logs(folder: Path) -> dict[int, bytes]:
@@ -132,7 +133,7 @@ def test_it_is_what_the_rules_say(seed: int, tmp_path: Path) -> None:
     dirty, now = 0, T + 10_000
     for turn in range(3):
         writer.fill()
-        files = put(tmp_path / "t-0", writer.segments)
+        source = put(tmp_path / "t-0", writer.segments)
         size = draw.choice((300, 2000, 1 << 30))
         expected, first_dirty = cleaner.compact(
             writer.segments, now=now, retention=retention, most_keys=most_keys, segment_bytes=size, first_dirty=dirty
@@ -145,17 +146,14 @@ def test_it_is_what_the_rules_say(seed: int, tmp_path: Path) -> None:
             "first_dirty": str(dirty),
         }
         target = tmp_path / f"out-{turn}" / "t-0"
-        report = compact_partition(files, target, options | FOREVER)
-        assert report.first_dirty == first_dirty
+        report = rewritten("compact", source, target, **options, **FOREVER)
+        assert report.facts["first_dirty"] == first_dirty
         same(logs(target), expected, exact=writer.codec == 0)
         assert rawlog.verify(target).errors == 0, [str(one) for one in rawlog.verify(target)]
         if writer.codec == 0 or turn == 0:
-            again = compact_partition(
-                list(rawlog.open(target)),
-                tmp_path / f"again-{turn}" / "t-0",
-                options | FOREVER | {"first_dirty": str(first_dirty)},
-            )
-            assert again.rounds == 0
+            once_more = options | FOREVER | {"first_dirty": str(first_dirty)}
+            again = rewritten("compact", target, tmp_path / f"again-{turn}" / "t-0", **once_more)
+            assert again.counts["rounds"] == 0
             assert logs(tmp_path / f"again-{turn}" / "t-0") == logs(target)
         writer.segments = dict(expected)
         dirty, now = first_dirty, now + draw.choice((0, 500, 100_000))
@@ -178,9 +176,9 @@ def test_the_rewritten_batches_of_the_specification(tmp_path: Path) -> None:
         """The batch, compacted with records behind it that have these keys."""
         more = b"".join(kafka.encode_record(delta, 0, key, b"") for delta, key in enumerate(later))
         after = kafka.encode_batch(more, record_count=len(later), base_offset=104, base_timestamp=T, max_timestamp=T)
-        files = put(tmp_path / "t-0", {100: first, 104: after, 200: b""})
+        source = put(tmp_path / "t-0", {100: first, 104: after, 200: b""})
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        compact_partition(files, tmp_path / "out" / "t-0", {"now": str(T + 1000)} | FOREVER)
+        rewritten("compact", source, tmp_path / "out" / "t-0", now=T + 1000, **FOREVER)
         data = (tmp_path / "out" / "t-0" / segment_name(100, "log")).read_bytes()
         return data[: data.index((104).to_bytes(8, "big"))]
 
@@ -202,11 +200,12 @@ def test_the_rewritten_batches_of_the_specification(tmp_path: Path) -> None:
 def test_the_active_segment_stays_unless_it_is_rolled(tmp_path: Path) -> None:
     record = [kafka.encode_record(delta, 0, b"k", b"%d" % delta) for delta in range(5)]
     data = kafka.encode_batch(b"".join(record), record_count=5, base_timestamp=T, max_timestamp=T)
-    files = put(tmp_path / "t-0", {0: data})
-    assert compact_partition(files, tmp_path / "a" / "t-0", {"now": str(T)}).rounds == 0
+    source = put(tmp_path / "t-0", {0: data})
+    assert rewritten("compact", source, tmp_path / "a" / "t-0", now=T).counts["rounds"] == 0
     assert logs(tmp_path / "a" / "t-0") == {0: data}
-    report = compact_partition(files, tmp_path / "b" / "t-0", {"now": str(T), "roll": "true"})
-    assert (report.rounds, report.records_read, report.records_kept, report.first_dirty) == (1, 5, 1, 5)
+    report = rewritten("compact", source, tmp_path / "b" / "t-0", now=T, roll="true")
+    assert [report.counts[name] for name in ("rounds", "records_read", "records_kept")] == [1, 5, 1]
+    assert report.facts["first_dirty"] == 5
     assert sorted(logs(tmp_path / "b" / "t-0")) == [0, 5]
     assert rawlog.read(tmp_path / "b" / "t-0")["offset"].to_pylist() == [4]
 
@@ -219,9 +218,9 @@ def test_what_is_younger_than_the_lag_stays(tmp_path: Path) -> None:
         segments[number] = kafka.encode_batch(
             record, record_count=1, base_offset=number, base_timestamp=time, max_timestamp=time
         )
-    files = put(tmp_path / "t-0", segments)
-    report = compact_partition(files, tmp_path / "a" / "t-0", {"now": str(T + 5000), "min.compaction.lag.ms": "3500"})
-    assert report.first_uncleanable == 2
+    source = put(tmp_path / "t-0", segments)
+    report = rewritten("compact", source, tmp_path / "a" / "t-0", now=T + 5000, min_compaction_lag_ms=3500)
+    assert report.facts["first_uncleanable"] == 2
     assert rawlog.read(tmp_path / "a" / "t-0")["offset"].to_pylist() == [1, 2, 3]
 
 
@@ -234,10 +233,10 @@ def test_producers_that_are_silent_for_long_leave_nothing_behind(tmp_path: Path)
     for _ in range(3):
         writer.batch()
     writer.roll()
-    files = put(tmp_path / "t-0", writer.segments)
+    source = put(tmp_path / "t-0", writer.segments)
     empty = {}
     for name, now in (("young", writer.time + 1000), ("old", writer.time + DAY + 1000)):
-        compact_partition(files, tmp_path / name / "t-0", {"now": str(now)})
+        rewritten("compact", source, tmp_path / name / "t-0", now=now)
         rows = rawlog.read(tmp_path / name / "t-0", table="kafka.batches").to_pylist()
         empty[name] = [
             row["producer_id"] for row in rows if row["record_count"] == 0 and row["last_offset"] + 1 != writer.offset
@@ -250,8 +249,7 @@ def test_producers_that_are_silent_for_long_leave_nothing_behind(tmp_path: Path)
     "case", [one for one in kafka_cases() if one.is_legacy and "compact" in one.partition], ids=str
 )
 def test_older_magics_keep_the_latest_of_every_key(case: Any, tmp_path: Path) -> None:
-    files = list(rawlog.open(case.path))
-    compact_partition(files, tmp_path / "out" / case.path.name, {"roll": "true", "first_dirty": "0"})
+    rewritten("compact", case.path, tmp_path / "out" / case.path.name, roll="true", first_dirty=0)
     latest: dict[bytes, Any] = {}
     for row in rawlog.read(case.path).to_pylist():
         if row["key"] is not None:
@@ -271,9 +269,9 @@ def test_damage_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     for base, at in ((0, 70), (0, 9)):
         broken = bytearray(whole[base])
         broken[at] ^= 0xFF
-        files = put(tmp_path / "t-0", whole | {base: bytes(broken)})
+        source = put(tmp_path / "t-0", whole | {base: bytes(broken)})
         with pytest.raises(DataError):
-            compact_partition(files, tmp_path / "out" / "t-0")
+            rewritten("compact", source, tmp_path / "out")
         assert not (tmp_path / "out").exists()
         assert [path.name for path in tmp_path.iterdir()] == ["t-0"]
 
@@ -287,12 +285,12 @@ def test_records_that_do_not_fill_their_batch_are_refused(tmp_path: Path) -> Non
         (b"", 5),
     ):
         bad = kafka.encode_batch(body, record_count=count, base_timestamp=T, max_timestamp=T)
-        files = put(tmp_path / "t-0", {0: bad, 10: b""})
+        source = put(tmp_path / "t-0", {0: bad, 10: b""})
         if body == b"\x0c" + bytes(6):  # a record of an empty key and value, which is sound
-            compact_partition(files, tmp_path / "sound" / "t-0")
+            rewritten("compact", source, tmp_path / f"sound-{count}" / "t-0")
             continue
         with pytest.raises(DataError) as failure:
-            compact_partition(files, tmp_path / "out" / "t-0")
+            rewritten("compact", source, tmp_path / "out" / "t-0")
         assert failure.value.position == 0
         assert failure.value.path
 
@@ -306,12 +304,12 @@ def test_options_that_cannot_be_are_refused() -> None:
         {"segment.bytes": "1"},
     ):
         with pytest.raises(OptionError):
-            Settings.told(options)
+            Settings.from_options(options)
     with pytest.raises(OptionError, match="did you mean delete_retention_ms"):
-        Settings.told({"delete.retention": "1"})
-    assert set(FAMILY.works["compact"].options) == {*Settings.__dataclass_fields__, "topic"}
-    assert set(FAMILY.works["rebuild"].options) == {*Limits.__dataclass_fields__}
-    assert set(FAMILY.works["repair"].options) == {*Limits.__dataclass_fields__, "policy", "quarantine", "dry_run"}
+        Settings.from_options({"delete.retention": "1"})
+    assert set(FAMILY.rewrites["compact"].options) == {*Settings.__dataclass_fields__, "topic", "at_once"}
+    assert set(FAMILY.rewrites["rebuild"].options) == {*Limits.__dataclass_fields__}
+    assert set(FAMILY.rewrites["repair"].options) == {*Limits.__dataclass_fields__, "policy", "quarantine"}
 
 
 def run(*words: object) -> Result:
@@ -332,17 +330,15 @@ def test_a_whole_directory_is_compacted_and_the_cleaner_told(tmp_path: Path) -> 
         "compact", tmp_path / "logs", tmp_path / "out", "--topic", "ord*", "--now", T + DAY, "--memory", "1M", "--json"
     )
     told = json.loads(result.output)
-    assert sorted(told["partitions"]) == ["orders-0", "orders-1", "orders-2"]
+    assert sorted(told["parts"]) == ["orders-0", "orders-1", "orders-2"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "cleaner-offset-checkpoint", "meta.properties", "orders-0", "orders-1", "orders-2",
     ]  # fmt: skip
     lines = (tmp_path / "out" / "cleaner-offset-checkpoint").read_text().splitlines()
-    assert lines[2:] == [
-        f"orders {number} {told['partitions'][f'orders-{number}']['first_dirty']}" for number in range(3)
-    ]
+    assert lines[2:] == [f"orders {number} {told['parts'][f'orders-{number}']['first_dirty']}" for number in range(3)]
     for number in range(3):  # each as it would be alone, from where the checkpoint says
         name = f"orders-{number}"
-        compact_partition(list(rawlog.open(tmp_path / "logs" / name)), tmp_path / "alone" / name, {"now": str(T + DAY)})
+        rewritten("compact", tmp_path / "logs" / name, tmp_path / "alone" / name, now=T + DAY)
         assert logs(tmp_path / "alone" / name) == logs(tmp_path / "out" / name)
     again = run("compact", tmp_path / "out", tmp_path / "again", "--now", T + DAY)
     assert "nothing to compact" in again.output

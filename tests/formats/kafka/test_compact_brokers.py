@@ -18,8 +18,7 @@ import pytest
 
 import rawlog
 from rawlog.formats.kafka.checkpoints import offsets_in
-from rawlog.formats.kafka.store.compact import compact_partition
-from rawlog.reading.tree import open_tree
+from tests.formats.kafka.rewriting import rewritten
 from tests.services.kafka import KafkaBroker
 
 pytestmark = pytest.mark.broker
@@ -238,10 +237,8 @@ def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         expected = {}
         for topic, partition in partitions_of(topics):
             folder = before / f"{topic.name}-{partition}"
-            report = compact_partition(
-                list(open_tree(folder)), scratch / f"tried-{number}" / folder.name, {"segment_bytes": "100"}
-            )
-            expected[topic.name, partition] = report.first_dirty
+            report = rewritten("compact", folder, scratch / f"tried-{number}" / folder.name, segment_bytes=100)
+            expected[topic.name, partition] = report.facts["first_dirty"]
         alter(broker, names, LET_GO)
         cleaned(broker, expected)
         alter(broker, names, HELD)
@@ -270,7 +267,7 @@ def test_rawlog_leaves_what_the_real_cleaner_leaves(judged: Judged, number: int,
         if now is not None:
             options["now"] = str(now)
             horizons += 1
-        worked += compact_partition(list(open_tree(before / name)), tmp_path / name, options).rounds
+        worked += rewritten("compact", before / name, tmp_path / name, **options).counts["rounds"]
         compared += compare(after / name, tmp_path / name, topic.codec)
         assert rawlog.verify(tmp_path / name).errors == 0
     assert compared > 200
@@ -300,12 +297,13 @@ def test_a_map_that_is_too_small_takes_the_same_rounds(kafka: KafkaBroker, tmp_p
             producer.produce(topic.name, key=b"%d" % draw.randrange(topic.keys), value=b"0123456789", partition=0)
         producer.flush(60)
         copied(kafka, [topic], tmp_path / "before")
-        source = list(open_tree(tmp_path / "before" / f"{topic.name}-0"))
         options = {"segment.bytes": str(1 << 20), "memory": str((1 << 20) + 1)}
-        report = compact_partition(source, tmp_path / "ours" / f"{topic.name}-0", options)
-        assert report.rounds > 1
+        report = rewritten(
+            "compact", tmp_path / "before" / f"{topic.name}-0", tmp_path / "ours" / f"{topic.name}-0", **options
+        )
+        assert report.counts["rounds"] > 1
         alter(kafka, [("topic", topic.name)], LET_GO)
-        cleaned(kafka, {(topic.name, 0): report.first_dirty})
+        cleaned(kafka, {(topic.name, 0): report.facts["first_dirty"]})
         assert logs(kafka.data_dir / f"{topic.name}-0") == logs(tmp_path / "ours" / f"{topic.name}-0")
     finally:
         alter(

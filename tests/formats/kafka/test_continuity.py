@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.store.repair import repair_partition
+from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import golden_path
 from tests.reference import kafka
 
@@ -69,7 +69,7 @@ def test_a_segment_that_is_gone_is_reported_whatever_else_is_damaged(harm: str, 
     assert found[0].path == str(after)
     assert found[0].message.endswith(f"to {last} are missing")
     assert (found[0].offset == first) == (harm in ("stretch", "nothing"))
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / NAME)
+    report = rewritten("repair", folder, tmp_path / "out" / NAME)
     assert not report.is_whole
     assert any(low <= first and high == last for low, high in report.lost)
     assert rawlog.verify(tmp_path / "out" / NAME).verdict == "clean"
@@ -100,8 +100,8 @@ def test_a_gap_below_the_cleaners_checkpoint_is_compaction(tmp_path: Path) -> No
             path.unlink()
         (folder.parent / CHECKPOINT).write_text(f"0\n1\n{line} {int(until.stem)}\n")
         assert codes(folder) == expected, (line, until)
-        report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / NAME, overwrite=True)
-        assert report.is_whole == (not expected), (line, until)
+        report = rewritten("repair", folder, tmp_path / "out" / NAME, overwrite=True)
+        assert any(one.is_loss for one in report.entries) == bool(expected), (line, until)
 
 
 @pytest.mark.parametrize("new", [-1, 3, 7, 100_000])
@@ -114,10 +114,10 @@ def test_a_renamed_segment_keeps_its_batches(new: int, tmp_path: Path) -> None:
         path.rename(folder / f"{base + new:020d}{path.suffix}")
     assert rawlog.verify(folder).errors
     assert "kafka.partition.gap" not in codes(folder)
-    report = repair_partition(rawlog.open(folder).files, target)
+    report = rewritten("repair", folder, target)
     assert not report.lost
-    assert not report.bytes_cut
-    assert [one.action for one in report.ranges if one.action != "kept"] == ["renamed"]
+    assert not report.counts["bytes_cut"]
+    assert [one.action for one in report.entries if one.is_loss] == ["moved"]
     assert rows(target) == expected
     assert b"".join(path.read_bytes() for path in segments(target)) == data
     assert [int(path.stem) for path in segments(target)] == [int(path.stem) for path in segments(DATA / NAME)]
@@ -136,9 +136,9 @@ def test_swapped_segments_keep_their_batches(name: str, with_indexes: bool, tmp_
         for suffix in (".log", ".index", ".timeindex") if with_indexes else (".log",):
             for old, new in (pair, pair[::-1]):
                 shutil.copy(DATA / name / f"{old}{suffix}", folder / f"{new}{suffix}")
-        report = repair_partition(rawlog.open(folder).files, target)
+        report = rewritten("repair", folder, target)
         assert not report.lost
-        assert not report.bytes_cut
+        assert not report.counts["bytes_cut"]
         assert rows(target) == expected
         assert {path.name: path.read_bytes() for path in segments(target)} == {
             path.name: path.read_bytes() for path in whole
@@ -159,7 +159,7 @@ def test_zeros_at_the_end_of_a_segment_are_preallocation_only_in_the_last_one(si
     assert states[str(last)] == "ok"
     found = [one for one in rawlog.verify(folder) if one.code == "kafka.partition.truncated"]
     assert [one.path for one in found] == [str(middle)]
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / NAME)
+    report = rewritten("repair", folder, tmp_path / "out" / NAME)
     assert not report.is_whole
     assert not report.lost, "the next segment goes on where this one ends"
     assert rows(tmp_path / "out" / NAME) == rows(DATA / NAME)
@@ -183,7 +183,7 @@ def test_a_last_segment_that_is_gone_is_reported(tmp_path: Path) -> None:
     for path in folder.glob(f"{gone.stem}.*"):
         path.unlink()
     assert codes(folder) == {"kafka.partition.gap"}
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / NAME)
+    report = rewritten("repair", folder, tmp_path / "out" / NAME)
     assert report.lost == [(first, end - 1)]
     assert not report.is_whole
     assert rawlog.verify(tmp_path / "out" / NAME).verdict == "clean"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.store.repair import repair_partition
 from tests.conftest import needed
+from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_writer_brokers import as_consumed, consumed, make_topics, put
 from tests.golden_data import golden_path
 from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker
@@ -57,7 +57,7 @@ def served(
         for number, version, name in cases:
             source, target = golden_path("kafka", version, "data", name), scratch / "repaired" / f"t-{number}"
             misnamed(source, scratch / "damaged" / f"{number}" / name, number)
-            report = repair_partition(rawlog.open(scratch / "damaged" / f"{number}" / name).files, target)
+            report = rewritten("repair", scratch / "damaged" / f"{number}" / name, target)
             assert not report.lost, (number, name, report.lines())
             put(broker.data_dir / f"misnamed-{number}-0", target, ("*.log", "*index", "*.snapshot", "leader-epoch-*"))
             expected[f"misnamed-{number}"] = as_consumed(rawlog.read(source))

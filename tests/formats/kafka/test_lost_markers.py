@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.kafka.store.repair import Report, repair_partition
+from rawlog.core.report import Report
+from tests.formats.kafka.rewriting import rewritten, transactions
 from tests.golden_data import golden_path
 
 BROKERS = ("broker-3.9.2", "broker-4.3.0")
@@ -67,7 +68,7 @@ def copy(broker: str, name: str, folder: Path, *without: str) -> Path:
 
 def repaired(source: Path, target: Path) -> Report:
     shutil.rmtree(target, ignore_errors=True)
-    return repair_partition(rawlog.open(source).files, target)
+    return rewritten("repair", source, target)
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -91,7 +92,7 @@ def test_visibility_is_carried_over(broker: str, name: str, tmp_path: Path) -> N
         assert seen(target, "read_uncommitted") == every
         assert not report.is_whole
         assert not [one for one in rawlog.verify(target) if str(one.severity) != "info"]
-        for one in report.transactions:
+        for one in transactions(report):
             assert one.marker_offset == offset, report.lines()
             assert one.outcome == ("committed" if kind else "aborted")
             kinds.add(one.outcome)
@@ -116,7 +117,7 @@ def test_what_nothing_knows_is_reported_by_transaction(broker: str, without: tup
         target = tmp_path / "out" / "transactions-0"
         report = repaired(source, target)
         different = seen(target) ^ expected
-        unknown = [one for one in report.transactions if one.outcome == "unknown"]
+        unknown = [one for one in transactions(report) if one.outcome == "unknown"]
         reported += len(unknown)
         if not different:
             continue
@@ -156,9 +157,9 @@ def test_the_coordinators_own_log_is_asked(broker: str, tmp_path: Path) -> None:
         overwrite(source / segment, at + KIND, b"\x77\x0c\x55\x55")
         target = tmp_path / "out" / "transactions-0"
         report = repaired(source, target)
-        known = [one for one in report.transactions if "__transaction_state" in one.evidence]
+        known = [one for one in transactions(report) if "__transaction_state" in one.evidence]
         decided += len(known)
-        if not any(one.outcome == "unknown" for one in report.transactions):
+        if not any(one.outcome == "unknown" for one in transactions(report)):
             assert seen(target) == expected, (offset, report.lines())
         for one in known:
             assert one.outcome == ("committed" if kind else "aborted"), (offset, report.lines())
@@ -175,7 +176,7 @@ def test_the_command_reports_the_transaction_and_ends_with_1(tmp_path: Path) -> 
         result = CliRunner().invoke(cli, ["repair", str(source), str(target), *words])
         assert result.exit_code == 1, result.output
         reports[len(words)] = json.loads(result.output)
-    found = [reports[number]["partitions"]["transactions-0"]["transactions"] for number in (1, 2)]
+    found = [reports[number]["transactions"] for number in (1, 2)]
     [one] = found[0]
     assert (one["outcome"], one["marker_offset"], one["first_offset"]) == ("aborted", offset, 0)
     assert found[0] == found[1]
@@ -189,9 +190,9 @@ def test_a_record_of_an_open_transaction_is_no_lost_marker(tmp_path: Path) -> No
     """Damage before a transaction that is still open says nothing of it."""
     source = copy("broker-4.3.0", "transaction-open-0", tmp_path / "source")
     path = min(source.glob("*.log"))
-    before = {one.producer_id for one in repaired(source, tmp_path / "a" / "transaction-open-0").transactions}
+    before = {one.producer_id for one in transactions(repaired(source, tmp_path / "a" / "transaction-open-0"))}
     assert before == set()
     overwrite(path, 70, b"\xff\xff")
     report = repaired(source, tmp_path / "b" / "transaction-open-0")
     assert report.lost
-    assert [one for one in report.transactions if one.marker_offset is not None] == []
+    assert [one for one in transactions(report) if one.marker_offset is not None] == []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rawlog.formats.kafka.store.repair import Report
+from rawlog.core.report import Report
 from tests.conftest import needed
 from tests.formats.kafka.test_lost_markers import KIND, copy, markers, overwrite, repaired, seen
 from tests.formats.kafka.test_writer_brokers import consumed, make_topics, put
@@ -59,7 +59,7 @@ def test_a_read_committed_consumer_gets_exactly_the_committed_records(
         offsets = [one[0] for one in found[topic]]
         assert offsets == cases[name].committed_offsets, (topic, report.lines())
         assert [one[0] for one in every[topic]] == [one.offset for one in cases[name].records], topic
-        kinds |= {kind} if report.transactions else set()
+        kinds |= {kind} if report.facts["transactions"] else set()
     assert kinds == {0, 1}
     assert seen(golden_path("kafka", f"broker-{broker.version}", "data", NAMES[0])) == set(
         cases[NAMES[0]].committed_offsets or ()

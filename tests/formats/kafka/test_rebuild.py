@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import rawlog
 from rawlog.core.errors import AccessError, CorruptError
-from rawlog.formats.kafka.store.compact import compact_partition
-from rawlog.formats.kafka.store.rebuild import rebuild_partition
+from rawlog.core.report import Action
+from rawlog.core.store import Store
+from rawlog.formats.kafka.store.rewrite import rebuild
+from rawlog.io.output import Folder
+from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 
 CLEAN = [case for case in kafka_cases() if case.broker in ("broker-3.9.2", "broker-4.3.0")]
@@ -32,10 +34,8 @@ def stops_of(case: KafkaCase) -> set[int]:
 def test_derived_files_are_those_of_a_real_broker(case: KafkaCase, tmp_path: Path) -> None:
     """An active segment that lived across a restart has other indexes (kafka-log.md §1.5), and epochs without a batch leave no trace."""
     target = tmp_path / case.partition
-    report = rebuild_partition(
-        rawlog.open(case.path).files, target, {"index_interval_bytes": INTERVALS.get(case.partition, "4096")}
-    )
-    assert (report.segments, report.bytes_lost) == (len(case.segments), 0)
+    report = rewritten("rebuild", case.path, target, index_interval_bytes=INTERVALS.get(case.partition, "4096"))
+    assert (report.counts["segments"], report.counts["bytes_lost"]) == (len(case.segments), 0)
     mine = {path.name: path.read_bytes() for path in target.iterdir()}
     across = {one.stem for one in case.segments for stop in stops_of(case) if int(one.stem) < stop}
     compared = 0
@@ -66,9 +66,9 @@ def test_an_unfinished_batch_is_left_out_and_noted(tmp_path: Path) -> None:
     folder.mkdir()
     name = case.segments[0].name
     (folder / name).write_bytes(case.segments[0].read_bytes()[:-5])
-    report = rebuild_partition(rawlog.open(folder).files, tmp_path / "out" / "codec-none-0")
-    assert report.bytes_lost
-    assert "unfinished" in report.notes[0]
+    report = rewritten("rebuild", folder, tmp_path / "out" / "codec-none-0")
+    assert report.counts["bytes_lost"]
+    assert "unfinished" in report.with_action(Action.DROPPED)[0].reason
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
 
@@ -80,23 +80,24 @@ def test_damage_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
     data[100] ^= 1
     (folder / case.segments[0].name).write_bytes(bytes(data))
     with pytest.raises(CorruptError, match="checksum"):
-        rebuild_partition(rawlog.open(folder).files, tmp_path / "out" / "x-0")
+        rewritten("rebuild", folder, tmp_path / "x-0")
     with pytest.raises(AccessError, match="no log segment"):
-        rebuild_partition([], tmp_path / "out" / "x-0")
+        rebuild(Store([]), Folder(tmp_path / "out", dry_run=True), {})
     assert sorted(one.name for one in tmp_path.iterdir()) == ["codec-none-0"]
 
 
-@pytest.mark.parametrize("work", [rebuild_partition, compact_partition])
-def test_a_missing_segment_is_reported_by_the_verbs_that_copy(work: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["rebuild", "compact"])
+def test_a_missing_segment_is_reported_by_the_verbs_that_copy(verb: str, tmp_path: Path) -> None:
     """verify and repair named the 60 lost offsets, rebuild and compact ended with exit 0 and said nothing."""
     folder = tmp_path / "segments-by-size-0"
     shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0"), folder)
-    assert work(rawlog.open(folder).files, tmp_path / "whole").is_whole
+    assert rewritten(verb, folder, tmp_path / "whole").is_whole
     for path in folder.glob(f"{120:020}.*"):
         path.unlink()
-    report = work(rawlog.open(folder).files, tmp_path / "out")
+    report = rewritten(verb, folder, tmp_path / "out")
     assert not report.is_whole
-    assert f"{180:020}.log: offsets 120 to 179 are missing" in report.notes
+    assert report.lost == [(120, 179)]
+    assert f"{180:020}.log, offsets 120 to 179: missing before this segment" in "\n".join(report.lines())
 
 
 def test_swapped_segments_are_reported_by_rebuild(tmp_path: Path) -> None:
@@ -105,6 +106,6 @@ def test_swapped_segments_are_reported_by_rebuild(tmp_path: Path) -> None:
     (folder / f"{60:020}.log").rename(folder / "moved")
     (folder / f"{120:020}.log").rename(folder / f"{60:020}.log")
     (folder / "moved").rename(folder / f"{120:020}.log")
-    report = rebuild_partition(rawlog.open(folder).files, tmp_path / "out")
-    assert report.gaps == 2
+    report = rewritten("rebuild", folder, tmp_path / "out")
+    assert report.counts["gaps"] == 2
     assert not report.is_whole

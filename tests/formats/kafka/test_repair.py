@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import CorruptError, DataError, OptionError
+from rawlog.core.report import Action, Report
 from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.store.rebuild import rebuild_partition
-from rawlog.formats.kafka.store.repair import repair_partition
+from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, golden_path, kafka_cases
 from tests.reference import kafka
 
@@ -91,7 +91,7 @@ def make_copy(folder: Path, number: int) -> Copy:
 
 
 def mended(copy: Copy, target: Path, **options: Any) -> Any:
-    return repair_partition(rawlog.open(copy.path).files, target, **options)
+    return rewritten("repair", copy.path, target, **options)
 
 
 def logs(folder: Path) -> dict[str, bytes]:
@@ -112,21 +112,22 @@ def test_salvage_loses_no_sound_batch(tmp_path: Path, start: int) -> None:
         errors = [one for one in rawlog.verify(target) if str(one.severity) == "error"]
         assert not errors, (number, copy.case, errors[:2])
         rawlog.read(target)
-        again = repair_partition(rawlog.open(target).files, tmp_path / "again" / target.name)
+        again = rewritten("repair", target, tmp_path / "again" / target.name)
         assert again.is_whole, (number, again.lines())
         assert logs(tmp_path / "again" / target.name) == logs(target)
-        assert report.bytes_kept + report.bytes_added == len(whole)
-        assert report.bytes_kept + report.bytes_cut == sum(len(one) for one in logs(copy.path).values())
+        assert report.counts["bytes_kept"] + report.counts["bytes_added"] == len(whole)
+        assert report.counts["bytes_kept"] + report.counts["bytes_cut"] == sum(
+            len(one) for one in logs(copy.path).values()
+        )
 
 
 def test_what_is_whole_is_kept_under_every_policy(tmp_path: Path) -> None:
     for case in CASES:
-        files = rawlog.open(case.path).files
-        rebuild_partition(files, tmp_path / "rebuilt" / case.partition, overwrite=True)
+        rewritten("rebuild", case.path, tmp_path / "rebuilt" / case.partition, overwrite=True)
         expected = {path.name: path.read_bytes() for path in (tmp_path / "rebuilt" / case.partition).iterdir()}
         for policy in ("salvage", "broker", "strict"):
             target = tmp_path / policy / case.partition
-            report = repair_partition(files, target, policy=policy, overwrite=True)
+            report = rewritten("repair", case.path, target, policy=policy, overwrite=True)
             assert report.is_whole, (case, report.lines())
             assert not report.lost
             assert {path.name: path.read_bytes() for path in target.iterdir()} == expected
@@ -140,7 +141,7 @@ def test_strict_refuses_and_leaves_nothing(tmp_path: Path) -> None:
         if mended(copy, tmp_path / "x", dry_run=True).is_whole:
             continue
         with pytest.raises(DataError, match="strict"):
-            mended(copy, tmp_path / "strict" / f"a-{number}", policy="strict")
+            mended(copy, tmp_path / "strict", policy="strict")
         assert not (tmp_path / "strict").exists()
     with pytest.raises(OptionError, match="salvage"):
         mended(copy, tmp_path / "x", policy="kind")
@@ -168,7 +169,13 @@ def test_the_brokers_policy_ends_the_log_at_the_first_damage(tmp_path: Path) -> 
         for name, data in found.items():
             assert expected[name].startswith(data), (number, name)
             if len(data) < len(expected[name]):  # an offset that no segment can hold
-                assert "offsets that cannot be" in str(mended(copy, target, policy="broker", dry_run=True).lines())
+                assert "invalid offsets" in str(mended(copy, target, policy="broker", dry_run=True).lines())
+
+
+def _json(report: Report) -> dict[str, Any]:
+    """A report without what differs between a run and a dry run of it."""
+    found = report.as_json()
+    return {name: value for name, value in found.items() if name not in ("dry_run", "target", "remaining")}
 
 
 def _sound(data: bytes) -> Any:
@@ -183,7 +190,7 @@ def _sound(data: bytes) -> Any:
 def test_what_was_cut_is_put_aside(tmp_path: Path) -> None:
     copy = make_copy(tmp_path, 3)
     report = mended(copy, tmp_path / "out" / "a-0", quarantine=tmp_path / "aside")
-    cut = [one for one in report.ranges if one.action == "cut"]
+    cut = report.with_action(Action.DROPPED)
     sizes = sorted(path.stat().st_size for path in (tmp_path / "aside").glob("*.cut"))
     assert sizes == sorted(one.stop - one.start for one in cut)
 
@@ -213,13 +220,13 @@ def test_records_of_a_batch_whose_checksum_fails_are_put_aside(codec: int, tmp_p
     folder = tmp_path / "t-0"
     folder.mkdir()
     (folder / f"{0:020d}.log").write_bytes(whole[0] + bytes(broken) + whole[2])
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / "t-0", quarantine=tmp_path / "aside")
+    report = rewritten("repair", folder, tmp_path / "out" / "t-0", quarantine=tmp_path / "aside")
     assert rawlog.read(tmp_path / "out" / "t-0")["offset"].to_pylist() == [*range(9), *range(18, 27)]
     (path,) = (tmp_path / "aside").glob("*.parquet")
     found = pq.read_table(path)
     expected = [number for number in range(9, 18) if codec or number != 13]
     assert found["offset"].to_pylist() == expected
-    assert report.records_aside == len(expected)
+    assert report.counts["records_aside"] == len(expected)
     assert found.schema.equals(RECORDS.schema)
     assert found["topic"].to_pylist()[0] == "t"
 
@@ -231,8 +238,8 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(tmp_path: Path) -> None:
         assert not (tmp_path / "none").exists()
         assert not (tmp_path / "aside").exists()
         done = mended(copy, tmp_path / f"out-{number}" / "t-0")
-        assert replace(told, target="") == replace(done, target="")
-        assert set(done.rebuilt) < {path.name for path in (tmp_path / f"out-{number}" / "t-0").iterdir()}
+        assert _json(told) == _json(done)
+        assert set(done.facts["rebuilt"]) < {path.name for path in (tmp_path / f"out-{number}" / "t-0").iterdir()}
 
 
 def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
@@ -249,19 +256,19 @@ def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
     broken = bytearray(b"".join(batches))
     broken[len(batches[0]) + 70] ^= 1
     (folder / f"{0:020d}.log").write_bytes(bytes(broken))
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "out" / "t-0")
+    report = rewritten("repair", folder, tmp_path / "out" / "t-0")
     assert report.lost == [(3, 5)]
-    assert [one.action for one in report.ranges] == ["kept", "cut", "kept"]
+    assert [one.action for one in report.entries][:3] == ["kept", "dropped", "kept"]
     assert rawlog.read(tmp_path / "out" / "t-0")["offset"].to_pylist() == [0, 1, 2, *range(6, 15)]
 
     broken = bytearray(b"".join(batches))
     broken[len(batches[0]) + 4] ^= 1  # of the base offset
     broken[2 * len(batches[0]) + 13] ^= 1  # of the leader epoch
     (folder / f"{0:020d}.log").write_bytes(bytes(broken))
-    report = repair_partition(rawlog.open(folder).files, tmp_path / "again" / "t-0")
+    report = rewritten("repair", folder, tmp_path / "again" / "t-0")
     assert (tmp_path / "again" / "t-0" / f"{0:020d}.log").read_bytes() == b"".join(batches)
     assert not report.lost
-    assert [one.action for one in report.ranges].count("changed") == 2
+    assert len(report.with_action(Action.CHANGED)) == 2
 
 
 def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: Path) -> None:
@@ -278,11 +285,11 @@ def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: P
             log.unlink()
         else:
             log.write_bytes({"emptied": b"", "cut": data[: len(data) // 2], "begins late": b"\1" * 9 + data[9:]}[harm])
-        repair_partition(rawlog.open(folder).files, target)
+        rewritten("repair", folder, target)
         assert rawlog.verify(target).verdict == "clean", harm
         key = ["offset", "value"]
         assert rawlog.read(target, columns=key).equals(rawlog.read(folder, columns=key, errors="skip"))
-        assert repair_partition(rawlog.open(target).files, again).is_whole
+        assert rewritten("repair", target, again).is_whole
         assert logs(again) == logs(target)
 
 
@@ -295,20 +302,19 @@ def test_a_segment_that_is_gone_is_told_and_the_next_one_is_named_for_it(tmp_pat
     first, stop = int(segments[2].stem), int(segments[3].stem)
     segments[2].unlink()
     os.utime(segments[3], (1_000_000_000, 1_000_000_000))
-    files = rawlog.open(folder).files
     for policy in ("salvage", "broker"):
-        report = repair_partition(files, target, policy=policy, overwrite=True)
+        report = rewritten("repair", folder, target, policy=policy, overwrite=True)
         assert not report.is_whole
         assert report.lost == [(first, stop - 1)]
-        assert [one.offsets for one in report.ranges if one.action == "renamed"] == [(first, stop - 1)]
+        assert [(one.first_offset, one.stop_offset) for one in report.with_action(Action.MOVED)] == [(first, stop)]
         assert (target / segments[2].name).read_bytes() == segments[3].read_bytes()
         assert (target / segments[2].name).stat().st_mtime == 1_000_000_000, "retention goes by it"
         assert not (target / segments[3].name).exists()
         assert rawlog.verify(target).verdict == "clean"
-        dry = repair_partition(files, target, policy=policy, dry_run=True)
-        assert (dry.lost, dry.ranges) == (report.lost, report.ranges)
+        dry = rewritten("repair", folder, target, policy=policy, dry_run=True, overwrite=True)
+        assert dry.entries == report.entries
     with pytest.raises(CorruptError, match="gone; the policy is strict"):
-        repair_partition(files, tmp_path / "c" / "segments-by-size-0", policy="strict")
+        rewritten("repair", folder, tmp_path / "c" / "segments-by-size-0", policy="strict")
 
 
 def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
@@ -323,7 +329,7 @@ def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
         offset = int.from_bytes(data[at : at + 8], "big") - int(far.stem) + base
         data[at : at + 8] = offset.to_bytes(8, "big")
     (folder / f"{base:020d}.log").write_bytes(data)
-    report = repair_partition(rawlog.open(folder).files, target)
+    report = rewritten("repair", folder, target)
     assert report.lost == [(int(far.stem), base - 1)]
     assert logs(target) == logs(folder)
     assert not report.is_whole
@@ -344,18 +350,18 @@ def test_a_topic_id_is_told_anew_from_what_stands_around_it(told: str, harm: str
     path.chmod(0o644)
     whole = path.read_bytes()
     path.unlink() if harm == "gone" else path.write_bytes(whole[7:])
-    files = rawlog.open(folder / "codec-lz4-1").files
-    report = repair_partition(files, tmp_path / "b" / "codec-lz4-1")
+    source = folder / "codec-lz4-1"
+    report = rewritten("repair", source, tmp_path / "b" / "codec-lz4-1")
     made = tmp_path / "b" / "codec-lz4-1" / "partition.metadata"
-    changes = [one.action for one in report.ranges if one.path == str(path)]
+    changes = [one.action for one in report.entries if one.path == str(path)]
     if told != "nowhere":
         assert made.read_bytes() == whole
         assert changes == ["changed"]
     else:
         assert not made.exists()
-        assert changes == (["cut"] if harm == "damaged" else [])
-    assert report.ranges == repair_partition(files, tmp_path / "c" / "codec-lz4-1", dry_run=True).ranges
+        assert changes == (["dropped"] if harm == "damaged" else [])
+    assert report.entries == rewritten("repair", source, tmp_path / "c" / "codec-lz4-1", dry_run=True).entries
     if changes:
         assert not report.is_whole
         with pytest.raises(CorruptError, match="strict"):
-            repair_partition(files, tmp_path / "d" / "codec-lz4-1", policy="strict")
+            rewritten("repair", source, tmp_path / "d" / "codec-lz4-1", policy="strict")

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kafka.store.rebuild import rebuild_partition
-from rawlog.formats.kafka.store.repair import Report, repair_partition
+from rawlog.core.report import Action, Report
 from rawlog.testing.damage import WOUNDS, wounded
+from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, kafka_cases
 from tests.reference import kafka
 
@@ -133,7 +133,7 @@ def goldens(scratch: Path) -> Callable[[int], Golden]:
         for base, segment in zip(bases, segments, strict=True):
             (raw / f"{base:020d}.log").write_bytes(b"".join(batch.data for batch in segment))
         folder = scratch / f"{number}" / case.partition
-        rebuild_partition(rawlog.open(raw).files, folder)
+        rewritten("rebuild", raw, folder)
         if (case.path.parent / CHECKPOINT).exists():
             shutil.copy(case.path.parent / CHECKPOINT, folder.parent / CHECKPOINT)
         made[number] = Golden(case, folder, dict(zip(bases, segments, strict=True)))
@@ -276,8 +276,7 @@ def covered(lost: list[tuple[int, int | None]], offset: int) -> bool:
 
 def check(damaged: Damaged, target: Path, again: Path) -> None:
     before = contents(damaged.path)
-    files = rawlog.open(damaged.path).files
-    report = repair_partition(files, target)
+    report = rewritten("repair", damaged.path, target)
     assert contents(damaged.path) == before, "the source changed"
     truth = truth_of(damaged)
     repaired = {
@@ -290,7 +289,7 @@ def check(damaged: Damaged, target: Path, again: Path) -> None:
             f"lost a sound batch of offsets {batch.first} to {batch.last}"
         )
     by_content = {batch.covered: batch for batch in damaged.golden.batches}
-    restored = {one.marker_offset for one in report.transactions if one.marker_offset is not None}
+    restored = {one["marker_offset"] for one in report.facts["transactions"]} - {None}
     present: set[int] = set()
     end = -1
     for name, data in logs(target).items():
@@ -332,7 +331,8 @@ def check(damaged: Damaged, target: Path, again: Path) -> None:
     if report.lost and report.lost[-1][1] is not None:
         assert verdict.verdict != "clean", "repair reports losses that verify does not see"
     if verdict.verdict == "clean":
-        assert all(one.action in ("kept", "cut") for one in report.ranges), "repair changes what verify does not see"
+        changes = report.with_action(Action.CHANGED, Action.MOVED, Action.ADDED)
+        assert not changes, "repair changes what verify does not see"
     _with_checkpoint(damaged.golden, target)
     result = rawlog.verify(target)
     assert not result.errors, [str(one) for one in result if str(one.severity) == "error"][:3]
@@ -340,7 +340,7 @@ def check(damaged: Damaged, target: Path, again: Path) -> None:
         assert not report.is_whole
         assert {one.code for one in result if str(one.severity) == "warning"} <= STAYS, [str(one) for one in result][:3]
     check_visibility(damaged, truth, target, report)
-    second = repair_partition(rawlog.open(target).files, again)
+    second = rewritten("repair", target, again)
     assert logs(again) == logs(target), "a second repair changes the log"
     assert second.is_whole, second.lines()
 
@@ -352,14 +352,14 @@ def check_visibility(damaged: Damaged, truth: Truth, target: Path, report: Repor
         return
     visible = set(rawlog.read(target, isolation="read_committed", columns=["offset"])["offset"].to_pylist())
     stable = min((first for first, fate in fates.items() if fate is not None and fate.marker == TAIL), default=TAIL)
-    unknown = [one for one in report.transactions if one.outcome == "unknown"]
-    blocked = min((one.first_offset for one in unknown if "stays open" in one.evidence), default=TAIL)
+    unknown = [one for one in report.facts["transactions"] if one["outcome"] == "unknown"]
+    blocked = min((one["first_offset"] for one in unknown if "stays open" in one["evidence"]), default=TAIL)
     for batch in truth.whole:
         if batch.header.is_control or batch.first >= stable:
             continue
         fate = fates[batch.first]
         is_reported = any(
-            one.producer_id == batch.header.producer_id and one.first_offset <= batch.first <= one.last_offset
+            one["producer_id"] == batch.header.producer_id and one["first_offset"] <= batch.first <= one["last_offset"]
             for one in unknown
         )
         for record in batch.header.records:

@@ -18,11 +18,11 @@ from rawlog.core.format import File
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.store import transactions
-from rawlog.formats.kafka.store.rebuild import rebuild_partition
 from rawlog.io.storage import Source
 from rawlog.reading.parts import plan
 from rawlog.reading.rows import read
 from rawlog.reading.select import Selection
+from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import KafkaCase, kafka_cases
 from tests.reference import kafka
 
@@ -90,7 +90,7 @@ def partition(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A random partition with all that a broker keeps beside it."""
     make_log(tmp_path / "source" / "orders-0", request.param)
     folder = tmp_path / "orders-0"
-    rebuild_partition(rawlog.open(tmp_path / "source" / "orders-0").files, folder)
+    rewritten("rebuild", tmp_path / "source" / "orders-0", folder)
     assert list(folder.glob("*.txnindex"))
     return folder
 
@@ -207,7 +207,7 @@ def spoil(path: Path) -> None:
 def test_files_that_do_not_hold_are_not_believed(pattern: str, harm: object, tmp_path: Path) -> None:
     make_log(tmp_path / "source" / "orders-0", 1)
     folder = tmp_path / "orders-0"
-    rebuild_partition(rawlog.open(tmp_path / "source" / "orders-0").files, folder)
+    rewritten("rebuild", tmp_path / "source" / "orders-0", folder)
     before = committed(folder)
     for path in list(folder.glob(pattern)):
         harm(path)  # type: ignore[operator]
@@ -219,7 +219,7 @@ def test_one_transaction_index_of_several_may_be_lost(tmp_path: Path) -> None:
     """A segment without aborts has none; that its aborts were only not listed, the log tells."""
     make_log(tmp_path / "source" / "orders-0", 1)
     folder = tmp_path / "orders-0"
-    rebuild_partition(rawlog.open(tmp_path / "source" / "orders-0").files, folder)
+    rewritten("rebuild", tmp_path / "source" / "orders-0", folder)
     before = committed(folder)
     indexes = sorted(path for path in folder.glob("*.txnindex") if path.stat().st_size)
     assert len(indexes) > 1
@@ -233,7 +233,7 @@ def test_a_snapshot_beyond_the_end_of_the_log_is_not_believed(tmp_path: Path) ->
     """A log that lost its tail: what the snapshot says of the end is no longer so."""
     make_log(tmp_path / "source" / "orders-0", 2)
     folder = tmp_path / "orders-0"
-    rebuild_partition(rawlog.open(tmp_path / "source" / "orders-0").files, folder)
+    rewritten("rebuild", tmp_path / "source" / "orders-0", folder)
     last = max(folder.glob("*.log"))
     last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
     assert both(folder)[0] is None
@@ -243,7 +243,7 @@ def test_a_snapshot_beyond_the_end_of_the_log_is_not_believed(tmp_path: Path) ->
 def test_a_point_read_does_not_read_what_comes_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_log(tmp_path / "source" / "orders-0", 3, batches=3000)
     folder = tmp_path / "orders-0"
-    rebuild_partition(rawlog.open(tmp_path / "source" / "orders-0").files, folder)
+    rewritten("rebuild", tmp_path / "source" / "orders-0", folder)
     expected = committed(folder)
     seen: dict[str, int] = {}
     original = Source.read_into

@@ -12,7 +12,8 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import CorruptError
-from rawlog.formats.kafka.store.repair import repair_partition
+from rawlog.core.report import Action
+from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_lost_markers import batches, overwrite, repaired
 from tests.golden_data import golden_path
 
@@ -74,13 +75,13 @@ def test_one_leader_epoch_is_outvoted(value: int, checkpoint: bool, tmp_path: Pa
         report = repaired(broken, target)
         assert logs(target) == expected, (number, report.lines())
         assert (target / "leader-epoch-checkpoint").read_text() == (source / "leader-epoch-checkpoint").read_text()
-        [changed] = [one for one in report.ranges if one.action == "changed"]
+        [changed] = report.with_action(Action.CHANGED)
         assert f"leader epoch {value} set to 0" in changed.reason
         assert changed.start == at
         assert not report.is_whole
         assert not [one for one in rawlog.verify(target) if str(one.severity) != "info"]
         with pytest.raises(CorruptError, match="strict"):
-            repair_partition(rawlog.open(broken).files, tmp_path / "strict", policy="strict")
+            rewritten("repair", broken, tmp_path / "strict", policy="strict")
 
 
 def test_epochs_that_change_are_kept_and_one_among_them_is_outvoted(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_batches_outvote_a_checkpoint_that_is_wrong(tmp_path: Path) -> None:
     report = repaired(source, tmp_path / "out" / V2)
     assert logs(tmp_path / "out" / V2) == expected
     assert (tmp_path / "out" / V2 / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
-    assert not [one for one in report.ranges if one.action == "changed"]
+    assert not report.with_action(Action.CHANGED)
 
 
 # Offsets of message sets -------------------------------------------------------------------------------------------

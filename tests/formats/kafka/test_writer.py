@@ -306,12 +306,12 @@ def test_a_target_that_cannot_be_made_is_an_access_error(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_an_access_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rawlog.formats.kafka.store import partition_writer
+    from rawlog.io import output
 
     def full(_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(partition_writer, "_sync", full)
+    monkeypatch.setattr(output, "_sync", full)
     with pytest.raises(AccessError, match="No space left"):
         rawlog.write(tmp_path / "out", table(row(0)), format="kafka")
     assert not list(tmp_path.iterdir())

@@ -17,9 +17,11 @@ import pytest
 
 import rawlog
 from rawlog.core.format import Keep
-from rawlog.formats.kafka.store.rebuild import rebuild_partition
-from rawlog.formats.kafka.store.sift import sift_partition
+from rawlog.core.store import Store
+from rawlog.formats.kafka.store.sift import sift
+from rawlog.io.output import Folder
 from tests.conftest import needed
+from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import kafka_cases
 from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker
@@ -97,7 +99,7 @@ def fill(broker: KafkaBroker, scratch: Path) -> Served:
     broker.stop()
     for number, case in enumerate(CASES):
         folder = scratch / f"rebuilt-{number}"
-        rebuilt = rebuild_partition(rawlog.open(case.path).files, folder)
+        rebuilt = rewritten("rebuild", case.path, folder)
         # Not the golden directory itself, where a checkpoint hides the first records of one log.
         rows = rawlog.read(folder)
         committed = rawlog.read(folder, isolation="read_committed", columns=["offset"])["offset"].to_pylist()
@@ -105,11 +107,9 @@ def fill(broker: KafkaBroker, scratch: Path) -> Served:
         options = {"codec": CODECS[number % 5], **SHAPES[number % len(SHAPES)]}
         rawlog.write(made, rows, format="kafka", topic="made", partition=0, leader_epoch=0, **options)
         less = scratch / f"less-{number}"
-        less.mkdir()
         dropped = pa.array(sorted(set(rows["key"].drop_null().to_pylist()))[::3], pa.binary())
-        sift_partition(
-            rawlog.open(folder).files, str(less), Keep(("key",), lambda batch, keys=dropped: stays(batch, keys)), {}
-        )
+        keep = Keep(("key",), lambda batch, keys=dropped: stays(batch, keys))
+        sift(Store(rawlog.open(folder).files), Folder(less).make(), keep, {})
         kept = rows.filter(pa.array(stays(rows, dropped)))
         sources = {
             "less": (less, ("*.log", *DERIVED)),
@@ -126,7 +126,7 @@ def fill(broker: KafkaBroker, scratch: Path) -> Served:
             served.committed[topic] = committed if kind != "made" else rows["offset"].to_pylist()
             if kind == "less":
                 served.committed[topic] = sorted(set(committed) & set(kept["offset"].to_pylist()))
-                served.ends[topic] = rebuilt.end_offset
+                served.ends[topic] = rebuilt.facts["end_offset"]
             if kind == "raw":
                 served.rebuilt[topic] = folder
     broker.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.core.format import Deferred, Family, Format, Shares, Work
+from rawlog.core.format import Deferred, Family, Format, Rewrite, Shares
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.layouts import (
@@ -59,9 +59,9 @@ LOG = Format(
     **_from("seek", seek="seek", cuts="cuts"),
     **_from("explain", explain="explain_batch"),
     **_from("store.sink", write="write", losses="losses"),
-    **_from("store.sift", sift="sift_partition"),
-    **_from("store.works", around="join"),
-    shares=Shares(**_from("store.sharing", write="write_share", join="join_shares")),
+    **_from("store.sift", sift="sift"),
+    **_from("store.rewrite", around="join"),
+    shares=Shares(**_from("store.sink", write="write_share", join="join_shares")),
     **_from("checks", rules="rules"),
 )
 
@@ -145,15 +145,16 @@ def _text(kind: str, title: str, name: str) -> Format:
     )
 
 
-def _work(
-    verb: str, *options: str, cut: str = "cut", aside: str | None = None, unrepaired: tuple[str, ...] = ()
-) -> Work:
+def _rewrite(
+    verb: str, module: str, *options: str, stores: tuple[str, str] = ("rewrite", "partitions"), **more: Any
+) -> Rewrite:
     """A verb over partitions."""
-    made = {
-        name: Deferred("rawlog.formats.kafka.store.works", what)
-        for name, what in (("do", verb), ("cut", cut), ("join", "join"))
-    }
-    return Work(options=options, aside=aside, unrepaired=unrepaired, **made)
+
+    def within(module: str, name: str) -> Deferred:
+        return Deferred(f"rawlog.formats.kafka.store.{module}", name)
+
+    around = within("rewrite", "join")
+    return Rewrite(do=within(module, verb), stores=within(*stores), join=around, options=options, **more)
 
 
 _LIMITS = ("segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes")
@@ -184,12 +185,13 @@ FAMILY = Family(
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
     settle=Deferred("rawlog.formats.kafka.store.startup", "settle"),
-    works={
-        "rebuild": _work("rebuild", *_LIMITS),
-        "repair": _work(
-            "repair", *_LIMITS, "policy", "quarantine", "dry_run", aside="quarantine", unrepaired=_UNREPAIRED
+    rewrites={
+        "rebuild": _rewrite("rebuild", "rewrite", *_LIMITS),
+        "repair": _rewrite(
+            "repair", "repair", *_LIMITS, "policy", "quarantine", aside="quarantine", unrepaired=_UNREPAIRED
         ),
-        "compact": _work(
+        "compact": _rewrite(
+            "compact",
             "compact",
             "delete_retention_ms",
             "min_compaction_lag_ms",
@@ -202,7 +204,8 @@ FAMILY = Family(
             "first_dirty",
             "roll",
             "topic",
-            cut="cut_compaction",
+            "at_once",
+            stores=("compact", "stores"),
         ),
     },
     group_rules=Deferred("rawlog.formats.kafka.store.checks_partition", "rules"),

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.core.errors import OptionError
-from rawlog.core.format import File, Keep, Unit
+from rawlog.core.format import File, Keep
 from rawlog.core.frames import Frames
-from rawlog.core.report import Account
-from rawlog.io.output import Output, child, copy_file
+from rawlog.core.report import Report
+from rawlog.core.store import Store
+from rawlog.io.output import Folder, Output
 from rawlog.io.storage import below, exists
-from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
+from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.jobs.target import LossError, Lost, added
@@ -70,14 +71,6 @@ class Task:
         return sum(take.size for take in self.takes) + sum(file.size for file in self.files)
 
 
-@dataclass(slots=True)
-class Copied(Account):
-    """A directory that was copied as it is."""
-
-    files: int = 0
-    bytes: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Written(Done):
     """What one share came to."""
@@ -85,7 +78,7 @@ class Written(Done):
     share: Share
     dropped: int = 0
     notes: tuple[str, ...] = ()
-    account: Account | None = None
+    account: Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +92,7 @@ class Converted(Outcome):
     lost: dict[str, Lost] = field(default_factory=dict)
     dropped: int = 0
     notes: tuple[str, ...] = ()
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[str, Report] = field(default_factory=dict)
     damaged: bool = False
     refused: tuple[Lost, ...] = ()
 
@@ -272,20 +265,18 @@ class Convert(Job[Written, Converted]):
         assert isinstance(self.target, FormatOutlet)
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
-        path = str(child(Path(folder), task.name))
-        made_directory(folder)
-        made_directory(path)
+        made = Folder(folder, named=self.target.path).folder(task.name)
         try:
             if task.is_copied:
                 for file in task.files:
-                    copy_file(file.path, child(Path(path), file.path.rpartition("/")[2]))
-                account: Account = Copied(files=len(task.files), bytes=task.size)
+                    made.copy(file.path, file.path.rpartition("/")[2])
+                account = Report(counts={"files": len(task.files), "bytes": task.size})
             else:
-                account = sift(task.files, path, self._keep(), self.target.options)
+                account = sift(Store(task.files, task.name), made, self._keep(), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        return Written(split.number, Share(folder, getattr(account, "records", 0), path), account=account)
+        return Written(split.number, Share(folder, account.counts.get("records", 0), str(made.path)), account=account)
 
     def _keep(self) -> Keep:
         chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.table
@@ -315,14 +306,14 @@ class Convert(Job[Written, Converted]):
         elif not self.dry_run:
             self.target.join([one.share for one in done])
         damaged = any(isinstance(note, Loss) for note in notes)
-        dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
+        dropped = sum(one.dropped for one in done) + sum(one.total("removed") for one in accounts.values())
         return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
 
     def _is_below(self, task: Task) -> bool:
         """Whether a group is in a directory that was named, and was not named itself."""
         return any(str(task.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
 
-    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account]) -> tuple[str, ...]:
+    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Report]) -> tuple[str, ...]:
         """Put directories into the target: all or, if one of them is in the way, none. In a new target, what the directory around them
         says of itself and of them is carried over, if that was named; a note on each thing of it that is lost.
         """
@@ -336,8 +327,11 @@ class Convert(Job[Written, Converted]):
             for folder in folders:
                 folder.rename(whole / folder.name)
             if around is not None and is_new and all(self._is_below(task) for task in tasks):
-                units = [Unit(task.name, task.files, {}) for task in tasks]
-                notes = tuple(around(units, [accounts[task.name] for task in tasks], whole).notes)
+                stores = [Store(task.files, task.name) for task in tasks]
+                report = around(
+                    stores, [accounts[store.name] for store in stores], Folder(whole, named=self.target.path)
+                )
+                notes = (*(entry.line() for entry in report.entries), *report.notes)
             self.output.add(whole)
         except OSError as error:
             raise unwritable(self.target.path, error) from None

@@ -27,6 +27,7 @@ from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, OUTLINE, Attributes
 from rawlog.formats.kafka.legacy import unwrap
 from rawlog.formats.kafka.paths import INTERNAL
 from rawlog.formats.kafka.store.identity import is_compacted_topic, parent_of
+from rawlog.formats.kafka.store.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.store.salvage import (
     HUGE,
     NEAR,
@@ -95,6 +96,8 @@ class Extent:
     has_damage: bool = False
     #: How many of its batches are compressed entries of magic 0 or 1.
     wrappers: int = 0
+    #: The leader epochs of its batches; None: to be taken from `found`.
+    epochs: EpochRuns | None = None
 
     def is_before(self, stop: int) -> bool:
         """Whether everything in it is before an offset."""
@@ -112,6 +115,8 @@ class Continuity:
     lost: list[tuple[int, int | None]]
     #: Batches that are put at their offsets from outside of their segment's range, by segment and number.
     placed: dict[int, set[int]]
+    #: The leader epochs that are wrong.
+    corrections: list[Correction]
 
 
 def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
@@ -134,7 +139,8 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
     gaps = _gaps(extents, pieces, segments)
     gaps = [one for one in gaps if one.first >= _cleaned_up_to(files, extents)] if gaps else []
     gaps += _end_gap(files, extents, pieces)
-    return Continuity(extents, pieces, gaps, _lost(extents, pieces, gaps, placed), placed)
+    lost = _lost(extents, pieces, gaps, placed)
+    return Continuity(extents, pieces, gaps, lost, placed, _epochs(extents, pieces).corrections(files))
 
 
 # One segment -------------------------------------------------------------------------------------------------------
@@ -159,6 +165,7 @@ class Plain:
         self.covered: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
         self.mark, self.end, self.following = NONE, 0, self.first
         self.is_plain, self.has_batches, self.wrappers = True, False, 0
+        self.epochs = EpochRuns()
         self.inside = inside
         #: Of a split inside of a segment: the first and last offset and the position of its first batch, and whether it is a wrapper.
         self.begins: tuple[int, int, int, bool] | None = None
@@ -184,6 +191,7 @@ class Plain:
         self.mark = max(self.mark, _mark(head, base, before, adjacent))
         self.covered.append(_merged(base, last))
         self.wrappers += int((head["record_count"] < 0).sum())
+        self.epochs.add(head)
         self.end, self.following, self.has_batches = int(positions[-1] + sizes[-1]), int(last[-1]) + 1, True
 
     def join(self, following: Plain) -> None:
@@ -203,6 +211,7 @@ class Plain:
                 self.mark = max(self.mark, last)
         self.mark = max(self.mark, following.mark)
         self.wrappers += following.wrappers
+        self.epochs.join(following.epochs)
         self.covered.append(rows)
         self.end, self.following, self.has_batches = following.end, following.following, True
 
@@ -212,7 +221,7 @@ class Plain:
         rows = np.concatenate(self.covered)
         covered = _merged(rows[:, 0], rows[:, 1])
         made = Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
-        made.wrappers = self.wrappers
+        made.wrappers, made.epochs = self.wrappers, self.epochs
         return made
 
 
@@ -440,6 +449,23 @@ def _numbered(extent: Extent) -> Extent:
         extent.found = find_sound(bytes_of(extent.file), sealed=extent.file.place.sealed)
     extent.chosen = Chosen(list(range(len(extent.found.head))), {}, [], [])
     return extent
+
+
+def _epochs(extents: Sequence[Extent], pieces: Sequence[Piece]) -> EpochRuns:
+    """The leader epochs of the batches that are of the log, in its order."""
+    runs = EpochRuns()
+    for piece in pieces:
+        extent = extents[piece.segment]
+        if piece.numbers is None and extent.epochs is not None:
+            runs.join(extent.epochs)
+            continue
+        assert extent.found is not None
+        assert extent.chosen is not None
+        order = extent.chosen.order if piece.numbers is None else list(piece.numbers)
+        head = Heads(extent.found.head.values[:, order].copy())
+        head["base_offset"][:] = _offsets(extent.found, extent.bases, extent.chosen)[0][order]
+        runs.add(head)
+    return runs
 
 
 def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence[File]) -> list[Gap]:

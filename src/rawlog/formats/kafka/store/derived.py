@@ -41,8 +41,8 @@ class Limits:
     index_interval_bytes: int = 4096
 
     @classmethod
-    def told(cls, options: Mapping[str, str]) -> Limits:
-        """What options of these names say. OptionError for what is no number, or none that a broker takes."""
+    def from_options(cls, options: Mapping[str, str]) -> Limits:
+        """The limits that options of these names say. OptionError for what is not a number, or not one that a broker takes."""
         least = {"segment_bytes": 14, "segment_ms": 1, "segment_index_bytes": 24, "index_interval_bytes": 0}
         changed = {
             one.name: whole_number(options, one.name, least[one.name]) for one in fields(cls) if one.name in options

@@ -21,7 +21,7 @@ from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, OUTLINE, TIME_INDEX_ENTRY
 from rawlog.formats.kafka.log import sound
 from rawlog.formats.kafka.store.derived import Derivation
-from rawlog.formats.kafka.store.rebuild import segments_of
+from rawlog.formats.kafka.store.rewrite import segments_of
 from rawlog.formats.kafka.store.state import Aborted, Producer, Producers
 from rawlog.formats.kafka.store.survey import aborted_in, snapshot_rows
 from rawlog.io.storage import Source

@@ -1,18 +1,16 @@
-"""Partition directories as a broker leaves them: segments rolled by size and time, and beside them all that is derived from them.
+"""Partition directories as a broker leaves them: segments rolled by size and time, and next to them all that is derived from them.
 
-Batches come in encoded, with their headers; data is written and on disk before anything that points at it. A directory is written
-under a temporary name and renamed when it is whole.
+Batches come in encoded, with their headers; the data of a segment is written before anything that points at it.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2
 from rawlog.formats.kafka.paths import directory_place
 from rawlog.formats.kafka.store.derived import UNBOUNDED, Derivation, Limits, SegmentIndex
-from rawlog.io.output import Output, sync_directory
+from rawlog.io.output import Folder
 
 EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"
 
@@ -30,6 +28,11 @@ EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"
 def segment_name(offset: int, extension: str) -> str:
     """The name of a segment's file: 20 digits and what it is."""
     return f"{offset:020d}.{extension}"
+
+
+def metadata_file(topic_id: str) -> bytes:
+    """The content of `partition.metadata`."""
+    return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def new_topic_id() -> str:
@@ -41,23 +44,26 @@ def new_topic_id() -> str:
 
 
 class PartitionWriter:
-    """One partition in a directory that is there and empty. `close` writes what only the end tells.
+    """One partition in a directory that exists and is empty. `close` writes what only the end tells.
 
     Without `limits` a segment ends only where `begin` is called for the next. `log_start` names the first segment of a partition
-    that has no batches at all. `derivation` tells what no segment alone does, by default from the batches that are appended.
+    that has no batches at all. `derivation` derives what no segment alone tells, by default from the batches that are appended.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folder: Folder | Path,
         limits: Limits | None,
         *,
         topic_id: str | None = None,
+        metadata: bytes | None = None,
         log_start: int = 0,
         interval: int = 4096,
         derivation: Derivation | None = None,
     ) -> None:
-        self.folder, self.limits, self.topic_id = folder, limits, topic_id
+        """`metadata` is the content of `partition.metadata`; with a `topic_id` it is made."""
+        self.folder = folder if isinstance(folder, Folder) else Folder(folder)
+        self.limits, self.topic_id, self.metadata = limits, topic_id, metadata
         if limits is None:
             self._limits = np.array([UNBOUNDED, UNBOUNDED, UNBOUNDED, UNBOUNDED, interval], np.int64)
         else:
@@ -65,9 +71,13 @@ class PartitionWriter:
         self.derivation = Derivation() if derivation is None else derivation
         self.end_offset = log_start
         self.batches = self.bytes = self.segments = 0
+        #: The files that were written: log segments, and what is derived from them.
+        self.logs: list[str] = []
+        self.derived: dict[str, None] = {}
         self._has_v2 = False
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
         self._index: SegmentIndex | None = None
+        self._modified: float | None = None
         self._log_start = log_start
 
     def append(self, frames: Frames, head: Heads) -> None:
@@ -108,20 +118,25 @@ class PartitionWriter:
         self.batches += len(frames)
         self.bytes += int(frames.sizes.sum())
 
-    def begin(self, base: int) -> None:
-        """End the segment that is open, and begin one named by an offset."""
+    def begin(self, base: int, modified: float | None = None) -> None:
+        """End the segment that is open, and begin one named by an offset. `modified` is the time its file gets: retention goes by
+        it where records have no time of their own.
+        """
         if self._file is not None:
             self._end_segment()
             self._write(segment_name(base, "snapshot"), self.derivation.snapshot(base))
-        self._index = SegmentIndex(base, self._limits)
-        self._file = self._open(segment_name(base, "log"))
+        self._index, self._modified = SegmentIndex(base, self._limits), modified
+        self.logs.append(segment_name(base, "log"))
+        self._file = self.folder.create(self.logs[-1])
         self.segments += 1
         self.end_offset = max(self.end_offset, base)
 
     def _end_segment(self) -> None:
         assert self._file is not None
         assert self._index is not None
-        self._shut(self._file)
+        self._file.close()
+        if self._modified is not None and not self.folder.dry_run:
+            os.utime(self.folder.path / self.logs[-1], (self._modified, self._modified))
         base = self._index.base
         self._write(segment_name(base, "index"), self._index.index())
         self._write(segment_name(base, "timeindex"), self._index.timeindex())
@@ -131,7 +146,7 @@ class PartitionWriter:
         self._file = self._index = None
 
     def close(self) -> None:
-        """Write what is left, and the directory itself, to disk."""
+        """Write what is left."""
         if self._file is None:
             self.begin(self._log_start)
         self._end_segment()
@@ -139,9 +154,9 @@ class PartitionWriter:
             self._write(segment_name(self.end_offset, "snapshot"), self.derivation.snapshot(self.end_offset))
         if self._has_v2 or not self.batches:
             self._write(EPOCHS, self.derivation.epochs_file())
-        if self.topic_id is not None:
-            self._write(METADATA, f"version: 0\ntopic_id: {self.topic_id}".encode())
-        self._sync()
+        metadata = self.metadata if self.topic_id is None else metadata_file(self.topic_id)
+        if metadata is not None:
+            self.folder.write(METADATA, metadata)
 
     def abandon(self) -> None:
         """Let go of the open file; what was written is for the caller to remove."""
@@ -149,76 +164,20 @@ class PartitionWriter:
             self._file.close()
             self._file = None
 
-    def _open(self, name: str) -> BinaryIO:
-        return (self.folder / name).open("xb")
-
-    def _shut(self, file: BinaryIO) -> None:
-        _synced(file)
-
-    def _sync(self) -> None:
-        sync_directory(self.folder)
+    def discard(self) -> None:
+        """Remove what was written: it is to be written again in another way."""
+        for name in (*self.logs, *self.derived, METADATA):
+            self.folder.remove(name)
 
     def _write(self, name: str, data: bytes) -> None:
-        with (self.folder / name).open("wb") as file:
-            file.write(data)
-            _sync(file)
-
-
-class Pretence(PartitionWriter):
-    """A writer that only counts: `names` are the files that it would have written beside the log."""
-
-    def __init__(self, *, log_start: int = 0, interval: int = 4096) -> None:
-        super().__init__(Path(), None, log_start=log_start, interval=interval)
-        self.names: list[str] = []
-
-    def _open(self, name: str) -> BinaryIO:
-        return open(os.devnull, "wb")
-
-    def _shut(self, file: BinaryIO) -> None:
-        file.close()
-
-    def _sync(self) -> None:
-        pass
-
-    def _write(self, name: str, data: bytes) -> None:
-        self.names.append(name)
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _synced(file: BinaryIO) -> None:
-    try:
-        _sync(file)
-    finally:
-        file.close()
-
-
-# Directories that appear when they are whole ---------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def staged(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """A log directory to fill with partition directories, which appear in `target` only when the block ends well.
-
-    They are written beside it: a broker would refuse to start on a directory whose name it does not know. AccessError if one of them
-    is there already, unless `overwrite` is set; then it is replaced.
-    """
-    with Output(target, overwrite=overwrite) as output:
-        if target.exists() and not target.is_dir():
-            raise AccessError(f"{target}: exists already and is not a directory")
-        try:
-            stage = output.new()
-            yield stage
-        except OSError as error:
-            raise output.unwritable(error) from None
-        output.add(stage)
+        if name in self.derived:  # the snapshot at the end of a log whose last segment is empty
+            self.folder.remove(name)
+        self.folder.write(name, data)
+        self.derived[name] = None
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """AccessError for a partition directory that is there, unless it may be replaced."""
+    """AccessError for a partition directory that exists, unless it may be replaced."""
     if path.exists() and not overwrite:
         raise AccessError(f"{path}: exists already; choose another name or ask to overwrite it")
 
@@ -242,7 +201,7 @@ def topic_id_in(target: Path, topic: str) -> str | None:
 
 
 def check_topic_id(options: Mapping[str, str]) -> str | None:
-    """The id among options; OptionError if it is none."""
+    """The topic id among options; OptionError if it is invalid."""
     from rawlog.core.errors import OptionError
 
     text = options.get("topic_id")
@@ -261,11 +220,10 @@ __all__ = [
     "EPOCHS",
     "METADATA",
     "PartitionWriter",
-    "Pretence",
     "check_topic_id",
+    "metadata_file",
     "new_topic_id",
     "refuse_existing",
     "segment_name",
-    "staged",
     "topic_id_in",
 ]

@@ -1,12 +1,11 @@
 """What a repair cuts, kept aside: the bytes as they were, and as Parquet the records in them that can still be read.
 
-Nothing vouches for such records: the checksum of their batch does not match, so any byte of them may be wrong, their offsets too.
+No checksum protects such records: the checksum of their batch does not match, so any byte of them may be wrong, their offsets too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, OU
 from rawlog.formats.kafka.legacy import decode_legacy
 from rawlog.formats.kafka.reader import COLUMNS, Columns, TooMuch, decode_columns
 from rawlog.io import compression
-from rawlog.io.output import child
+from rawlog.io.output import Folder
 from rawlog.kernels import byte_view
 from rawlog.kernels.columns import batch, constant
 
@@ -32,23 +31,33 @@ LIMIT = compression.DEFAULT_LIMIT
 
 
 class Quarantine:
-    """A directory, there and empty, for what is cut."""
+    """A directory, empty at first, for what is cut."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.records = 0
+        self._names: list[str] = []
 
     def keep(self, name: str, data: Bytes, start: int, stop: int, place: Place) -> None:
-        """Put bytes aside under the name of their file and their place in it, and what can be read of them beside it."""
+        """Put bytes aside under the name of their file and their place in it, and next to them what can be read of them."""
         if not data[start:stop].any():
             return
-        path = child(self.folder, f"{name}.{start}-{stop}")
-        path.with_name(f"{path.name}.cut").write_bytes(data[start:stop].tobytes())
+        own = f"{name}.{start}-{stop}"
+        self._names.append(f"{own}.cut")
+        self.folder.write(self._names[-1], data[start:stop].tobytes())
         made = [_rows(one, place) for one in readable(data[start:stop])]
         if made:
             table = pa.Table.from_batches(made)
-            pq.write_table(table, path.with_name(f"{path.name}.parquet"))
+            self._names.append(f"{own}.parquet")
+            with self.folder.create(self._names[-1]) as file:
+                pq.write_table(table, file)
             self.records += table.num_rows
+
+    def discard(self) -> None:
+        """Remove what was put aside: it is to be done again."""
+        for name in self._names:
+            self.folder.remove(name)
+        self._names, self.records = [], 0
 
 
 def _rows(found: Columns, place: Place) -> pa.RecordBatch:
@@ -78,7 +87,7 @@ def readable(data: Bytes) -> Iterator[Columns]:
 
 
 def _survivors(payload: Bytes, head: Heads) -> Iterator[Columns]:
-    """Runs of records of a batch that are whole; a record that is not is passed over as far as its length can be believed."""
+    """Runs of records of a batch that are whole; one that is not is skipped, if its length is credible."""
     plain = byte_view(compression.decompress(CODECS[int(head.codec[0])], payload, limit=LIMIT))
     position = 0
     while plain.size - position >= SMALLEST_RECORD:

@@ -1,10 +1,16 @@
-"""Rows of `records` into a log directory: each row to the partition it names, in batches of a chosen size."""
+"""Rows of `records` into a log directory: each row to the partition it names, in batches of a chosen size.
+
+Several writers may take shares of the rows: each writes partition directories of its own, which are joined where the rows of one
+partition came in several.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +19,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.core.errors import EncodeError, OptionError, unknown
-from rawlog.core.format import Judge
-from rawlog.formats.kafka.layouts import MAGIC_V2, NONE
-from rawlog.formats.kafka.store.derived import Limits, whole_number
+from rawlog.core.errors import AccessError, EncodeError, OptionError, unknown
+from rawlog.core.format import File, Judge
+from rawlog.core.frames import Frames
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
+from rawlog.formats.kafka.store.derived import Derivation, Limits, whole_number
 from rawlog.formats.kafka.store.partition_writer import (
+    METADATA,
     PartitionWriter,
     check_topic_id,
+    metadata_file,
     new_topic_id,
     refuse_existing,
-    staged,
     topic_id_in,
 )
+from rawlog.formats.kafka.store.rewrite import NewSegment, rewrite
 from rawlog.formats.kafka.writer import BATCH_BYTES, LARGEST_OFFSET, NO_LIMIT, Batching, Rows, encode_rows
-from rawlog.io.output import child
+from rawlog.io.output import Folder, Output
 from rawlog.io.storage import is_remote, local_path
+from rawlog.io.walk import walk
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PENDING_BYTES = 4 << 20
@@ -57,8 +68,8 @@ class Choice:
     renumbers: bool = False
 
     @classmethod
-    def told(cls, options: Mapping[str, str]) -> Choice:
-        """OptionError for options that are none, or say what cannot be."""
+    def from_options(cls, options: Mapping[str, str]) -> Choice:
+        """OptionError for unknown options, or invalid values."""
         for name in options:
             if name not in OPTIONS:
                 raise unknown("option of kafka", name, OPTIONS)
@@ -66,7 +77,7 @@ class Choice:
         def number(name: str, default: int, least: int = 0, most: int = INT32) -> int:
             return whole_number(options, name, least, most) if name in options else default
 
-        limits = Limits.told(options)
+        limits = Limits.from_options(options)
         magic = number("magic", MAGIC_V2, 0, MAGIC_V2)
         batching = Batching(
             codec=options.get("codec", "none"),
@@ -118,9 +129,9 @@ def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, 
     `topic` and `partition` among the options overrule what rows say. EncodeError for rows that name no partition, whose offsets do not
     rise, or that no batch can hold; AccessError if a partition directory is there already and `overwrite` is not set.
     """
-    choice = Choice.told(options)
+    choice = Choice.from_options(options)
     folder = log_directory(target)
-    with staged(folder, overwrite=overwrite) as stage:
+    with log_directory_at(folder, overwrite=overwrite) as stage:
         sink = Sink(stage, folder, choice, overwrite)
         try:
             for batch in batches:
@@ -135,6 +146,24 @@ def log_directory(target: str) -> Path:
     if is_remote(target):
         raise OptionError(f"{target}: partition directories are written to a local path")
     return Path(local_path(target)).absolute()
+
+
+@contextlib.contextmanager
+def log_directory_at(target: Path, *, overwrite: bool = False) -> Iterator[Folder]:
+    """A log directory to fill with partition directories, which appear in `target` only when the block ends well.
+
+    They are written next to it: a broker would refuse to start on a directory whose name it does not know. AccessError if one of them
+    exists already, unless `overwrite` is set; then it is replaced.
+    """
+    with Output(target, overwrite=overwrite) as output:
+        if target.exists() and not target.is_dir():
+            raise AccessError(f"{target}: exists already and is not a directory")
+        try:
+            stage = Folder(output.new(), named=str(target))
+            yield stage
+        except OSError as error:
+            raise output.unwritable(error) from None
+        output.add(stage.path)
 
 
 class TopicIds:
@@ -158,9 +187,10 @@ class TopicIds:
 class Sink:
     """All partitions that rows were seen of."""
 
-    def __init__(self, stage: Path, target: Path | None, choice: Choice, overwrite: bool = False) -> None:
+    def __init__(self, stage: Folder | Path, target: Path | None, choice: Choice, overwrite: bool = False) -> None:
         """Without a `target`, what is there already and the topics' ids are for others to look after."""
-        self.stage, self.target, self.choice, self.overwrite = stage, target, choice, overwrite
+        self.stage = stage if isinstance(stage, Folder) else Folder(stage)
+        self.target, self.choice, self.overwrite = target, choice, overwrite
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.topic_ids = TopicIds(choice)
         self.rows = self.waiting = 0
@@ -217,9 +247,7 @@ class Sink:
             name = f"{topic}-{number}"
             if self.target is not None:
                 refuse_existing(self.target / name, self.overwrite)
-            folder = child(self.stage, name)
-            folder.mkdir()
-            choice = self.choice
+            folder, choice = self.stage.folder(name), self.choice
             writer = PartitionWriter(
                 folder,
                 choice.limits,
@@ -246,7 +274,7 @@ class Sink:
             made = encode_rows(Rows.of(batch, first), self.choice.batching, one.last_offset, whole=whole)
             self.check_sizes(made)
         except EncodeError as error:
-            raise EncodeError(f"{one.writer.folder.name}: {error}") from None
+            raise EncodeError(f"{one.writer.folder.path.name}: {error}") from None
         one.writer.append(made.frames, made.head)
         if len(made.head):
             if not one.rows:
@@ -280,7 +308,7 @@ class Sink:
 
 def losses(options: Mapping[str, str]) -> Judge:
     """What rows of `records` would read back otherwise than they are. OptionError for options that are none."""
-    choice = Choice.told(options)
+    choice = Choice.from_options(options)
     magic = choice.batching.magic
 
     def judge(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
@@ -308,3 +336,130 @@ def losses(options: Mapping[str, str]) -> Judge:
 def _has_headers(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     counts: NDArray[np.int64] = pc.fill_null(pc.list_value_length(batch.column("headers")), 0).to_numpy()
     return counts > 0
+
+
+# Shares of the rows --------------------------------------------------------------------------------------------------
+
+ADVICE = 'df.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")'
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPartition:
+    """What one share holds of a partition; `numbered` says that its rows came with offsets."""
+
+    topic: str
+    partition: int
+    rows: int
+    first_offset: int
+    last_offset: int
+    numbered: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def write_share(batches: Iterable[pa.RecordBatch], folder: str, options: Mapping[str, str]) -> list[SharedPartition]:
+    """Write rows as partition directories below an empty directory; what it then holds. Raises as `write`."""
+    sink = Sink(Folder(folder), None, Choice.from_options(options))
+    try:
+        for batch in batches:
+            sink.add(batch)
+        sink.close()
+    except EncodeError as error:
+        if "offsets must rise" in str(error):
+            how = f"sort them (in Spark: {ADVICE}), or number them again with offsets=new"
+            raise EncodeError(f"{error}; {how}") from None
+        raise
+    finally:
+        sink.abandon()
+    return [
+        SharedPartition(topic, number, one.rows, one.first_offset, one.last_offset, bool(one.numbered))
+        for (topic, number), one in sink.partitions.items()
+    ]
+
+
+def join_shares(
+    shares: Sequence[tuple[str, list[SharedPartition]]], target: str, options: Mapping[str, str], overwrite: bool
+) -> int:
+    """Make the partitions of all shares appear at `target`, a log directory; the number of rows.
+
+    The rows of a partition that came in several shares are put together by their offsets, or, if they have none, in the order of the
+    shares. EncodeError if their ranges of offsets overlap.
+    """
+    choice, final = Choice.from_options(options), log_directory(target)
+    found: dict[str, list[tuple[Path, SharedPartition]]] = {}
+    for folder, pieces in shares:
+        for piece in pieces:
+            found.setdefault(piece.name, []).append((Path(folder) / piece.name, piece))
+    ids = TopicIds(choice)
+    with log_directory_at(final, overwrite=overwrite) as stage:
+        for name, parts in sorted(found.items()):
+            refuse_existing(final / name, overwrite)
+            metadata = metadata_file(ids.of(parts[0][1].topic, final))
+            filled = [part for part in parts if part[1].rows] or parts[:1]
+            if len(filled) == 1:
+                stage.take(filled[0][0], name)
+                stage.write(f"{name}/{METADATA}", metadata)
+            else:
+                rewrite(stage.folder(name), Joining(_in_order(filled), choice, metadata), log_start=choice.start_offset)
+    return sum(piece.rows for _, pieces in shares for piece in pieces)
+
+
+def _in_order(parts: list[tuple[Path, SharedPartition]]) -> list[tuple[Path, SharedPartition]]:
+    if any(piece.numbered != parts[0][1].numbered for _, piece in parts):
+        raise EncodeError(f"{parts[0][1].name}: some rows have an offset, others have none; give all or none")
+    if not parts[0][1].numbered:
+        return parts
+    parts = sorted(parts, key=lambda part: part[1].first_offset)
+    for (_, one), (_, other) in pairwise(parts):
+        if other.first_offset <= one.last_offset:
+            raise EncodeError(
+                f"{one.name}: offsets {one.first_offset} to {one.last_offset} and {other.first_offset} to {other.last_offset} "
+                f"came in different tasks; bring them together: {ADVICE}"
+            )
+    return parts
+
+
+class Joining:
+    """The policy that makes one partition of several: batches as they are but for the offsets of rows that came without."""
+
+    interval = 0
+    derivation: Derivation | None = None
+
+    def __init__(self, parts: list[tuple[Path, SharedPartition]], choice: Choice, metadata: bytes) -> None:
+        self.parts, self.limits, self.metadata = parts, choice.limits, metadata
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """All batches; the limits say where a segment ends."""
+        yield NewSegment(None, self._batches())
+
+    def _batches(self) -> Iterator[tuple[Frames, Heads]]:
+        from rawlog.formats.kafka import LOG
+
+        after = NONE
+        for source, piece in self.parts:
+            shift = 0 if piece.numbered or after == NONE else after + 1 - piece.first_offset
+            for path in sorted(source.glob("*.log")):
+                file = File(str(path), path.stat().st_size, None, LOG.name)
+                for frames in walk(file, LOG, errors="raise"):
+                    yield _shifted(frames, heads(frames, check_crc=False), shift)
+            after = piece.last_offset + shift
+
+
+def _shifted(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:
+    """The same batches at offsets so many further on: no checksum covers the first offset of a batch."""
+    if not shift:
+        return frames, head
+    if ((head["magic"] == 0) & (head.codec > 0)).any():
+        raise EncodeError(
+            "compressed entries of magic 0 hold their offsets inside: give rows offsets, or write them in one task"
+        )
+    moved, data = Heads(head.values.copy()), frames.data.copy()
+    moved["base_offset"][:] += shift
+    moved["last_offset"][:] += shift
+    raw = moved["base_offset"].astype(">i8").view(np.uint8).reshape(-1, 8)
+    at = frames.starts[:, None] + BATCH.at("base_offset") + np.arange(8)
+    data[at] = raw
+    assert (moved["magic"] <= MAGIC_V2).all()
+    return replace(frames, data=data), moved

@@ -31,7 +31,7 @@ from rawlog.formats.kafka.layouts import (
 )
 from rawlog.formats.kafka.seek import index_entries, time_entries
 from rawlog.formats.kafka.store.continuity import Extent, Plain, continuity
-from rawlog.formats.kafka.store.leader_epochs import EpochRuns
+from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
 from rawlog.io.walk import walk
 
@@ -95,7 +95,6 @@ class SegmentFold:
         self.rises = True
         #: Marks of rules, by code. Those of `absent` hold only if the log is not compacted.
         self.marks: dict[str, Few] = defaultdict(Few)
-        self.epoch_runs = EpochRuns()
         #: The batches with a mark for their epoch: base offset and epoch.
         self.epochs_named: set[tuple[int, int]] = set()
         #: Entries of the offset index: number, offset, position, first and last offset there. The first is not known of a wrapper that
@@ -153,7 +152,6 @@ class SegmentFold:
         thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
         self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
         self.producers.add(frames, head, self.file.path)
-        self.epoch_runs.add(head.only(sound))
         self._leader_epochs(frames, head)
         self.rises &= bool((last[sound] > np.concatenate(([self.last_offset], last[sound][:-1]))).all())
         self.rises &= bool((last[sound] >= head["base_offset"][sound]).all())
@@ -286,7 +284,6 @@ class SegmentFold:
         self.last_offset = max(self.last_offset, following.last_offset)
         for code, marks in following.marks.items():
             self.marks[code].join(marks)
-        self.epoch_runs.join(following.epoch_runs)
         self.epochs_named |= following.epochs_named
         self.old_times += [(index, max(top, self.latest), time) for index, top, time in following.old_times]
         self.latest = max(self.latest, following.latest)
@@ -332,7 +329,6 @@ class _Survey:
         #: By code, then by path.
         self.found: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
-        self.epoch_runs = EpochRuns()
         self.epochs_named: set[tuple[int, int]] = set()
         #: The segments by the base offset of their first sound batch.
         self.bases: list[tuple[int, str]] = []
@@ -370,7 +366,6 @@ class _Survey:
             path = next((mark.path for mark in marks), None)
             if code != "absent" or not self.compacted:
                 self.found["timeindex" if code == "absent" else code][path].join(marks)
-        self.epoch_runs.join(fold.epoch_runs)
         self.epochs_named |= fold.epochs_named
         if fold.first is not None:
             self.bases.append((fold.first.base, file.path))
@@ -429,9 +424,9 @@ class _Survey:
                 size = SNAPSHOT_ENTRY.size
                 self.mark("snapshot", Mark(message, position, size, row["last_offset"], path=file.path))
 
-    def fallen_epochs(self) -> None:
+    def fallen_epochs(self, corrections: Sequence[Correction]) -> None:
         """Epochs that the batches around them contradict, where the checkpoint is missing or says nothing of them."""
-        for one in self.epoch_runs.corrections(self.store):
+        for one in corrections:
             if (one.first, one.wrong) in self.epochs_named:
                 continue
             path = next((path for base, path in reversed(self.bases) if base <= one.first), None)
@@ -446,7 +441,8 @@ class _Survey:
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
                 self.snapshot(offset)
-        for gap in continuity(self.store.files, self.extents).gaps:
+        whole = continuity(self.store.files, self.extents)
+        for gap in whole.gaps:
             position = gap.file.size if gap.is_end else 0
             self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))
         assert self.last_file is not None
@@ -455,7 +451,7 @@ class _Survey:
             for odd in sorted(self.producers.finish().oddities, key=lambda one: (one.offset, one.position)):
                 mark = Mark(odd.message, odd.position, odd.size, odd.offset, odd.expected, odd.found, odd.path)
                 self.mark(odd.code, mark)
-        self.fallen_epochs()
+        self.fallen_epochs(whole.corrections)
         for number, first in sorted(self.producers.open_transactions().items()):
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
             self.mark("hanging-transaction", Mark(message, offset=first, path=self.last_file.path))

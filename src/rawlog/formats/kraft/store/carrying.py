@@ -28,7 +28,7 @@ from rawlog.formats.kafka.reader import TooMuch, milliseconds
 from rawlog.formats.kafka.store.continuity import Extent, Plain, continuity
 from rawlog.formats.kafka.store.filtering import keep_records
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
-from rawlog.formats.kafka.store.rebuild import keep_times, segments_of
+from rawlog.formats.kafka.store.rewrite import keep_times, segments_of
 from rawlog.io.walk import describe, walk
 
 LIMIT = 1 << 28

@@ -1,0 +1,303 @@
+"""How a partition is written again: one loop, and the policy of a verb, which says what goes into which segment.
+
+`rebuild` is the simplest policy: the log as it is, and everything derived from it made again as a broker's own recovery does it. A log
+directory around the partitions has files of its own, which `join` writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.core.format import File
+from rawlog.core.frames import Frames
+from rawlog.core.report import Action, Report
+from rawlog.core.status import Status
+from rawlog.core.store import Store
+from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in, write
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.log import scan, sound
+from rawlog.formats.kafka.paths import OFFSET_CHECKPOINTS, split
+from rawlog.formats.kafka.store.continuity import continuity
+from rawlog.formats.kafka.store.derived import Derivation, Limits
+from rawlog.formats.kafka.store.identity import META
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter, segment_name
+from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
+from rawlog.formats.kafka.texts import check_meta
+from rawlog.io.output import Folder
+from rawlog.io.storage import Source, exists
+from rawlog.io.walk import describe, walk
+from rawlog.kernels import byte_view
+
+#: What a log directory says of itself, besides what it says of its partitions.
+BOOTSTRAP = "bootstrap.checkpoint"
+SURROUNDINGS = (META, BOOTSTRAP)
+
+Batches = Iterable[tuple[Frames, Heads]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment of the result: the offset in its name, and the batches in it, which are read as they are written.
+
+    Without a `base` the batches go into the segment before. An optional segment without batches is not written.
+    """
+
+    base: int | None
+    batches: Batches = ()
+    modified: float | None = None
+    is_optional: bool = False
+
+
+class Policy(Protocol):
+    """What a verb does with the log of a partition. What it drops and changes it reports itself."""
+
+    #: When a segment is full; None: where the policy begins the next one.
+    limits: Limits | None
+    #: The bytes between two entries of an index, if there are no limits that say it.
+    interval: int
+    #: What no segment alone tells; None: derived from the batches that are written.
+    derivation: Derivation | None
+    #: The content of `partition.metadata`; None: there is no such file.
+    metadata: bytes | None
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """The segments of the result in order. `writer` tells how far the result is: a segment is asked for when those before are
+        written.
+        """
+        ...
+
+
+def rewrite(folder: Folder, policy: Policy, *, log_start: int = 0) -> PartitionWriter:
+    """Fill an empty directory with the partition that a policy makes; the writer, which knows what it wrote.
+
+    `log_start` names the only segment of a partition without batches.
+    """
+    writer = PartitionWriter(
+        folder,
+        policy.limits,
+        metadata=policy.metadata,
+        log_start=log_start,
+        interval=policy.interval,
+        derivation=policy.derivation,
+    )
+    try:
+        for segment in policy.segments(writer):
+            is_begun = segment.base is None
+            if segment.base is not None and not segment.is_optional:
+                writer.begin(segment.base, segment.modified)
+                is_begun = True
+            for frames, head in segment.batches:
+                if not len(frames):
+                    continue
+                if not is_begun and segment.base is not None:
+                    writer.begin(segment.base, segment.modified)
+                    is_begun = True
+                writer.append(frames, head)
+        writer.close()
+    finally:
+        writer.abandon()
+    return writer
+
+
+# What policies read --------------------------------------------------------------------------------------------------
+
+
+def segments_of(files: Sequence[File]) -> list[File]:
+    """The log segments among a partition's files that a broker would load, in order. AccessError if there is none."""
+    found = [one for one in files if one.format == "kafka.log" and one.place.state is None]
+    if not found:
+        raise AccessError("no log segment is there to rebuild anything from")
+    for one in found:
+        if one.problem is not None:
+            raise AccessError(f"{one.path}: {one.problem}")
+    return sorted(found, key=lambda one: one.place.start_offset or 0)
+
+
+def whole_batches(
+    segment: File, report: Report, *, is_last: bool, is_tail_lost: bool = True
+) -> Iterator[tuple[Frames, Heads]]:
+    """The batches of a segment as they are; what is left out at its end is reported. DataError for damage, and for an unfinished batch
+    in a segment that is not the last one. `is_tail_lost`: an unfinished batch at the end of the log is a loss.
+    """
+    from rawlog.formats.kafka import LOG
+
+    reached, status = 0, Status.OK
+    for frames in walk(segment, LOG, errors="raise"):
+        head = heads(frames)
+        _, error = sound(frames, head)
+        if error is not None:
+            raise error.at(path=segment.path, format=LOG.name)
+        reached, status = frames.reached_in_file, frames.status
+        if status is Status.TRUNCATED and frames.last and not is_last:
+            raise describe(LOG, frames, segment.path)
+        yield frames, head
+    if segment.size > reached:
+        is_padding = status is Status.PADDING
+        reason = PADDING if is_padding else UNFINISHED
+        place = {"start": reached, "stop": segment.size}
+        report.add(Action.DROPPED, reason, segment.path, is_expected=is_padding or not is_tail_lost, **place)
+        report.count("bytes_lost", 0 if is_padding else segment.size - reached)
+
+
+def topic_id_of(files: Sequence[File]) -> bytes | None:
+    """The content of `partition.metadata`: no log tells it."""
+    for file in files:
+        if file.format == "kafka.partition" and file.problem is None:
+            with Source(file.path) as source:
+                return bytes(source.read(0, source.size))
+    return None
+
+
+def report_gaps(files: Sequence[File], report: Report) -> None:
+    """Report what is missing between the segments of a partition or is in the wrong one, as verify finds it."""
+    found = continuity(files)
+    for gap in found.gaps:
+        span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
+        report.add(Action.LOST, "missing before this segment" if not gap.is_end else str(gap), gap.file.path, **span)
+    for piece in found.pieces:
+        extent = found.extents[piece.segment]
+        if piece.start != extent.first:
+            reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
+            report.add(Action.LOST, reason, extent.file.path, first_offset=piece.first, stop_offset=piece.last + 1)
+    report.count("gaps", len(report.entries))
+
+
+def keep_times(segments: Sequence[File], folder: Path | Folder) -> None:
+    """Give the copies of segments the times of their sources: retention goes by them where records have no time of their own."""
+    target = folder.path if isinstance(folder, Folder) else folder
+    for segment in segments:
+        copy = target / segment_name(segment.place.start_offset or 0, "log")
+        if segment.modified is not None and copy.exists():
+            os.utime(copy, (segment.modified, segment.modified))
+
+
+# Rebuild -------------------------------------------------------------------------------------------------------------
+
+
+class Copying:
+    """The policy of `rebuild`: every batch as it is."""
+
+    limits: Limits | None = None
+    derivation: Derivation | None = None
+
+    def __init__(self, files: Sequence[File], report: Report, interval: int) -> None:
+        self.files, self.report, self.interval = segments_of(files), report, interval
+        self.metadata = topic_id_of(files)
+
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """Each segment of the source."""
+        for file in self.files:
+            batches = whole_batches(file, self.report, is_last=file is self.files[-1])
+            yield NewSegment(file.place.start_offset or 0, batches, file.modified)
+
+
+def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Write a partition again: the log as it is, and everything that is derived from it.
+
+    `index_interval_bytes` among the options is the topic's. An unfinished batch at the end of the log is left out; DataError for damage,
+    which `repair` handles.
+    """
+    report = new_report(bytes_lost=0, gaps=0)
+    policy = Copying(store, report, Limits.from_options(options).index_interval_bytes)
+    report_gaps(store, report)
+    writer = rewrite(folder, policy)
+    report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
+    report.facts["end_offset"] = writer.end_offset
+    return report
+
+
+def new_report(**counts: int) -> Report:
+    """A report with counts that machines find in it also where they are 0."""
+    return Report(counts=counts)
+
+
+# Partitions of a log directory ---------------------------------------------------------------------------------------
+
+
+def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
+    """A store for each partition directory that a broker would load. UnknownFormatError if there is none, OptionError for two of the
+    same name.
+    """
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        if file.place.group is not None:
+            groups.setdefault(file.place.group, []).append(file)
+    found = [
+        Store(group, split(folder)[1])
+        for folder, group in sorted(groups.items())
+        if any(file.format == "kafka.log" and file.place.state is None for file in group)
+    ]
+    if not found:
+        raise UnknownFormatError("no partition directory is here")
+    if len({store.name for store in found}) < len(found):
+        raise OptionError("partitions of the same name are here; name the log directory of one of them")
+    return found
+
+
+def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
+    """The report on all partitions. In the directory around them is written what it says of itself and of them, as far as it is still
+    true.
+
+    The mark of a clean stop is left out: a broker then looks at everything once. A log start after the end would delete the log.
+    """
+    report = Report(parts={store.name: one for store, one in zip(stores, reports, strict=True)})
+    sources = {split(store[0].place.group or "")[0] for store in stores}
+    if len(sources) == 1:
+        [source] = sources
+        _keep_checkpoints(source, report.parts, folder)
+        keep_surroundings(source, folder, report)
+    return report
+
+
+def _keep_checkpoints(source: str, done: Mapping[str, Report], folder: Folder) -> None:
+    for name in OFFSET_CHECKPOINTS:
+        offsets = {}
+        for (topic, partition), offset in offsets_in(source, name).items():
+            report = done.get(f"{topic}-{partition}")
+            if report is not None and (name != LOG_START or offset <= report.facts["end_offset"]):
+                offsets[topic, partition] = min(offset, report.facts["end_offset"])
+        if name == CLEANER:
+            for directory, report in done.items():
+                topic, _, number = directory.rpartition("-")
+                if "first_dirty" in report.facts and number.isdigit():
+                    offsets[topic, int(number)] = report.facts["first_dirty"]
+        if offsets:
+            folder.write(name, write(offsets))
+
+
+def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
+    """Carry over what a log directory says of itself: whose it is, and what a new cluster would start from; report what is lost of it.
+
+    No broker starts on damaged bootstrap records, and one that has a metadata log does without them; nor on a damaged identity: without
+    one it makes a new one, or asks for the directory to be formatted with the cluster's id, and keeps what is in it.
+    """
+    for name in SURROUNDINGS:
+        path = f"{source}/{name}"
+        if not exists(path) or (folder.path / name).exists():
+            continue
+        with Source(path) as opened:
+            data = bytes(opened.read(0, opened.size))
+        if _is_sound(data) if name == BOOTSTRAP else _is_identity(data):
+            folder.write(name, data)
+        else:
+            report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
+
+
+def _is_identity(data: bytes) -> bool:
+    """Whether bytes say whose a log directory is."""
+    try:
+        check_meta(data)
+    except (ValueError, KeyError):
+        return False
+    return True
+
+
+def _is_sound(data: bytes) -> bool:
+    """Whether bytes are batches with the right checksums, to the end."""
+    frames = scan(byte_view(data), 0)
+    return bool(len(frames)) and frames.reached == len(data) and bool(heads(frames).sound.all())

@@ -1,0 +1,25 @@
+"""The verbs that write partitions again, for tests: one call, one report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rawlog.core.report import Report
+from rawlog.engines import local
+from rawlog.formats.kafka.store.lost_markers import Transaction
+from rawlog.jobs.rewrite import Rewriting
+from rawlog.reading.tree import open_tree
+
+
+def rewritten(
+    verb: str, source: Path, target: Path, *, overwrite: bool = False, dry_run: bool = False, **options: object
+) -> Report:
+    """Run `repair`, `rebuild` or `compact` with one thread."""
+    texts = {name.replace(".", "_"): str(value) for name, value in options.items()}
+    with Rewriting(verb, str(target), texts, overwrite=overwrite, dry_run=dry_run) as job:
+        return local.run(job, open_tree(str(source)), threads=1)
+
+
+def transactions(report: Report) -> list[Transaction]:
+    """The transactions that a report on a repair names."""
+    return [Transaction(**one) for one in report.facts["transactions"]]
