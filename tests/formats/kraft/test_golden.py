@@ -12,14 +12,14 @@ from rawlog.core.errors import RawlogError
 from rawlog.formats.kafka.messages import decode_control as control_of
 from rawlog.formats.kafka.messages import decode_framed, encode_control, encode_framed
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.replica import At, Replica, clusters
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 from tests.kraft_data import BROKERS, data_dir, dumped_metadata, image, unordered
 
 SECRETS = {"showSecrets": "true"}
 
 
-def replica_of(broker: str) -> Replica:
+def replica_of(broker: str) -> MetadataStore:
     [found] = clusters([file for file in rawlog.open(data_dir(broker)).files if takes("kraft.topics", file)])
     return found
 
@@ -98,8 +98,8 @@ def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
         offset, epoch = snapshot_id(snapshot.path) or (0, 0)
         if offset == 0:
             continue
-        grown = Replica(replica.folder, replica.segments).fold(At(offset=offset - 1))
-        loaded = Replica(replica.folder, [], [snapshot]).fold()
+        grown = MetadataStore(replica.segments).fold(At(offset=offset - 1))
+        loaded = MetadataStore([snapshot]).fold()
         same_records(image_of(loaded), image_of(grown))
         assert (loaded.end_offset, loaded.epoch, loaded.timestamp) == (grown.end_offset, epoch, grown.timestamp)
         told += 1

@@ -14,8 +14,8 @@ from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import encode_framed
 from rawlog.formats.kraft.names import MIGRATING
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.replica import At, Replica, clusters
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 from rawlog.formats.kraft.writer import (
     Voter,
     checkpoint_name,
@@ -169,7 +169,7 @@ def write_snapshot(folder: Path, records: Sequence[Record], offset: int, epoch: 
     return path
 
 
-def replica_of(folder: Path) -> Replica:
+def replica_of(folder: Path) -> MetadataStore:
     [found] = clusters([file for file in rawlog.open(folder).files if takes("kraft.topics", file)])
     return found
 

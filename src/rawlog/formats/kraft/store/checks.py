@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rawlog.core.errors import DataError, RawlogError
 from rawlog.core.findings import Few, Mark, Rule, Severity, rule
@@ -15,8 +16,9 @@ from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
 from rawlog.formats.kraft.paths import QUORUM_FORMAT, snapshot_id
 from rawlog.formats.kraft.reader import parse_quorum
+from rawlog.formats.kraft.store.placing import right_epochs
 from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.store.store import At, MetadataStore, stores
+from rawlog.formats.kraft.store.store import At, MetadataStore, is_misnamed, last_time, stores
 from rawlog.io.storage import Source
 
 Files = Sequence[File]
@@ -41,6 +43,18 @@ def _found(files: Files, code: str) -> Iterable[Mark]:
     return Store.of(files).share(_survey).get(code, ())
 
 
+@dataclass(slots=True)
+class _Header:
+    """A batch of the log: its offsets, what it says of its epoch, and where it is."""
+
+    first: int
+    end: int
+    said_epoch: int
+    is_control: bool
+    position: int
+    file: File
+
+
 class _Survey:
     """A metadata log replayed from what passes over its files found, with the state as it grows."""
 
@@ -49,6 +63,9 @@ class _Survey:
         self.state = State()
         self.level: int | None = None
         self.early: Mark | None = None
+        self.headers: list[_Header] = []
+        #: The whole snapshots by the last offset that they should have, with the time that they have of it.
+        self.ends: dict[int, tuple[File, int | None]] = {}
 
     def run(self) -> None:
         self.found["gap"].join(self.store.gaps[0])
@@ -63,7 +80,16 @@ class _Survey:
                 "a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO
             )
             self.found["transaction"].append(mark)
+        self.epochs()
         self.partitions()
+
+    def epochs(self) -> None:
+        """Compare the epoch of every batch with those around it."""
+        headers = sorted(self.headers, key=lambda one: one.first)
+        for one, epoch in zip(headers, right_epochs(headers), strict=True):
+            if one.said_epoch != epoch:
+                message = f"epoch {one.said_epoch}, the batches around it are of epoch {epoch}"
+                self.mark("epoch", message, one.file, one.position, one.first, epoch, one.said_epoch)
 
     def snapshots(self) -> None:
         """Whether a controller could start, and from what; the replay begins from what it would load for the log's start."""
@@ -71,6 +97,7 @@ class _Survey:
         start, (last_epoch, end) = store.start, store.end
         whole = [one for one in store.newest_first if store.is_whole(one)]
         ids = {one.path: snapshot_id(one.path) or (0, 0) for one in whole}
+        self.ends = {ids[one.path][0] - 1: (one, last_time(one, store)) for one in whole}
         if start > 0 and not any(offset >= start for offset, _ in ids.values()):
             message = f"the log begins at offset {start}, and no whole snapshot leads up to it"
             self.found["no-snapshot"].append(Mark(message, offset=start, path=store.segments[0].path))
@@ -117,13 +144,30 @@ class _Survey:
             self.found["differs"].append(Mark(message, offset=offset, path=one.path))
 
     def segment(self, file: File) -> None:
+        position = -1
         for rows in self.store.rows([file], "skip"):
             for index, offset in enumerate(rows.offsets):
                 value = rows.values[index] or b""
+                if rows.positions[index] != position:
+                    position = rows.positions[index]
+                    self.headers.append(
+                        _Header(offset, offset, rows.epochs[index], rows.controls[index], position, file)
+                    )
+                self.headers[-1].end = offset + 1
+                if offset in self.ends:
+                    self.name(offset, rows.times[index])
                 if rows.controls[index]:
                     self.state.add_control(offset, rows.kinds[index] or 0, value)
                 elif offset >= self.state.end_offset:
                     self.replay(file, rows.positions[index], offset, value)
+
+    def name(self, offset: int, time: int | None) -> None:
+        """Compare the time that the snapshot of an offset has of its last record with that of the record in the log."""
+        snapshot, own = self.ends[offset]
+        if time is not None and is_misnamed(offset + 1, own, time // 1000):
+            message = f"its last record is of time {own}, the one at offset {offset} of {time // 1000}"
+            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=own, path=snapshot.path)
+            self.found["name"].append(mark)
 
     def replay(self, file: File, position: int, offset: int, value: bytes) -> None:
         try:
@@ -217,6 +261,15 @@ def gap(files: Files) -> Iterator[Mark]:
     yield from _found(files, "gap")
 
 
+@rule("kraft.metadata.epoch", Severity.WARNING)
+def epoch(files: Files) -> Iterator[Mark]:
+    """A batch of the metadata log is of another epoch than the batches around it, although no change of leader is between them.
+
+    No checksum covers the epoch of a batch. `rawlog repair` sets it to that of the batches around it.
+    """
+    yield from _found(files, "epoch")
+
+
 @rule("kraft.metadata.shape", Severity.ERROR)
 def shape(files: Files) -> Iterator[Mark]:
     """A record has a key, headers, no value, or another time than its batch. Controllers write none of these, and refuse them."""
@@ -291,6 +344,16 @@ def differs(files: Files) -> Iterator[Mark]:
     yield from _found(files, "differs")
 
 
+@rule("kraft.checkpoint.name", Severity.WARNING)
+def name(files: Files) -> Iterator[Mark]:
+    """A snapshot has another time of its last record than the log has at that offset: it was renamed, or is of another cluster.
+
+    A controller loads it, and then applies records of the log twice or leaves some out. `rawlog repair` gives it the name that its time
+    leads to, or leaves it out.
+    """
+    yield from _found(files, "name")
+
+
 @rule("kraft.quorum.epoch", Severity.WARNING)
 def quorum_epoch(files: Files) -> Iterator[Mark]:
     """The election state is of an older epoch than the log: it was put here from elsewhere. A controller takes the log's."""
@@ -299,4 +362,18 @@ def quorum_epoch(files: Files) -> Iterator[Mark]:
 
 def rules() -> Sequence[Rule[Files]]:
     """All of them."""
-    return (gap, shape, unknown, refused, transaction, level, partition, missing, ahead, differs, quorum_epoch)
+    return (
+        gap,
+        epoch,
+        shape,
+        unknown,
+        refused,
+        transaction,
+        level,
+        partition,
+        missing,
+        ahead,
+        differs,
+        name,
+        quorum_epoch,
+    )

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class Placed:
     dropped: list[tuple[Batch, str]]
 
 
-def place(segments: Sequence[File], known_end: int = 0) -> Placed:
+def place_batches(segments: Sequence[File], known_end: int = 0) -> Placed:
     """The sound batches of all segments of a log, each at its offset. `known_end` is an offset that the log is known to have reached."""
     dropped: list[tuple[Batch, str]] = []
     seen: set[tuple[int, int, int]] = set()
@@ -146,9 +147,9 @@ def place(segments: Sequence[File], known_end: int = 0) -> Placed:
                 taken.add(one)
                 certain.add(one.crc)
     dropped += [(one, "its offsets belong to other batches, or are far from all others") for one in loose]
-    placed = taken.batches
-    _set_epochs(placed)
-    return Placed(placed, dropped)
+    for one, epoch in zip(taken.batches, right_epochs(taken.batches), strict=True):
+        one.epoch = epoch
+    return Placed(taken.batches, dropped)
 
 
 def _runs(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
@@ -274,9 +275,27 @@ class _Taken:
         return True
 
 
-def _set_epochs(batches: Sequence[Batch]) -> None:
-    """An epoch begins with a control batch, the change of its leader: between two of them most batches outvote one. Epochs never fall."""
-    spans: list[list[Batch]] = []
+class Header(Protocol):
+    """What the epoch of a batch is judged by."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def said_epoch(self) -> int: ...
+
+    @property
+    def is_control(self) -> bool: ...
+
+
+def right_epochs(batches: Sequence[Header]) -> list[int]:
+    """The epochs of batches in their order. An epoch begins with a control batch, the change of its leader: between two of them most
+    batches outvote one. Epochs never fall.
+    """
+    spans: list[list[Header]] = []
     for one in batches:
         if not spans or one.is_control or spans[-1][-1].end != one.first:
             spans.append([])
@@ -285,11 +304,11 @@ def _set_epochs(batches: Sequence[Batch]) -> None:
     epochs = [max(sorted(found, key=abs), key=found.__getitem__) for found in votes]
     keep = _rising(epochs, [max(found.values()) for found in votes])
     last = next((epochs[at] for at in keep), -1)
-    kept = set(keep)
+    kept, made = set(keep), []
     for at, span in enumerate(spans):
         last = epochs[at] if at in kept else last
-        for one in span:
-            one.epoch = last
+        made += [last] * len(span)
+    return made
 
 
 def _rising(values: Sequence[int], weights: Sequence[int]) -> list[int]:

@@ -20,6 +20,8 @@ from rawlog.core.store import Store, stores_below
 from rawlog.formats.kafka.layouts import BATCH, ControlType
 from rawlog.formats.kafka.messages import decode_record, framed_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.store.rewrite import keep_surroundings
+from rawlog.formats.kafka.store.rewrite import rebuild as rebuild_partition
 from rawlog.formats.kraft.paths import (
     CHECKPOINT_FORMAT,
     LOG_FORMAT,
@@ -29,9 +31,9 @@ from rawlog.formats.kraft.paths import (
     snapshot_id,
 )
 from rawlog.formats.kraft.reader import parse_quorum
-from rawlog.formats.kraft.store.placing import Batch, Placed, is_gapped, place, read_batches
+from rawlog.formats.kraft.store.placing import Batch, Placed, is_gapped, place_batches, read_batches
 from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, last_time, stores
+from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, is_misnamed, last_time, stores
 from rawlog.formats.kraft.writer import checkpoint_name, write_checkpoint
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
@@ -76,9 +78,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     policy = options.get("policy", SALVAGE)
     if policy not in POLICIES:
         raise OptionError(f"policy {policy!r}: {', '.join(POLICIES)} expected")
-    found = stores([file for file in store if not is_bootstrap(file.path)])
-    # Where both the log and the snapshots are gone, other files still say where they were.
-    metadata = found[0] if found else MetadataStore((), str(store[0].place.group))
+    metadata = _readable(store)
     plan = _Repair(metadata, policy, traced_end(store)).plan()
     votes = [file for file in store if file.format == QUORUM_FORMAT]
     plan.copies = [file for file in votes if _is_vote(file, plan.report)]
@@ -93,11 +93,8 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 
     A snapshot that is not whole is left out, as a controller leaves it. DataError for damage in the log.
     """
-    from rawlog.formats.kafka import FAMILY as KAFKA
-
     metadata = _readable(store)
-    log = Store((file for file in store if file.system == KAFKA.name), store.name)
-    report: Report = KAFKA.rewrites["rebuild"].do(log, folder, options)
+    report = rebuild_partition(Store((file for file in store if file.system == "kafka"), store.name), folder, options)
     plan = Plan(report)
     for file in store:
         if file.format == CHECKPOINT_FORMAT and file.place.state is None and not metadata.is_whole(file):
@@ -117,23 +114,16 @@ def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 
 
 def join(made: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
-    """The report on all metadata directories; next to each, what its log directory says of itself, as next to partitions."""
-    from rawlog.formats.kafka import FAMILY as KAFKA
-
-    joined = Report()
-    for store, report in zip(made, reports, strict=True):
-        above, _, name = store.name.rpartition("/")
-        around = folder.folder(above) if above else folder
-        do_join = KAFKA.rewrites["repair"].join
-        assert do_join is not None
-        own = do_join([Store(store.files, name)], [report], around)
-        joined.parts[store.name] = report
-        joined.entries += own.entries
-        joined.notes += own.notes
+    """The report on all metadata directories; next to each is written what its log directory says of itself."""
+    joined = Report(parts={store.name: report for store, report in zip(made, reports, strict=True)})
+    for store in made:
+        above = store.name.rpartition("/")[0]
+        keep_surroundings(split(store[0].place.group or "")[0], folder.folder(above) if above else folder, joined)
     return joined
 
 
 def _readable(store: Store) -> MetadataStore:
+    """The log and the snapshots of a directory; neither, if both are gone and only other files say where they were."""
     found = stores([file for file in store if not is_bootstrap(file.path)])
     return found[0] if found else MetadataStore((), str(store[0].place.group))
 
@@ -158,6 +148,8 @@ class Plan:
     snapshots: Sequence[Snapshot] = ()
     state: State | None = None
     copies: list[File] = field(default_factory=list)
+    #: Where the log begins, by the name of its first segment; None: with its first batch.
+    start: int | None = None
     #: An empty log, as a controller begins one.
     is_new: bool = False
 
@@ -166,7 +158,11 @@ class Plan:
         for one in self.snapshots:
             _write_batches(one.batches, folder, one.right_name)
         for number, batches in enumerate(_segments(self.batches)):
-            self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(batches[0].first)))
+            first = batches[0].first if number or self.start is None else self.start
+            if batches[0].start == 0 and first != batches[0].file.place.start_offset:
+                place = {"start": 0, "stop": batches[-1].stop, "first_offset": first, "stop_offset": batches[-1].end}
+                self.report.add(Action.MOVED, f"renamed to {segment_name(first)}", batches[0].file.path, **place)
+            self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(first)))
             self.report.counts["segments"] = number + 1
         if self.state is not None:
             write_checkpoint(folder, self.state)
@@ -317,17 +313,19 @@ class _Repair:
         report, policy = self.report, self.policy
         snapshots = [Snapshot.read(one) for one in self.store.newest_first]
         known = max([self.traced, *(one.offset for one in snapshots if one.is_whole)])
-        found = self.first_stretch() if policy == BROKER else place(self.store.segments, known)
+        found = self.first_stretch() if policy == BROKER else place_batches(self.store.segments, known)
         stretches = find_stretches(found.batches)
         snapshots = self.rightly_named(snapshots, found.batches)
         whole = [one for one in snapshots if one.is_whole]
         kept = stretches[-1] if stretches else []
-        usable = [one for one in whole if not kept or one.offset >= kept[0].first]
+        # Snapshots from before the log are of use only where they are as they were: before a log without a gap.
+        usable = [one for one in whole if len(stretches) < 2 or one.offset >= kept[0].first]
         if kept and usable and usable[0].offset > kept[-1].end:
             kept = []  # a controller would empty a log that ends before its snapshot
         usable = self.in_agreement(usable, kept)
         needs = _needed(whole, snapshots, stretches)
-        fresh = policy != STRICT and not usable and bool(kept) and kept[0].first > 0
+        leads = not kept or any(one.offset >= kept[0].first for one in usable)
+        fresh = policy != STRICT and not leads and kept[0].first > 0
         if policy == SALVAGE and needs is not None:
             fresh = True
             if kept and needs > kept[-1].end:
@@ -342,14 +340,16 @@ class _Repair:
                 what = "its sound batches are in the new snapshot" if fresh and one.batches else "left out"
                 _drop(report, one.file, 0, one.file.size, f"not whole, {what}")
             elif not (fresh and policy == SALVAGE):
-                place_ = {"start": 0, "stop": one.file.size, "is_expected": True}
-                report.add(Action.DROPPED, "from before the log that is kept, left out", one.file.path, **place_)
+                _drop(report, one.file, 0, one.file.size, "from before the log that is kept, left out")
         report.counts["snapshots"] = len(usable)
         report.facts["end_offset"] = end
         state = None
         if fresh:
             state = self.new_state(*((kept, []) if policy == BROKER else (found.batches, snapshots)), max(end, 1))
-        return Plan(report, kept, usable, state, is_new=state is None and not kept and not usable)
+        made = Plan(report, kept, usable, state, is_new=state is None and not kept and not usable)
+        if len(stretches) == 1 and kept and kept[0].start == 0 and self.store.start <= kept[0].first:
+            made.start = self.store.start if kept[0].file == self.store.segments[0] else None
+        return made
 
     def first_stretch(self) -> Placed:
         """What a broker keeps: everything up to the first byte or offset that is wrong."""
@@ -367,9 +367,7 @@ class _Repair:
         return Placed(kept, [])
 
     def rightly_named(self, snapshots: list[Snapshot], batches: Sequence[Batch]) -> list[Snapshot]:
-        """The snapshots, newest first, one for each offset: where the log has the last offset that a snapshot's name says, and at
-        another time than the snapshot itself says, the snapshot gets the name that its time leads to.
-        """
+        """The snapshots, newest first, one for each offset. One that the log contradicts gets the name that its time leads to."""
         times: dict[int, list[Batch]] = {}
         for batch in batches:
             times.setdefault(batch.time, []).append(batch)
@@ -378,8 +376,7 @@ class _Repair:
         for one in snapshots:
             at = bisect_right(starts, one.offset - 1) - 1
             holder = batches[at] if at >= 0 and batches[at].end >= one.offset else None
-            is_named = holder is None or one.time is None or holder.time == one.time
-            if one.is_whole and one.offset > 0 and not is_named:
+            if one.is_whole and holder is not None and is_misnamed(one.offset, one.time, holder.time):
                 right = times.get(one.time or 0, [])
                 if len(right) != 1:
                     reason = "named for another offset than its content is of, left out"
@@ -480,7 +477,10 @@ class _Repair:
 
     def lose(self, first: int, stop: int | None, reason: str = "not in any sound batch") -> None:
         """Report offsets whose records are not in the result; `stop` is None where nothing says how many they are."""
-        self.report.add(Action.LOST, reason, self.store.folder, first_offset=first, stop_offset=stop)
+        segments = self.store.segments
+        before = [one for one in segments if (one.place.start_offset or 0) <= first]
+        path = before[-1].path if before else segments[0].path if segments else self.store.folder
+        self.report.add(Action.LOST, reason, path, first_offset=first, stop_offset=stop)
 
     def report_losses(self, batches: Sequence[Batch], whole: Sequence[Snapshot], end: int) -> int:
         """Report the offsets whose records are neither in a batch that has its place nor in a whole snapshot; the end of the log."""

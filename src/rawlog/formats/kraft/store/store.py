@@ -483,7 +483,7 @@ class MetadataStore(Store):
             offset, _ = snapshot_id(one.path) or (0, 0)
             if at.offset is not None and offset > at.offset + 1:
                 continue
-            if at.time is not None and (last_time(one) or 0) * 1000 > at.time:
+            if at.time is not None and (last_time(one, self) or 0) * 1000 > at.time:
                 continue
             if offset < self.start:
                 break  # the log does not reach back to it
@@ -590,10 +590,10 @@ def sound_batches(frames: Frames) -> NDArray[np.bool_]:
     return found
 
 
-def last_time(snapshot: File) -> int | None:
+def last_time(snapshot: File, store: MetadataStore | None = None) -> int | None:
     """The time (ms) of the last record that went into a snapshot, as its first record says; None if it cannot be read."""
     try:
-        for rows in read_rows([snapshot], "raise"):
+        for rows in read_rows([snapshot], "raise") if store is None else store.rows([snapshot], "raise"):
             if rows.controls and rows.controls[0] and rows.kinds[0] == ControlType.SNAPSHOT_HEADER:
                 time = _last_contained(rows.values[0] or b"")
                 return None if time < 0 else time
@@ -601,6 +601,13 @@ def last_time(snapshot: File) -> int | None:
     except RawlogError:
         return None
     return None
+
+
+def is_misnamed(offset: int, time: int | None, last: int) -> bool:
+    """Whether a snapshot is of another offset than its name says: the last record before that offset has another time (`last`) than the
+    one that the snapshot has of its last record. Times are milliseconds.
+    """
+    return offset > 0 and time is not None and time != last
 
 
 def _last_contained(header: bytes) -> int:
