@@ -25,7 +25,7 @@ ACLS = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardA
 
 
 class Operations:
-    """Random changes of a cluster through its AdminClient; those that cannot be are no failure."""
+    """Random changes of a cluster through its AdminClient; those that the cluster refuses are not a failure."""
 
     def __init__(self, admin: Any, java: JavaAdmin, seed: int) -> None:
         self.admin, self.java, self.chance = admin, java, random.Random(seed)
@@ -212,15 +212,15 @@ def answers(admin: Any, java: JavaAdmin) -> dict[str, Any]:
     )  # fmt: skip
     users = sorted(
         (user, info.mechanism.name.replace("_", "-"), info.iterations)
-        for user, told in admin.describe_user_scram_credentials().result(timeout=30).items()
-        for info in told.scram_credential_infos
+        for user, shown in admin.describe_user_scram_credentials().result(timeout=30).items()
+        for info in shown.scram_credential_infos
     )
     moving = sorted(
         (topic, int(number), *map(json.loads, lists)) for topic, number, *lists in java.ask("reassignments")
     )
     quotas = sorted((entity, key, float(value)) for entity, key, value in java.ask("quotas"))
-    told = {"partitions": partitions, "configs": configs, "acls": acls, "users": users}
-    return told | {"reassignments": moving, "quotas": quotas}
+    found = {"partitions": partitions, "configs": configs, "acls": acls, "users": users}
+    return found | {"reassignments": moving, "quotas": quotas}
 
 
 def folded(folder: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def beside_the_log(folder: Path) -> dict[str, bytes]:
+def next_to_the_log(folder: Path) -> dict[str, bytes]:
     """Snapshots and the vote: what a controller cannot rebuild from its log."""
     return {one.name: one.read_bytes() for one in (folder / METADATA).iterdir() if one.suffix in (".checkpoint", "")
             and one.name != "leader-epoch-checkpoint"}  # fmt: skip
@@ -59,8 +59,8 @@ def test_what_a_node_boots_on_is_all_there(verb: str, partitions: tuple[str, ...
     assert done.exit_code == 0, done.output + done.stderr
     for name in ("meta.properties", "bootstrap.checkpoint"):
         assert (target / name).read_bytes() == (source / name).read_bytes()
-    assert beside_the_log(target) == beside_the_log(source)
-    assert len(beside_the_log(target)) >= 5
+    assert next_to_the_log(target) == next_to_the_log(source)
+    assert len(next_to_the_log(target)) >= 5
     for table in ("kraft.topics", "kraft.configs", "kraft.voters", "kraft.metadata"):
         found, expected = (rawlog.read(folder, table=table) for folder in (target, source))
         shown = [name for name in expected.column_names if name != "path"]
@@ -260,7 +260,7 @@ def test_several_controllers_are_rewritten_each_in_its_place(verb: str, tmp_path
     done = run(verb, tmp_path / "source", tmp_path / "target")
     assert done.exit_code == 0, done.output + done.stderr
     for name in ("one", "two"):
-        assert beside_the_log(tmp_path / "target" / name) == beside_the_log(tmp_path / "source" / name)
+        assert next_to_the_log(tmp_path / "target" / name) == next_to_the_log(tmp_path / "source" / name)
         identity = (tmp_path / "target" / name / "meta.properties").read_bytes()
         assert identity == (tmp_path / "source" / name / "meta.properties").read_bytes()
 

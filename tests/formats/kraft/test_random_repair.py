@@ -496,18 +496,24 @@ APART = {
 
 
 def is_found(entry: Entry, findings: list[Finding]) -> bool:
-    for one in findings:
-        start = one.position or 0
-        stop = start + max(one.size or 1, 1)
-        is_here = entry.start is None or (start < (entry.stop or 0) and stop > entry.start)
-        if one.path == entry.path and (is_here or (one.position is None and one.offset is None)):
-            return True
-        if one.offset is not None and entry.first_offset is not None:
-            if entry.first_offset <= one.offset and (entry.stop_offset is None or one.offset <= entry.stop_offset):
-                return True
     if entry.action is Action.ADDED:
         return bool(findings)  # a snapshot of what is left
-    return entry.action in (Action.DROPPED, Action.LOST) and any(one.code in APART for one in findings)
+    is_part = entry.action in (Action.DROPPED, Action.LOST, Action.MOVED)
+    return any(is_at(entry, one) or (is_part and one.code in APART) for one in findings)
+
+
+def is_at(entry: Entry, finding: Finding) -> bool:
+    """Whether a finding is in the bytes of an entry, at its offsets, or on its file as a whole."""
+    if finding.path == entry.path:
+        start = finding.position or 0
+        stop = start + max(finding.size or 1, 1)
+        if entry.start is None or (finding.position is None and finding.offset is None):
+            return True
+        if start < (entry.stop or 0) and stop > entry.start:
+            return True
+    if finding.offset is None or entry.first_offset is None:
+        return False
+    return entry.first_offset <= finding.offset <= (entry.stop_offset or finding.offset)
 
 
 @pytest.mark.parametrize("share", range(SHARES))

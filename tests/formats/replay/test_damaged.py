@@ -101,7 +101,7 @@ def test_an_unfinished_entry_is_noted_and_no_error(case: DamagedReplay) -> None:
 
 
 @pytest.mark.parametrize("name", ["v2-len-minus1", "v2-len-huge", "v2-vlen-minus1", "v1-len-minus1", "v0-len-minus1"])
-def test_skipping_damage_finds_the_entries_behind_it(name: str) -> None:
+def test_skipping_damage_finds_the_entries_after_it(name: str) -> None:
     path = golden_path("replay", "damaged", f"{name}.log")
     whole = plain(rawlog.read(golden_path("replay", "damaged", f"{name[:2]}-whole.log")))
     notes: list[str] = []
@@ -208,7 +208,7 @@ def test_zeros_at_the_end_are_a_warning(tmp_path: Path) -> None:
             assert f"{entries} messages" in finding.message
 
 
-def test_a_recording_of_nothing_but_zeros_is_told_from_its_first_byte(tmp_path: Path) -> None:
+def test_a_recording_of_nothing_but_zeros_is_reported_from_its_first_byte(tmp_path: Path) -> None:
     found = broken(tmp_path, real(2)[:20] + bytes(48))
     assert (found["trailing-zeros"].position, found["trailing-zeros"].size) == (20, 48)
 
@@ -236,7 +236,7 @@ def test_transaction_markers_are_pointed_out(tmp_path: Path) -> None:
 
 
 @breaks("header")
-def test_a_header_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_header_is_an_error(tmp_path: Path) -> None:
     [version] = broken(tmp_path, over(real(2), 0, b"\0\0\0\3")).values()
     assert (version.code, version.position, version.expected, version.found) == (f"{FORMAT}.header", 0, "1 or 2", "3")
     [cut] = broken(tmp_path, real(2)[:19]).values()
@@ -244,7 +244,7 @@ def test_a_header_that_cannot_be_is_an_error(tmp_path: Path) -> None:
 
 
 @breaks("framing")
-def test_a_length_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_length_is_an_error(tmp_path: Path) -> None:
     at = place(1, 6)
     [finding] = broken(tmp_path, over(real(1), at + 8, b"\xff" * 8)).values()
     assert (finding.code, finding.severity) == (f"{FORMAT}.framing", Severity.ERROR)

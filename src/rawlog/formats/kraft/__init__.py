@@ -25,7 +25,7 @@ CHECKPOINT = Format(
     decode=Deferred(f"{_KRAFT}.reader", "decode"),
     spans=Deferred(f"{_KRAFT}.reader", "spans"),
     explain=Deferred(f"{_KAFKA}.explain", "explain_batch"),
-    summary=Deferred(f"{_KRAFT}.store.store", "ContentsFold"),
+    summary=Deferred(f"{_KRAFT}.store.contents", "ContentsFold"),
     rules=Deferred(f"{_KRAFT}.checks", "checkpoint_rules"),
 )
 
@@ -60,7 +60,7 @@ FAMILY = Family(
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
     beside="kafka",
-    summary=Deferred(f"{_KRAFT}.store.store", "summary"),
+    summary=Deferred(f"{_KRAFT}.store.contents", "summary"),
     units=Deferred(f"{_KRAFT}.store.store", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
     rewrites={

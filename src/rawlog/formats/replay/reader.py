@@ -180,7 +180,9 @@ def are_zeros(frames: Frames) -> NDArray[np.bool_]:
     """Which entries are nothing but zeros: 1970-01-01, no key, an empty value. No recorder writes one."""
     if frames.kind == 0:
         return np.zeros(len(frames), np.bool_)
-    return (frames.sizes == ENTRIES[frames.kind].size) & (heads(frames)["timestamp"].astype(np.int64) == 0)
+    zeros: NDArray[np.bool_] = frames.sizes == ENTRIES[frames.kind].size
+    zeros &= heads(frames)["timestamp"].astype(np.int64) == 0
+    return zeros
 
 
 def ends_in_damage(frames: Frames) -> bool:

@@ -98,9 +98,9 @@ class _Survey:
         whole = [one for one in store.newest_first if store.is_whole(one)]
         ids = {one.path: snapshot_id(one.path) or (0, 0) for one in whole}
         self.ends = {ids[one.path][0] - 1: (one, last_time(one, store)) for one in whole}
-        if start > 0 and not any(offset >= start for offset, _ in ids.values()):
-            message = f"the log begins at offset {start}, and no whole snapshot leads up to it"
-            self.found["no-snapshot"].append(Mark(message, offset=start, path=store.segments[0].path))
+        if store.first > 0 and not any(offset >= store.first for offset, _ in ids.values()):
+            message = f"the log begins at offset {store.first}, and no whole snapshot leads up to it"
+            self.found["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
         if whole and store.segments:
             offset, epoch = ids[whole[0].path]
             if epoch > last_epoch or (epoch == last_epoch and offset > end):

@@ -23,7 +23,7 @@ from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import decode_run
 from rawlog.formats.kafka.store.salvage import find_sound
-from rawlog.formats.kraft.store.store import sound_batches
+from rawlog.formats.kraft.store.contents import sound_batches
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 
@@ -138,8 +138,8 @@ def place_batches(segments: Sequence[File], known_end: int = 0) -> Placed:
             if one.crc in certain:
                 dropped.append((one, "a copy of another batch"))
                 continue
-            beside = (None, None) if only_said else neighbours[id(one)]
-            found = _best(one, beside, taken, least, known_end, only_said=only_said)
+            around = (None, None) if only_said else neighbours[id(one)]
+            found = _best(one, around, taken, least, known_end, only_said=only_said)
             if found is None:
                 loose.append(one)
             else:
@@ -187,7 +187,7 @@ def _agreed(run: Sequence[Batch]) -> list[list[Batch]]:
 
 def _best(
     one: Batch,
-    beside: tuple[Batch | None, Batch | None],
+    around: tuple[Batch | None, Batch | None],
     taken: _Taken,
     least: int,
     known_end: int,
@@ -195,7 +195,7 @@ def _best(
     only_said: bool,
 ) -> int | None:
     """The offset for a batch that no other confirms: one that joins `least` sides of what is placed, its own first."""
-    before, after = beside
+    before, after = around
     choices = [one.said]
     if not only_said and one.start == 0 and one.file.place.start_offset is not None:
         choices.append(one.file.place.start_offset)
@@ -226,8 +226,8 @@ def is_gapped(batches: Sequence[Batch], follows: Sequence[bool]) -> bool:
     """
     afters = [*batches[1:], None]
     return any(
-        one.is_rebased and (not beside or _is_gap(one, after))
-        for one, after, beside in zip(batches, afters, follows, strict=True)
+        one.is_rebased and (not joins or _is_gap(one, after))
+        for one, after, joins in zip(batches, afters, follows, strict=True)
     )
 
 

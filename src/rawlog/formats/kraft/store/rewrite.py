@@ -339,8 +339,9 @@ class _Repair:
             elif not one.is_whole:
                 what = "its sound batches are in the new snapshot" if fresh and one.batches else "left out"
                 _drop(report, one.file, 0, one.file.size, f"not whole, {what}")
-            elif not (fresh and policy == SALVAGE):
-                _drop(report, one.file, 0, one.file.size, "from before the log that is kept, left out")
+            else:
+                what = "what it holds is in the new snapshot" if fresh and policy == SALVAGE else "left out"
+                _drop(report, one.file, 0, one.file.size, f"from before the log that is kept, {what}")
         report.counts["snapshots"] = len(usable)
         report.facts["end_offset"] = end
         state = None
