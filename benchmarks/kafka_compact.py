@@ -21,8 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 import rawlog
+from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.store.compact import compact_partition
+from rawlog.formats.kafka.store.compact import compact
+from rawlog.io.output import Folder
 from rawlog.reading.tree import open_tree
 
 SEGMENT = 128 << 20
@@ -75,7 +77,7 @@ def ours(source: Path, scratch: Path, repeat: int = 3) -> float:
     for number in range(repeat):
         target = scratch / f"ours-{number}" / "compacted-0"
         start = time.process_time()
-        report = compact_partition(files, target, {"segment_bytes": str(SEGMENT)})
+        report = compact(Store(files), Folder(target).make(), {"segment_bytes": str(SEGMENT)})
         best = min(best, time.process_time() - start)
         shutil.rmtree(target.parent)
     print(" ".join(report.lines()))

@@ -77,7 +77,7 @@ def test_keys_are_dropped_by_name_and_by_file(log: Path, tmp_path: Path) -> None
 def test_erase_takes_keys_or_blobs(log: Path, tmp_path: Path) -> None:
     done = run("erase", log, tmp_path / "out", "--key", "k2", "--engine", "local")
     assert done.exit_code == 0, done.stderr
-    assert "10 records removed: offsets 1, 3, 5" in done.output
+    assert "removed: 10 records: offsets 1, 3, 5" in done.output
     assert b"k2" not in rawlog.read(tmp_path / "out").column("key").to_pylist()
     assert run("erase", log, tmp_path / "out", "--key", "k2", "--engine", "local").exit_code == 3
     assert run("erase", log, tmp_path / "out", "--key", "k1", "--engine", "local", "--force").exit_code == 0

@@ -137,19 +137,19 @@ def test_a_repair_of_kafka_tells_every_byte_and_every_lost_offset(tmp_path: Path
     copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
     path = wound("kafka", copy)
     result = run("repair", copy, target, "--json", "--quarantine", tmp_path / "aside", "--policy", "salvage")
-    told = json.loads(result.output)["partitions"]["segments-by-size-0"]
-    of_file = [one for one in told["ranges"] if one["path"] == str(path)]
+    told = json.loads(result.output)
+    of_file = [one for one in told["entries"] if one.get("path") == str(path)]
     assert of_file[0]["start"] == 0
     assert all(one["stop"] == after["start"] for one, after in itertools.pairwise(of_file))
     assert of_file[-1]["stop"] == path.stat().st_size
-    assert {one["action"] for one in of_file} == {"kept", "cut"}
+    assert {one["action"] for one in of_file} == {"kept", "dropped"}
     before, after = (set(rawlog.read(one)["offset"].to_pylist()) for one in (source_of("kafka"), target))
     assert before - after == {offset for first, last in told["lost"] for offset in range(first, last + 1)}
     assert set(told["rebuilt"]) == {one.name for one in target.iterdir() if one.suffix != ".log"} - {
         "partition.metadata"
     }
     assert [one.suffix for one in (tmp_path / "aside").iterdir()].count(".cut") == sum(
-        one["action"] == "cut" for one in told["ranges"]
+        one["action"] == "dropped" for one in told["entries"]
     )
     strict = run("repair", copy, tmp_path / "strict", "--policy", "strict")
     assert strict.exit_code == 1
@@ -180,7 +180,7 @@ def test_a_whole_log_directory_is_mended_or_nothing_is(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["logs"]
     result = run("repair", copy, tmp_path / "mended", "--json")
     assert result.exit_code == 1
-    assert sorted(json.loads(result.output)["partitions"]) == ["codec-lz4-1", "segments-by-size-0", "transactions-0"]
+    assert sorted(json.loads(result.output)["parts"]) == ["codec-lz4-1", "segments-by-size-0", "transactions-0"]
     assert rawlog.verify(tmp_path / "mended").errors == 0
     assert (tmp_path / "mended" / "meta.properties").read_bytes() == (copy / "meta.properties").read_bytes()
     assert not (tmp_path / "mended" / ".kafka_cleanshutdown").exists()

@@ -386,7 +386,7 @@ FULL_DISK = """
 import json, resource, signal, sys
 from click.testing import CliRunner
 from rawlog.cli import cli
-import rawlog.jobs.convert, rawlog.formats.kafka.store.sharing, rawlog.formats.rocketmq.store.writer, rawlog.formats.ambry.store.convert
+import rawlog.jobs.convert, rawlog.formats.kafka.store.sink, rawlog.formats.rocketmq.store.writer, rawlog.formats.ambry.store.convert
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 for words in json.loads(sys.argv[1]):
@@ -456,7 +456,7 @@ def test_a_log_without_some_records_is_the_same_otherwise(case: KafkaCase, tmp_p
     assert rows(folder) == kept
     [account] = made.accounts.values()
     gone = [one["offset"] for one in before.to_pylist() if one["key"] in drop]
-    told = [offset for first, last in account.offsets for offset in range(first, last + 1)]  # type: ignore[attr-defined]
+    told = [offset for first, last in account.facts["offsets"] for offset in range(first, last + 1)]
     assert [offset for offset in told if offset in set(gone)] == gone
     assert (made.dropped, made.rows) == (len(gone), len(kept))
     theirs, mine = (
@@ -495,7 +495,7 @@ def test_erasing_says_which_offsets_went(tmp_path: Path) -> None:
         assert account["removed"] == len(wanted[name])
         assert account["end_offset"] == 30
     texts = [line for account in made.accounts.values() for line in account.lines()]
-    assert any("records removed: offsets 0, 3" in text for text in texts)
+    assert any("records: offsets 0, 3" in text for text in texts)
 
 
 def test_all_records_of_a_log_can_go(tmp_path: Path) -> None:

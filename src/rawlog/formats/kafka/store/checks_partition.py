@@ -32,6 +32,17 @@ def gap(files: Files) -> Iterator[Mark]:
     yield from survey(files).get("gap", ())
 
 
+@rule("kafka.partition.displaced", Severity.ERROR)
+def displaced(files: Files) -> Iterator[Mark]:
+    """A batch whose checksum is right is not where its offsets belong: they exist already, or are outside of the range of its segment, or
+    its base offset, which no checksum covers, does not fit between those of the batches around it.
+
+    `rawlog repair` gives a batch its base offset back where the batches around it leave room for exactly one, puts others where their
+    offsets are missing, and drops those whose offsets exist already.
+    """
+    yield from survey(files).get("displaced", ())
+
+
 @rule("kafka.partition.truncated", Severity.WARNING)
 def truncated(files: Files) -> Iterator[Mark]:
     """A segment ends inside a batch, or in zeros, although another segment follows it: the end of the segment is lost.
@@ -119,6 +130,7 @@ def rules() -> Sequence[Rule[Files]]:
     return (
         overlap,
         gap,
+        displaced,
         truncated,
         index_mismatch,
         timeindex_mismatch,

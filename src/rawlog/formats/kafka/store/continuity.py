@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rawlog.core.errors import DataError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
+from rawlog.core.report import Action
 from rawlog.core.status import Status
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.heads import Heads
@@ -104,6 +105,15 @@ class Extent:
         return not len(self.covered) or int(self.covered[-1][1]) < stop
 
 
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a sound batch that is not at its place, and why. `base` is the first offset that it says, or is to have."""
+
+    action: Action
+    reason: str
+    base: int
+
+
 @dataclass(slots=True)
 class Continuity:
     """A partition's segments put together. `pieces` are in the order of their offsets."""
@@ -117,6 +127,30 @@ class Continuity:
     placed: dict[int, set[int]]
     #: The leader epochs that are wrong.
     corrections: list[Correction]
+
+    def fates(self, segment: int) -> dict[int, Fate]:
+        """The batches of a segment, by number, that are dropped, put elsewhere, or get another base offset."""
+        extent = self.extents[segment]
+        if extent.found is None or extent.chosen is None:
+            return {}
+        chosen, placed = extent.chosen, self.placed.get(segment, set())
+        base, last = _offsets(extent.found, extent.bases, chosen)
+        kept = set(in_order(extent, placed)) if placed else set()
+        made = {}
+        for number in sorted({*chosen.dropped, *chosen.moved, *chosen.rebased}):
+            first = int(base[number])
+            offsets = f"offsets {first:,} to {int(last[number]):,}"
+            if number in chosen.rebased:
+                said = int(extent.found.head["base_offset"][number])
+                reason = (
+                    f"a base offset that does not fit: {said:,} where the batches around it leave room for {first:,}"
+                )
+                made[number] = Fate(Action.CHANGED, reason, first)
+            elif number in chosen.moved or (number in placed and number not in kept):
+                made[number] = Fate(Action.MOVED, f"{offsets} out of order", first)
+            elif number not in placed:
+                made[number] = Fate(Action.DROPPED, f"{offsets} exist already, or are invalid", first)
+        return made
 
 
 def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None) -> Continuity:
@@ -152,6 +186,12 @@ def bytes_of(file: File) -> Bytes:
         return byte_view(np.memmap(local_path(file.path), np.uint8, "r"))
     with Source(file.path) as source:
         return byte_view(source.read(0, source.size))
+
+
+def batches_of(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:
+    """The sound batches of a segment, and which of them are of the log."""
+    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
+    return found, extent.chosen or Chosen(list(range(len(found.head))), {}, [], [])
 
 
 class Plain:

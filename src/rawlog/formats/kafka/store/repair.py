@@ -25,7 +25,7 @@ from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
 from rawlog.formats.kafka.paths import split
-from rawlog.formats.kafka.store.continuity import Continuity, Extent, Piece, bytes_of, continuity, in_order
+from rawlog.formats.kafka.store.continuity import Continuity, Extent, Piece, batches_of, bytes_of, continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import Identity, identity
 from rawlog.formats.kafka.store.lost_markers import COMMITTED, Judge, Ledger, Transaction
@@ -39,9 +39,6 @@ SALVAGE, BROKER, STRICT = POLICIES = ("salvage", "broker", "strict")
 MOST = (1 << 31) - 1  # how far an offset may lie after its segment's base
 Lost = tuple[int, int | None]
 
-DAMAGED_OFFSETS = "offsets that exist already, or are invalid"
-OUT_OF_ORDER = "out of order"
-WRONG_BASE = "a base offset that does not fit"
 AFTER_DAMAGE = "after the first damage"
 
 
@@ -291,9 +288,9 @@ class Salvage(Repair):
         for piece in self.found.pieces:
             extent = extents[piece.segment]
             file, data = extent.file, bytes_of(extent.file)
-            found, chosen = _batches_of(extent, data)
+            found, chosen = batches_of(extent, data)
             if piece.segment not in noted:
-                self._note(file, data, found, chosen, self._displaced(piece.segment, extent))
+                self._note(piece.segment, data)
                 noted.add(piece.segment)
             yield NewSegment(None, self._markers(piece.start, file))
             order = chosen.order if piece.numbers is None else list(piece.numbers)
@@ -301,8 +298,7 @@ class Salvage(Repair):
             yield NewSegment(self._base(extent, piece, writer), batches, file.modified)
         for number, extent in enumerate(extents):
             if number not in noted:
-                data = bytes_of(extent.file)
-                self._note(extent.file, data, *_batches_of(extent, data), {})
+                self._note(number, bytes_of(extent.file))
         last = extents[-1]
         is_written = len(extents) - 1 in noted or last.has_batches
         if not is_written and not (writer.batches and writer.end_offset > last.first):
@@ -312,12 +308,6 @@ class Salvage(Repair):
         yield NewSegment(None, self._markers(HUGE, last.file))
         places = {extent.file.path: number for number, extent in enumerate(extents)}
         self.report.entries.sort(key=lambda one: (places.get(one.path or "", -1), one.start or 0))
-
-    def _displaced(self, number: int, extent: Extent) -> dict[int, Action]:
-        """What becomes of batches outside of their segment's range that have a place in the log."""
-        placed = self.found.placed.get(number, set())
-        kept = set(in_order(extent, placed)) if placed else set()
-        return {one: Action.KEPT if one in kept else Action.MOVED for one in placed}
 
     def _base(self, extent: Extent, piece: Piece, writer: PartitionWriter) -> int:
         """Where a segment begins: with the offsets that were lost before it, else a segment seems to be missing."""
@@ -334,28 +324,24 @@ class Salvage(Repair):
             self.add(Action.MOVED, file, reason=reason, offsets=(piece.first, piece.last))
         return piece.start
 
-    def _note(self, file: File, data: Bytes, found: Found, chosen: Chosen, displaced: Mapping[int, Action]) -> None:
+    def _note(self, number: int, data: Bytes) -> None:
         """Report what becomes of every byte of a segment."""
-        head = found.head
-        odd = dict.fromkeys(chosen.dropped, Action.DROPPED)
-        odd |= dict.fromkeys(chosen.moved, Action.MOVED)
-        odd |= dict.fromkeys(chosen.rebased, Action.CHANGED)
-        odd |= displaced
-        reasons = {Action.DROPPED: DAMAGED_OFFSETS, Action.MOVED: OUT_OF_ORDER, Action.CHANGED: WRONG_BASE}
+        extent = self.found.extents[number]
+        found, fates = batches_of(extent, data)[0], self.found.fates(number)
         rows: list[tuple[int, int, Action, str, tuple[int, int] | None]] = []
         rows += [(one.start, one.stop, Action.DROPPED, one.reason, None) for one in found.holes]
-        for number in range(len(head)):
-            action = odd.get(number, Action.KEPT)
-            offsets = (int(head["base_offset"][number]), int(head["last_offset"][number]))
-            start, end = int(found.starts[number]), int(found.stops[number])
-            rows.append((start, end, action, reasons.get(action, ""), offsets))
+        places = zip(found.starts.tolist(), found.stops.tolist(), strict=True)
+        offsets = zip(found.head["base_offset"].tolist(), found.head["last_offset"].tolist(), strict=True)
+        for at, (place, held) in enumerate(zip(places, offsets, strict=True)):
+            fate = fates.get(at)
+            rows.append((*place, Action.KEPT, "", held) if fate is None else (*place, fate.action, fate.reason, held))
         reached = 0
-        for start, end, action, reason, held in sorted(rows, key=lambda one: one[0]):
+        for start, end, action, reason, span in sorted(rows, key=lambda one: one[0]):
             self.report.count("bytes_added", max(reached - start, 0))  # bytes that two batches share are written twice
             reached = end
-            self.add(action, file, start, end, reason, held)
+            self.add(action, extent.file, start, end, reason, span)
             if action is Action.DROPPED:
-                self.put_aside(file, data, start, end)
+                self.put_aside(extent.file, data, start, end)
 
     # What is written --------------------------------------------------------------------------------------------------
 
@@ -462,9 +448,3 @@ class Salvage(Repair):
     def _add_batch(self, file: File, frames: Frames, reason: str, offsets: tuple[int, int]) -> None:
         self.report.count("bytes_added", int(frames.sizes.sum()))
         self.add(Action.ADDED, file, reason=reason, offsets=offsets)
-
-
-def _batches_of(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:
-    """The sound batches of a segment, and which of them are of the log."""
-    found = extent.found if extent.found is not None else find_sound(data, sealed=extent.file.place.sealed)
-    return found, extent.chosen or Chosen(list(range(len(found.head))), {}, [], [])

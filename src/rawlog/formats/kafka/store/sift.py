@@ -18,6 +18,7 @@ from rawlog.core.frames import Frames
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS
+from rawlog.core.text import counted
 from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
@@ -37,7 +38,8 @@ from rawlog.formats.kafka.store.rewrite import (
 from rawlog.io.output import Folder
 from rawlog.kernels import columns
 
-MOST_RANGES = 100_000
+MOST_RANGES, SHOWN = 100_000, 50
+"""So many runs of removed offsets are reported, and so many are shown to people."""
 
 
 def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -> Report:
@@ -49,8 +51,8 @@ def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -
     report_gaps(store, report)
     policy = Sifting(store, report, keep, Limits.from_options(options).index_interval_bytes)
     writer = rewrite(folder, policy)
-    for first, last in policy.removed:
-        report.add(Action.REMOVED, "", first_offset=first, stop_offset=last + 1)
+    if policy.removed:
+        report.add(Action.REMOVED, policy.text())
     report.counts |= {"batches": writer.batches, "bytes": writer.bytes}
     report.facts |= {"end_offset": writer.end_offset, "offsets": [list(one) for one in policy.removed]}
     return report
@@ -67,6 +69,12 @@ class Sifting:
         self.metadata = topic_id_of(files)
         #: First and last of the runs of offsets that were removed.
         self.removed: list[tuple[int, int]] = []
+
+    def text(self) -> str:
+        """How many records were removed, and the first of their offsets."""
+        runs = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in self.removed[:SHOWN]]
+        more = f" and {len(self.removed) - SHOWN:,} more runs" if len(self.removed) > SHOWN else ""
+        return f"{counted(self.report.counts['removed'], 'record')}: offsets {', '.join(runs)}{more}"
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """Each segment of the source that has anything left. An empty segment at the end says where the log ends."""

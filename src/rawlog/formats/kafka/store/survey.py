@@ -30,7 +30,7 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.seek import index_entries, time_entries
-from rawlog.formats.kafka.store.continuity import Extent, Plain, continuity
+from rawlog.formats.kafka.store.continuity import Continuity, Extent, Plain, continuity
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
 from rawlog.io.walk import walk
@@ -435,6 +435,21 @@ class _Survey:
             )
             self.mark("epochs", Mark(message, offset=one.first, expected=one.right, found=one.wrong, path=path))
 
+    def displaced(self, whole: Continuity) -> None:
+        """Sound batches that are not where their offsets belong."""
+        for number, extent in enumerate(whole.extents):
+            for at, fate in whole.fates(number).items():
+                assert extent.found is not None
+                start, stop = int(extent.found.starts[at]), int(extent.found.stops[at])
+                mark = Mark(fate.reason, start, stop - start, fate.base, path=extent.file.path)
+                self.mark("displaced", mark)
+        for piece in whole.pieces:
+            extent = whole.extents[piece.segment]
+            if piece.start != extent.first:
+                message = f"offsets {piece.first} to {piece.last} belong to a segment named {piece.start}"
+                place = {"position": 0, "offset": piece.first, "expected": piece.start, "found": extent.first}
+                self.mark("displaced", Mark(message, **place, path=extent.file.path))
+
     def end(self) -> None:
         """What only the whole log tells."""
         end = self.last_offset + 1
@@ -445,6 +460,7 @@ class _Survey:
         for gap in whole.gaps:
             position = gap.file.size if gap.is_end else 0
             self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))
+        self.displaced(whole)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.
         if not self.compacted and not (self.last_file.place.topic or "").startswith("__"):
