@@ -271,6 +271,26 @@ def test_a_lost_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
     assert len(report.with_action(Action.CHANGED)) == 2
 
 
+def test_a_copy_of_a_damaged_batch_elsewhere_in_the_file_takes_its_place(tmp_path: Path) -> None:
+    """The damaged batch itself was written: with the copy in its place the batches had as many bytes as the part of the file from the
+    first to the last, which was taken for one run.
+    """
+    record = kafka.encode_record(0, 0, None, b"v", [])
+    batches = [
+        kafka.encode_batch(record, record_count=1, base_offset=number, base_timestamp=1000, max_timestamp=1000)
+        for number in range(5)
+    ]
+    broken = bytearray(batches[2])
+    broken[-2] ^= 1
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(b"".join([*batches[:2], bytes(broken), *batches[3:], batches[2]]))
+    report = rewritten("repair", folder, tmp_path / "out" / "t-0")
+    assert logs(tmp_path / "out" / "t-0") == {f"{0:020d}.log": b"".join(batches)}
+    assert not report.lost
+    assert not report.remaining
+
+
 def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: Path) -> None:
     """The offsets that were lost between two segments were told as a segment that is gone, before the repair and after it."""
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")

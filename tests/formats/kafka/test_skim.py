@@ -10,7 +10,7 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import DataError
-from rawlog.formats.kafka.skim import skim
+from rawlog.formats.kafka.seek import skim
 from rawlog.formats.kafka.store import transactions
 from rawlog.io.storage import Source
 from tests.reference import kafka

@@ -52,7 +52,7 @@ LOG = Format(
     **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
     **_from("secrets", decode="decode"),
     **_from("store.transactions", context="context"),
-    **_from("skim", count="count"),
+    **_from("seek", count="count"),
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
     **_from("store.survey", summary="SegmentFold"),
     **_from("checkpoints", floor="log_start"),
@@ -62,7 +62,7 @@ LOG = Format(
     **_from("store.sift", sift="sift"),
     **_from("store.rewrite", around="join"),
     shares=Shares(**_from("store.sink", write="write_share", join="join_shares")),
-    **_from("checks", rules="rules"),
+    **_from("checks", rules="log_rules"),
 )
 
 INDEX_FILE = Format(
@@ -73,7 +73,7 @@ INDEX_FILE = Format(
     tables=(INDEX,),
     match=paths.segment_file("index"),
     **_from("indexes", scan="scan_index", decode="decode_index", fault="fault", explain="explain_index"),
-    **_from("checks_beside", rules="index_rules"),
+    **_from("checks", rules="index_rules"),
 )
 
 TIME_INDEX_FILE = Format(
@@ -85,7 +85,7 @@ TIME_INDEX_FILE = Format(
     match=paths.segment_file("timeindex"),
     **_from("indexes", begin="begin_timeindex", scan="scan_timeindex", decode="decode_timeindex"),
     **_from("indexes", fault="fault", explain="explain_timeindex"),
-    **_from("checks_beside", rules="timeindex_rules"),
+    **_from("checks", rules="timeindex_rules"),
 )
 
 TXN_INDEX_FILE = Format(
@@ -96,7 +96,7 @@ TXN_INDEX_FILE = Format(
     tables=(TXNINDEX,),
     match=paths.segment_file("txnindex"),
     **_from("indexes", scan="scan_txnindex", decode="decode_txnindex", fault="fault", explain="explain_txnindex"),
-    **_from("checks_beside", rules="txnindex_rules"),
+    **_from("checks", rules="txnindex_rules"),
 )
 
 SNAPSHOT = Format(
@@ -119,7 +119,7 @@ EPOCH_FILE = Format(
     match=paths.file_named("leader-epoch-checkpoint"),
     whole=True,
     **_from("texts", scan="scan_epochs", decode="decode_epochs", fault="fault", explain="explain_line"),
-    **_from("checks_beside", rules="epoch_rules"),
+    **_from("checks", rules="epoch_rules"),
 )
 
 CHECKPOINT = Format(
@@ -208,9 +208,9 @@ FAMILY = Family(
             stores=("compact", "stores"),
         ),
     },
-    group_rules=Deferred("rawlog.formats.kafka.store.checks_partition", "rules"),
+    group_rules=Deferred("rawlog.formats.kafka.store.checks", "partition_rules"),
     replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
-    rules=Deferred("rawlog.formats.kafka.store.checks_directory", "rules"),
+    rules=Deferred("rawlog.formats.kafka.store.checks", "directory_rules"),
     formats=(
         LOG,
         INDEX_FILE,

@@ -1,4 +1,4 @@
-"""What verification looks for in log segments, each file for itself."""
+"""What verification looks for in log segments and in the files next to them, each file for itself."""
 
 from __future__ import annotations
 
@@ -9,18 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError, LimitError
-from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.errors import DataError, LimitError, UnsupportedError
+from rawlog.core.findings import Few, Mark, Rule, Severity, rule
 from rawlog.core.format import Inspection
 from rawlog.core.frames import Frames
+from rawlog.core.layout import Layout
 from rawlog.core.status import Status
 from rawlog.core.text import FIRST_DAY, LAST_DAY, plain_time
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.kernels.heads import SMALLEST_V0, SMALLEST_V1
-from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, CODECS, MAGIC_V2, OUTLINE, Attributes
+from rawlog.formats.kafka.layouts import (
+    BATCH,
+    CODEC_MASK,
+    CODECS,
+    INDEX_ENTRY,
+    MAGIC_V2,
+    OUTLINE,
+    TIME_INDEX_ENTRY,
+    TXN_INDEX_ENTRY,
+    Attributes,
+)
 from rawlog.formats.kafka.legacy import holds_older
 from rawlog.formats.kafka.log import decode_bounded, only, pieces
+from rawlog.formats.kafka.messages import KEYED, decode_keyed
 from rawlog.formats.kafka.reader import Columns, milliseconds
+from rawlog.formats.kafka.texts import line
 
 KNOWN_BITS = CODEC_MASK | sum(Attributes)
 
@@ -119,20 +132,27 @@ def _add_once(marks: list[Mark], mark: Mark) -> None:
 
 
 def _decoded(seen: Inspection) -> Decoded:
-    found, sound = Decoded(), seen.share(_sound)
-    names = {"offset", "timestamp", "headers"}
+    found = Decoded()
+    for part in _parts(seen, {"offset", "timestamp", "headers"}, found.faults):
+        found.look(*part)
+    found.close()
+    return found
+
+
+def _parts(
+    seen: Inspection, names: set[str], faults: list[tuple[int, DataError]]
+) -> Iterator[tuple[Frames, Heads, Columns]]:
+    """The records of sound batches, some at a time; those that cannot be decoded are added to the faults by their positions."""
+    sound = seen.share(_sound)
     for start, stop in pieces(sound.frames, sound.head):
         while start < stop:
             frames, head = sound.frames.slice(start, stop), sound.head.slice(start, stop)
             try:
-                for part in decode_bounded(frames, head, names, seen.limit, seen.max_headers):
-                    found.look(*part)
+                yield from decode_bounded(frames, head, names, seen.limit, seen.max_headers)
                 start = stop
             except DataError as error:
                 start += int(np.searchsorted(frames.starts, error.position or 0, side="right"))
-                found.faults.append((int(sound.frames.positions[start - 1]), error))
-    found.close()
-    return found
+                faults.append((int(sound.frames.positions[start - 1]), error))
 
 
 @rule("kafka.log.magic", Severity.ERROR)
@@ -222,7 +242,7 @@ def order(seen: Inspection) -> Iterator[Mark]:
         yield _mark(
             sound.frames,
             index,
-            f"base offset {int(base[index])} behind offset {int(before[index])}",
+            f"base offset {int(base[index])} after offset {int(before[index])}",
             offset=int(base[index]),
             expected=f"above {int(before[index])}",
             found=int(base[index]),
@@ -330,6 +350,31 @@ def mixed_magic(seen: Inspection) -> Iterator[Mark]:
     return iter(())
 
 
+@rule("kafka.log.internal-record", Severity.WARNING)
+def internal_record(seen: Inspection) -> Iterator[Mark]:
+    """A record of `__consumer_offsets`, `__transaction_state` or `__share_group_state` cannot be decoded, and is in no table.
+
+    If its type or version is not known, a newer broker wrote it. Else somebody produced to the topic by hand: a coordinator that
+    loads the partition stops or skips there.
+    """
+    topic = seen.file.place.topic
+    if topic not in KEYED or seen.file.place.state is not None:
+        return
+    few = Few()
+    for frames, head, columns in _parts(seen, {"key", "value", "offset"}, []):
+        control = head.has(Attributes.CONTROL)
+        arrays = (columns.arrays[name].to_pylist() for name in ("key", "value", "offset"))
+        for at, key, value, offset in zip(columns.batch_index.tolist(), *arrays, strict=True):
+            if control[at]:
+                continue
+            try:
+                decode_keyed(topic, key, value)
+            except DataError as error:
+                severity = Severity.INFO if isinstance(error, UnsupportedError) else None
+                few.append(Mark(error.message, int(frames.positions[at]), offset=offset, severity=severity))
+    yield from few
+
+
 def _mark(
     frames: Frames,
     index: int,
@@ -347,7 +392,7 @@ def _mark(
 
 
 def rules() -> Sequence[Rule[Inspection]]:
-    """The rules of this module, as its format names them."""
+    """The rules of batches, whatever the file."""
     return (
         magic,
         crc,
@@ -363,3 +408,96 @@ def rules() -> Sequence[Rule[Inspection]]:
         attributes,
         mixed_magic,
     )
+
+
+def log_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of log segments: those of batches, and those of topics that Kafka itself writes."""
+    return (*rules(), internal_record)
+
+
+# Files next to a segment ---------------------------------------------------------------------------------------------
+
+
+def _rising(seen: Inspection, values: NDArray[np.int64], what: str, *, strictly: bool = True) -> Iterator[Mark]:
+    """Marks for entries that do not follow the one before them, also across windows."""
+    if not values.size:
+        return
+    before = np.concatenate(([seen.memory.get(what, np.iinfo(np.int64).min)], values[:-1]))
+    wrong = values <= before if strictly else values < before
+    for index in np.flatnonzero(wrong).tolist():
+        yield Mark(
+            f"{what} {int(values[index])} follows {int(before[index])}",
+            position=int(seen.frames.positions[index]),
+            size=int(seen.frames.sizes[index]),
+            expected=f"{'above' if strictly else 'at least'} {int(before[index])}",
+            found=int(values[index]),
+        )
+    seen.memory[what] = int(values[-1])
+
+
+def _column(seen: Inspection, layout: Layout, name: str) -> NDArray[np.int64]:
+    values: NDArray[np.int64] = layout.take(seen.frames.data, seen.frames.starts)[name].astype(np.int64)
+    return values
+
+
+@rule("kafka.index.order", Severity.ERROR)
+def index_order(seen: Inspection) -> Iterator[Mark]:
+    """Offsets and positions of an offset index must rise. A broker finds records through it by halving: it will look in
+    the wrong place, and after a clean stop it does not check.
+
+    Delete the file: a broker rebuilds it, and so does `rebuild`.
+    """
+    yield from _rising(seen, _column(seen, INDEX_ENTRY, "relative_offset"), "relative offset")
+    yield from _rising(seen, _column(seen, INDEX_ENTRY, "position"), "position")
+
+
+@rule("kafka.timeindex.order", Severity.ERROR)
+def timeindex_order(seen: Inspection) -> Iterator[Mark]:
+    """Times of a time index must rise and offsets must not fall. Look-ups by time and retention go wrong otherwise.
+
+    Delete both index files of the segment: a broker rebuilds them only if the offset index is missing.
+    """
+    yield from _rising(seen, _column(seen, TIME_INDEX_ENTRY, "timestamp"), "time")
+    offsets = _column(seen, TIME_INDEX_ENTRY, "relative_offset")
+    yield from _rising(seen, offsets, "relative offset", strictly=False)
+
+
+@rule("kafka.txnindex.order", Severity.ERROR)
+def txnindex_order(seen: Inspection) -> Iterator[Mark]:
+    """Aborted transactions are listed in the order of their markers, each from its first offset to its marker.
+
+    A read_committed consumer may be given aborted records. Delete the segment's index files to have them rebuilt.
+    """
+    first, last = (_column(seen, TXN_INDEX_ENTRY, name) for name in ("first_offset", "last_offset"))
+    yield from _rising(seen, last, "last offset")
+    for index in np.flatnonzero(first > last).tolist():
+        position = int(seen.frames.positions[index])
+        yield Mark("first offset after the last", position, TXN_INDEX_ENTRY.size, int(last[index]))
+
+
+@rule("kafka.epochs.order", Severity.ERROR)
+def epochs_order(seen: Inspection) -> Iterator[Mark]:
+    """Leader epochs and their start offsets must rise. Followers would truncate at the wrong place."""
+    rows = [line(seen.frames, index).split() for index in range(len(seen.frames))]
+    for column, what in ((0, "epoch"), (1, "start offset")):
+        yield from _rising(seen, np.array([int(row[column]) for row in rows], np.int64), what)
+
+
+def index_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of its format."""
+    return (index_order,)
+
+
+def timeindex_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of its format."""
+    return (timeindex_order,)
+
+
+def txnindex_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of its format."""
+    return (txnindex_order,)
+
+
+def epoch_rules() -> Sequence[Rule[Inspection]]:
+    """The rules of its format."""
+    return (epochs_order,)

@@ -48,7 +48,7 @@ def _take_room(count: int, position: int) -> None:
 
 
 def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
-    """An unsigned LEB128 number of at most 32 bits, and the position behind it. CorruptError if it does not end."""
+    """An unsigned LEB128 number of at most 32 bits, and the position after it. CorruptError if it does not end."""
     value = data[position]
     if value < 0x80:
         return value, position + 1
@@ -381,7 +381,7 @@ def _tags_step(fields: Sequence[SchemaField], tagged: Mapping[int, SchemaField],
             if stop > len(data):
                 raise TruncatedError(f"tag {tag}: {size} bytes, {len(data) - position} are left", position=position)
             if tag <= previous:
-                raise CorruptError(f"tag {tag} behind tag {previous}", position=position)
+                raise CorruptError(f"tag {tag} after tag {previous}", position=position)
             previous = tag
             if tag in readers:
                 name, read = readers[tag]

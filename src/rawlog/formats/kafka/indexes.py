@@ -1,4 +1,4 @@
-"""The binary files beside a segment: offset, time and transaction index, and snapshots of producer state."""
+"""The binary files next to a segment: offset, time and transaction index, and snapshots of producer state."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _WORDS = {
     Status.BAD_MAGIC: "a version that does not exist",
     Status.BAD_CRC: "the checksum does not match the content",
     Status.BAD_COUNT: "fewer entries than the count says",
-    Status.BAD_VALUE: "an entry of zeros, and others behind it",
+    Status.BAD_VALUE: "an entry of zeros, and others after it",
 }
 
 

@@ -1,7 +1,7 @@
 """Kafka's internal topics as tables: committed offsets, groups, transactions, share groups, tiered storage.
 
 A partition is read twice: to learn which record of each key is the newest that counts, then for its rows. Memory is bounded by
-the keys. Records of a transaction count only if it was committed. Records that cannot be decoded are `checks_internal`'s to tell.
+the keys. Records of a transaction count only if it was committed. Records that cannot be decoded are findings of `checks`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kafka's record batches and message sets on disk.
 
 Authority: org.apache.kafka.common.record.DefaultRecordBatch, LegacyRecord and Records at apache/kafka 1eb7644349cb
-(4.0.0-SNAPSHOT), held against brokers 0.8.2 to 4.3.0.
+(4.0.0-SNAPSHOT), compared with brokers 0.8.2 to 4.3.0.
 """
 
 from __future__ import annotations

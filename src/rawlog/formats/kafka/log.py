@@ -127,7 +127,7 @@ def spans(frames: Frames, file: File) -> Spans:
     first = np.where(head.has(Attributes.DELETE_HORIZON) | (count == 0), NONE, first)
     start, stop = head["base_offset"], head["last_offset"] + 1
     if (count < 0).any():
-        # A wrapper begins somewhere behind the frame before it; the first may begin with the segment.
+        # A wrapper begins somewhere after the frame before it; the first may begin with the segment.
         low = np.concatenate(([min(file.place.start_offset or 0, int(start[0]))], stop[:-1]))
         start = np.where(count < 0, np.minimum(low, start), start)
     return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=False)
@@ -328,7 +328,7 @@ def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], deco
 
 
 def _sequences(head: Heads, row: NDArray[np.int64], offsets: pa.Array) -> NDArray[np.int64]:
-    """Sequences run from the base on, one an offset, and wrap behind 2147483647 to 0; -1 where the batch has none."""
+    """Sequences run from the base on, one per offset, and wrap after 2147483647 to 0; -1 where the batch has none."""
     base = head["base_sequence"][row]
     delta = offsets.to_numpy() - head["base_offset"][row]
     return np.where(base < 0, NONE, (base + delta) & 0x7FFF_FFFF)

@@ -1,4 +1,4 @@
-"""What `explain` shows of a message: every field in its place, lengths and counts beside what they count, tagged fields by name."""
+"""What `explain` shows of a message: every field in its place, lengths and counts next to what they count, tagged fields by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_ELEMENTS = 1000
 
 
 def message_nodes(codec: Codec, data: Bytes, start: int, stop: int, base: int) -> list[Node]:
-    """The fields of a message that fills `data[start:stop]`, which stands `base` bytes further in the file.
+    """The fields of a message that fills `data[start:stop]`, which is `base` bytes further in the file.
 
     DataError if it cannot be followed to its end.
     """
@@ -116,16 +116,16 @@ class _Walk:
         packed = struct.Struct(">" + FIXED[one.type])
         value = packed.unpack_from(self.message, at)[0]
         stop = at + packed.size
-        told = meaning(self.name, one.name, value, seen)
+        text = meaning(self.name, one.name, value, seen)
         if one.type == "uuid":
             number = int.from_bytes(value, "big")
-            told = DIRECTORY_WORDS.get(number, "") if "irector" in one.name or "Dir" in one.name else ""
+            text = DIRECTORY_WORDS.get(number, "") if "irector" in one.name or "Dir" in one.name else ""
             value = uuid_text(value)
         elif one.type == "int64" and "imestamp" in one.name and value >= 0:
-            told = milliseconds(value)
+            text = milliseconds(value)
         if name is None:
             seen[one.name] = value
-        return [self.leaf(at, stop, name or one.name, one.type, value, told)], stop
+        return [self.leaf(at, stop, name or one.name, one.type, value, text)], stop
 
     def length(self, at: int, name: str, wide: bool, what: str) -> tuple[int, Node, int]:
         """A length or count, -1 for null."""
@@ -136,8 +136,8 @@ class _Walk:
             packed = struct.Struct(">i" if wide else ">h")
             raw = size = packed.unpack_from(self.message, at)[0]
             stop, type = at + packed.size, "int32" if wide else "int16"
-        told = "null" if size < 0 else f"{size:,} {what}" + (", stored one higher" if self.flexible else "")
-        return size, self.leaf(at, stop, name, type, raw, told), stop
+        text = "null" if size < 0 else f"{size:,} {what}" + (", stored one higher" if self.flexible else "")
+        return size, self.leaf(at, stop, name, type, raw, text), stop
 
     def text(self, one: SchemaField, at: int, seen: Message, name: str | None = None) -> tuple[list[Node], int]:
         called = name or one.name

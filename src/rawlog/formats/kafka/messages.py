@@ -1,6 +1,6 @@
 """The messages in Kafka's records: metadata records in their frame, control records, the keys and values of internal topics.
 
-Each is found by the number that stands in front of it; `codec` has the bytes.
+Each is found by the number in front of it; `codec` has the bytes.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def control_codec(type: int, value: bytes) -> tuple[str, Codec]:
 
 
 def decode_control(type: int, value: bytes) -> tuple[str, Codec, Message]:
-    """The name, codec and message of a control record. DataError if it cannot be told."""
+    """The name, codec and message of a control record. DataError if it is not known."""
     name, found = control_codec(type, value)
     message, _ = found.decode(value)
     return name, found, message
@@ -238,7 +238,7 @@ def _early(schema: Schema) -> Schema | None:
 
 
 def value_codec(schema: Schema, version: int, value: bytes) -> tuple[Codec, Message]:
-    """The codec that a value of an internal topic was written with, and what it says. DataError if it is none."""
+    """The codec that a value of an internal topic was written with, and what it says. DataError if it is not one."""
     found = codec(schema, version)
     try:
         return found, found.decode_all(value, _INT16.size)
@@ -250,7 +250,7 @@ def value_codec(schema: Schema, version: int, value: bytes) -> tuple[Codec, Mess
 
 
 def decode_keyed(topic: str, key: bytes | None, value: bytes | None) -> Keyed:
-    """A record of `__consumer_offsets`, `__transaction_state` or `__share_group_state`. DataError if it is none."""
+    """A record of `__consumer_offsets`, `__transaction_state` or `__share_group_state`. DataError if it is not one."""
     if key is None or len(key) < _INT16.size:
         raise CorruptError("no key, or none that names its type")
     number = _INT16.unpack_from(key)[0]

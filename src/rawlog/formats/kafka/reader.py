@@ -248,7 +248,7 @@ def _slices(
 
 
 def timestamp_types(kinds: NDArray[Any], counts: NDArray[np.int64], count: int) -> pa.Array:
-    """The column of what kind of time rows have, from a kind a batch; nearly always there is but one."""
+    """The column of what kind of time rows have, from one kind per batch; nearly always there is only one."""
     if not kinds.size or (kinds == kinds[0]).all():
         return constant(int(kinds[0]) if kinds.size else None, "int", count)
     return pa.array(np.repeat(kinds.astype(np.int32), counts))

@@ -1,34 +1,55 @@
-"""Using the index files beside a segment: to begin near an offset or a time, and to cut a segment for several readers.
+"""Finding batches without reading a whole segment: by its index files, to begin near an offset or a time and to cut it for several
+readers; and by the headers of its batches alone.
 
-An index is only trusted where the batch it points at stands there whole, with a right checksum and the offset it names.
+An index is only trusted where the batch it points at is there whole, with a right checksum and the offset it names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.core.errors import RawlogError
 from rawlog.core.format import File
+from rawlog.core.frames import Frames
+from rawlog.core.status import Status
 from rawlog.core.store import Store
-from rawlog.formats.kafka.layouts import BATCH, INDEX_ENTRY, MAGIC_V2, SMALLEST_BATCH, TIME_INDEX_ENTRY
-from rawlog.formats.kafka.skim import hopped
+from rawlog.formats.kafka.heads import Heads, take
+from rawlog.formats.kafka.layouts import (
+    BATCH,
+    INDEX_ENTRY,
+    MAGIC_V2,
+    OUTLINE,
+    SMALLEST_BATCH,
+    SMALLEST_LENGTH,
+    TIME_INDEX_ENTRY,
+    Attributes,
+)
 from rawlog.io.checksums import crc32c
-from rawlog.io.storage import Source
+from rawlog.io.storage import Source, is_remote
+from rawlog.io.walk import walk
 
 LARGEST_INDEX = 64 << 20
 LARGEST_CHECKED_BATCH = 64 << 20
+HEAD = 96
+"""Bytes that are read of a batch: its header, and all of a transaction marker."""
+COUNT = 512
+"""Batches at a time."""
+SMALL = 32 * HEAD
+"""Below this mean size of batches, and in object stores, the file is read as it is."""
+_LENGTH, _AFTER = OUTLINE.at("length"), OUTLINE.after("length")
 
 
-def _beside(file: File, group: Sequence[File], format: str) -> File | None:
+def _next_to(file: File, group: Sequence[File], format: str) -> File | None:
     return Store.of(group).find(format, file.place.start_offset, file.place.state)
 
 
 def index_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
     """The (offset, position) rows of a segment's offset index, up to the first that does not increase."""
-    found = _beside(file, group, "kafka.index")
+    found = _next_to(file, group, "kafka.index")
     if found is None or found.size > LARGEST_INDEX:
         return np.empty((0, 2), np.int64)
     try:
@@ -49,7 +70,7 @@ def index_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
 
 def time_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
     """The (milliseconds, offset) rows of a segment's time index, up to the first that does not increase."""
-    found = _beside(file, group, "kafka.timeindex")
+    found = _next_to(file, group, "kafka.timeindex")
     if found is None or found.size > LARGEST_INDEX:
         return np.empty((0, 2), np.int64)
     try:
@@ -69,7 +90,7 @@ def time_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
     return rows[:stop]
 
 
-def stands(source: Source, position: int, offset: int) -> bool:
+def is_batch_at(source: Source, position: int, offset: int) -> bool:
     """Whether a sound batch begins at `position` that reaches up to `offset` or, of a set appended at once, begins before it."""
     if position < 0 or source.size - position < BATCH.size:
         return False
@@ -87,7 +108,7 @@ def stands(source: Source, position: int, offset: int) -> bool:
 
 
 def seek(file: File, group: Sequence[File], offset: int | None, since: int | None) -> int:
-    """A batch's position not behind the first row at `offset` or `since` (microseconds); 0 where no index helps."""
+    """A batch's position not after the first row at `offset` or `since` (microseconds); 0 where no index helps."""
     bound = offset
     if since is not None:
         times = time_entries(file, group)
@@ -104,7 +125,7 @@ def seek(file: File, group: Sequence[File], offset: int | None, since: int | Non
     try:
         with Source(file.path) as source:
             for entry_offset, position in rows[::-1][:3].tolist():
-                if stands(source, position, entry_offset):
+                if is_batch_at(source, position, entry_offset):
                     return int(position)
     except RawlogError:
         return 0
@@ -128,7 +149,7 @@ def _indexed_cuts(file: File, group: Sequence[File], size: int) -> list[int]:
             at = int(np.searchsorted(positions, wanted))
             if at >= len(rows):
                 break
-            if stands(source, int(positions[at]), int(rows[at, 0])):
+            if is_batch_at(source, int(positions[at]), int(rows[at, 0])):
                 marks.append(int(positions[at]))
                 wanted = int(positions[at]) + size
             else:
@@ -136,3 +157,105 @@ def _indexed_cuts(file: File, group: Sequence[File], size: int) -> list[int]:
     if not marks or file.size - marks[-1] > 4 * size:
         return []
     return marks
+
+
+# Headers without records: a small read for each batch where batches are large ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Skimmed:
+    """The headers of batches that follow one another, with no checksum compared. `frames` has the first bytes of each batch only."""
+
+    frames: Frames
+    head: Heads
+    positions: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+def skim(file: File, start: int = 0, stop: int | None = None) -> Iterator[Skimmed]:
+    """The headers of the batches that begin at `start` to before `stop`; after damage, those that `walk` finds again."""
+    for window, after in _hops(file, start, stop):
+        yield window
+        start = after
+    if start < (file.size if stop is None else stop):
+        yield from _walked(file, start, stop)
+
+
+def _hops(file: File, start: int, stop: int | None) -> Iterator[tuple[Skimmed, int]]:
+    """Batches by their lengths, each time with where they end, as long as that is possible and saves anything."""
+    if is_remote(file.path):
+        return
+    with Source(file.path) as source:
+        end = source.size if stop is None else min(stop, source.size)
+        while start < end:
+            window, start = _hop(source, start, end)
+            if window is None or window.sizes.mean() < SMALL:
+                return
+            yield window, start
+
+
+def _hop(source: Source, position: int, end: int) -> tuple[Skimmed | None, int]:
+    """The next batches by their lengths, and where they end."""
+    data = np.zeros(COUNT * HEAD, np.uint8)
+    room = memoryview(data.data)
+    positions: list[int] = []
+    sizes: list[int] = []
+    while len(positions) < COUNT and position < end:
+        at = len(positions) * HEAD
+        got = source.read_into(position, room[at : at + HEAD])
+        length = int.from_bytes(room[at + _LENGTH : at + _AFTER], "big", signed=True)
+        if got < OUTLINE.size or length < SMALLEST_LENGTH or source.size - position - _AFTER < length:
+            break
+        positions.append(position)
+        sizes.append(_AFTER + length)
+        position += _AFTER + length
+    if not positions:
+        return None, position
+    places, lengths = np.array(positions, np.int64), np.array(sizes, np.int64)
+    starts = np.arange(places.size, dtype=np.int64) * HEAD
+    frames = Frames(data, starts, starts + np.minimum(lengths, HEAD), int(starts[-1]) + HEAD, Status.OK)
+    head = take(data, frames.starts, frames.stops, check_crc=False)
+    return Skimmed(frames, head, places, lengths), position
+
+
+def _walked(file: File, start: int, stop: int | None) -> Iterator[Skimmed]:
+    from rawlog.formats.kafka import LOG
+
+    for frames in walk(file, LOG, start=start, stop=stop, errors="skip"):
+        if len(frames):
+            head = take(frames.data, frames.starts, frames.stops, check_crc=False)
+            yield Skimmed(frames, head, frames.positions, frames.sizes)
+
+
+def count(file: File, start: int, stop: int | None) -> tuple[int, int]:
+    """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number."""
+    total = 0
+    for window, after in _hops(file, start, stop):
+        number = window.head["record_count"]
+        if not window.head.sound.all() or (number < 0).any():
+            break
+        total += int(number[~window.head.has(Attributes.CONTROL)].sum())
+        start = after
+    return total, start
+
+
+def is_sound(file: File, position: int, size: int) -> bool:
+    """Whether a batch's checksum is right."""
+    with Source(file.path) as source:
+        data = np.frombuffer(source.read(position, size), np.uint8)
+    if data.size < BATCH.size:
+        return False
+    return bool(take(data, np.zeros(1, np.int64), np.array([data.size], np.int64)).all_sound)
+
+
+def hopped(file: File, size: int) -> list[int]:
+    """Positions of batches about `size` bytes apart, found from length to length; none if that does not lead to the end."""
+    marks: list[int] = []
+    reached, wanted = 0, size
+    for window, after in _hops(file, 0, None):
+        for position in window.positions[window.positions >= wanted].tolist():
+            if position >= wanted:
+                marks.append(position)
+                wanted = position + size
+        reached = after
+    return marks if marks and file.size - reached < size else []

@@ -15,7 +15,7 @@ def uuid_text(raw: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of an id as Kafka writes it. ValueError if it is none."""
+    """The 16 bytes of an id as Kafka writes it. ValueError if it is not one."""
     raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     if len(raw) != 16:
         raise ValueError(f"{text!r} is no id")

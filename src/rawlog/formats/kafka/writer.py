@@ -24,7 +24,7 @@ from rawlog.kernels import byte_view
 from rawlog.kernels.gather import SLACK
 
 BATCH_BYTES = 256 << 10
-"""Bytes of records in a batch, before compression, unless told otherwise."""
+"""Bytes of records in a batch, before compression, unless another size is asked for."""
 LARGEST_OFFSET = (1 << 63) - 1
 LAST_LEGACY_CODEC = 3
 NO_LIMIT = 1 << 62
@@ -245,7 +245,7 @@ def encode_v2(
     payloads: NDArray[np.int64],
     batching: Batching,
 ) -> tuple[Frames, Heads]:
-    """The bytes of batches whose headers are known but for lengths and checksums."""
+    """The bytes of batches whose headers are known except for lengths and checksums."""
     stops = np.cumsum(payloads + BATCH.size)
     starts = stops - payloads - BATCH.size
     size = int(stops[-1]) if stops.size else 0
@@ -284,7 +284,7 @@ def _compressed(
 
 
 def encode_legacy(rows: Rows, batching: Batching, firsts: NDArray[np.int64]) -> Encoded:
-    """Entries: one a record, or, with a codec, a wrapper for what would be a batch."""
+    """Entries: one per record, or, with a codec, a wrapper for what would be a batch."""
     count = int(firsts[-1]) if firsts.size else 0
     append = int(Attributes.LOG_APPEND_TIME) if batching.magic == 1 else 0
     attributes = np.where(rows.kinds[:count] == 1, append, 0)

@@ -21,7 +21,7 @@ from rawlog.kernels.varint import read_varint, read_varlong
 SLOT = 3
 """Numbers in a slot of the map: the two of a key's digest, and its latest offset plus one (0: free)."""
 SIZE, LATEST, STATE = 0, 1, 2
-"""What the map keeps beside its slots: keys in it, and the last offset that it covers."""
+"""What the map keeps besides its slots: keys in it, and the last offset that it covers."""
 
 ABORT, COMMIT = int(ControlType.ABORT), int(ControlType.COMMIT)
 OTHER, EMPTY, DATA = -1, -2, -3
@@ -35,7 +35,7 @@ def locate_records_v2(
 ) -> Any:
     """Find offset, key (size -1: none) and whether the value is null of all records of a run of batches. -> (count, position, status)
 
-    `data[starts[i]:stops[i]]` are those of batch i. Of a failure `count` tells the records before it. What stands behind a
+    `data[starts[i]:stops[i]]` are those of batch i. Of a failure `count` tells the records before it. What follows a
     value's length is not looked at.
     """
     row = 0
@@ -56,7 +56,7 @@ def locate_records_v2(
             if size < 1 or stop - position < size:
                 return row, start, BAD_LENGTH
             end = position + size
-            _, position = read_varlong(data, position + 1, end)  # behind the attributes, which nobody uses
+            _, position = read_varlong(data, position + 1, end)  # after the attributes, which nobody uses
             if position < 0:
                 return row, start, BAD_VARINT
             delta, position = read_varint(data, position, end)
@@ -98,7 +98,7 @@ def digest_keys(data: Any, keys: Any, sizes: Any, scratch: Any, out: Any) -> Any
 
 @inline
 def _slot(table: Any, low: Any, high: Any) -> Any:
-    """Where a digest stands in the map, or the free slot where it would."""
+    """Where a digest is in the map, or the free slot where it would."""
     slots = table.shape[0]
     at = ((low & LOW) * slots) >> 32
     while table[at, 2] != 0 and (table[at, 0] != low or table[at, 1] != high):

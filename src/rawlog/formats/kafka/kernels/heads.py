@@ -1,4 +1,4 @@
-"""The numbers that stand in front of every batch or entry, of any magic, taken for a whole window at once."""
+"""The numbers in front of every batch or entry, of any magic, taken for a whole window at once."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def take_heads(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) -> A
     """Fill a column of `out` for every frame; its row STATE says whether the frame is one: OK, BAD_MAGIC, BAD_LENGTH, BAD_CRC.
 
     Without `with_crc` checksums count as right. The spans must lie inside the data.
-    -> (frames that are none, attributes of any frame, whether any is of magic 2, whether any is not)
+    -> (frames that are not sound, attributes of any frame, whether any is of magic 2, whether any is not)
     """
     unsound, attributes, newer, older = np.int64(0), np.int64(0), False, False
     for index in range(starts.size):

@@ -34,7 +34,7 @@ PLAIN, ABSOLUTE, RELATIVE = 0, 1, 2
 
 @inline
 def entry_end(data: Any, position: Any, stop: Any) -> Any:
-    """Where the entry at `position` ends: -1 if it is cut, -2 if its length cannot be."""
+    """Where the entry at `position` ends: -1 if it is cut, -2 if its length is invalid."""
     if stop - position <= OUTLINE_SIZE:
         return np.int64(-1)
     size = read_i32(data, position + LENGTH)

@@ -12,9 +12,9 @@ from rawlog.kernels.ints import read_i32, read_i64, read_u8, read_u32_le
 from rawlog.kernels.unpack import NOT_TAKEN, put_literal, unpack_lz4, unpack_snappy
 
 NONE, SNAPPY, LZ4 = 0, 2, 3
-# 82 "SNAPPY" 00, version 1, compatible with 1; then blocks, each behind its length.
+# 82 "SNAPPY" 00, version 1, compatible with 1; then blocks, each after its length.
 XERIAL, XERIAL_VERSIONS, XERIAL_HEADER = -0x7DACB1BEAFAFA700, 0x0000000100000001, 16
-# Version 1, independent blocks of 64 KiB, no checksum of content or blocks: 04224d18 60 40 82; then blocks, each behind its length.
+# Version 1, independent blocks of 64 KiB, no checksum of content or blocks: 04224d18 60 40 82; then blocks, each after its length.
 LZ4_MAGIC, LZ4_FLAGS, LZ4_HEADER, LZ4_BLOCK, LZ4_STORED = 0x184D2204, (0x60, 0x40, 0x82), 7, 65536, 0x80000000
 
 
@@ -54,7 +54,7 @@ def lz4_frame(data: Any, start: Any, stop: Any, out: Any, to: Any, most: Any) ->
         mark = read_u32_le(data, position)
         position += 4
         if mark == 0:
-            return done  # what is behind the frame is not looked at
+            return done  # what is after the frame is not looked at
         size = mark & (LZ4_STORED - 1)
         if size > LZ4_BLOCK or stop - position < size:
             return np.int64(NOT_TAKEN)
@@ -87,7 +87,7 @@ def unpack_payloads(
     made: Any,
     sizes: Any,
 ) -> Any:
-    """Lay the payloads of batches from `first` on end to end into `out`, behind the `made` bytes that are there. -> (next, made)
+    """Lay the payloads of batches from `first` on end to end into `out`, after the `made` bytes that are there. -> (next, made)
 
     Ends in front of the first that the library must look at, or has to find room for; `limit` is the most one of them may hold, `total`
     all together. A batch of no records has no payload.

@@ -1,7 +1,7 @@
 """Records of magic 2 into the buffers of Arrow columns.
 
 One call decodes the batches of a whole window. Every length is checked before it is followed; a record must fill
-its length exactly, a batch must hold exactly its count of records and nothing behind them (DefaultRecord.readFrom,
+its length exactly, a batch must hold exactly its count of records and nothing after them (DefaultRecord.readFrom,
 DefaultRecordBatch). Headers are checked here and copied by a second kernel, which then knows their sizes.
 """
 
@@ -24,7 +24,7 @@ NO_APPEND_TIME = -(1 << 63)
 """In `append_times`: the records have times of their own."""
 
 TOTALS = 7
-"""Sums that `decode_records_v2` leaves behind, by place."""
+"""Sums that `decode_records_v2` leaves, by place."""
 NULL_TIMES, NULL_KEYS, NULL_VALUES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, FAR_TIMES = range(TOTALS)
 
 
@@ -36,7 +36,7 @@ def clear_bit(bitmap: Any, index: Any) -> None:
 
 @inline
 def put_bytes(out: Any, to: Any, data: Any, start: Any, size: Any, wide: Any) -> None:
-    """Copy a checked span; `wide` says that SLACK bytes may be read and written behind it."""
+    """Copy a checked span; `wide` says that SLACK bytes may be read and written after it."""
     if wide and size < LONG:
         copy_wide(out, to, data, start, size)
     else:

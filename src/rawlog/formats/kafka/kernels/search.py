@@ -20,7 +20,7 @@ RECORD_COUNT, LAST_OFFSET_DELTA = BATCH.at("record_count"), BATCH.at("last_offse
 
 @inline
 def is_entry(data: Any, position: Any, magic: Any) -> Any:
-    """Whether an entry of magic 0 or 1 with a right checksum stands at `position`."""
+    """Whether an entry of magic 0 or 1 with a right checksum is at `position`."""
     size = read_i32(data, position + LENGTH)
     if size < (SMALLEST_V0 if magic == 0 else SMALLEST_V1) - OVERHEAD or data.size - position - OVERHEAD < size:
         return False
@@ -34,7 +34,7 @@ def is_entry(data: Any, position: Any, magic: Any) -> Any:
 
 @kernel
 def find_batch(data: Any, start: Any) -> Any:
-    """The first position from `start` on where a whole batch or entry with a right checksum stands, or -1."""
+    """The first position from `start` on where a whole batch or entry with a right checksum is, or -1."""
     for position in range(np.int64(start), np.int64(data.size) - SMALLEST_V0 + 1):
         magic = read_i8(data, position + MAGIC)
         if magic == 0 or magic == 1:

@@ -366,14 +366,14 @@ class Round:
     def _count(
         self, frames: Frames, counts: NDArray[np.int64], keep: NDArray[np.bool_], left: Filtered, without: int
     ) -> None:
-        told = self.counts
-        told.records_read += int(counts.sum())
-        told.records_kept += int(keep.sum())
-        told.without_key += without
-        told.batches_read += len(frames)
-        told.batches_kept += len(left.frames)
-        told.bytes_read += int(frames.sizes.sum())
-        told.bytes_kept += int(left.frames.sizes.sum())
+        total = self.counts
+        total.records_read += int(counts.sum())
+        total.records_kept += int(keep.sum())
+        total.without_key += without
+        total.batches_read += len(frames)
+        total.batches_kept += len(left.frames)
+        total.bytes_read += int(frames.sizes.sum())
+        total.bytes_kept += int(left.frames.sizes.sum())
 
 
 def _windows(segment: File) -> Iterator[tuple[Frames, Heads]]:

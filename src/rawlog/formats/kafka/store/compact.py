@@ -325,7 +325,7 @@ class Compaction:
 
 
 def _measured(segment: Segment) -> Segment:
-    """The same, with the sizes of the indexes that are beside it now."""
+    """The same, with the sizes of the indexes that are next to it now."""
     path = Path(local_path(segment.file.path))
     sizes = [path.with_suffix(suffix) for suffix in (".index", ".timeindex")]
     index, times = (one.stat().st_size if one.exists() else 0 for one in sizes)

@@ -332,7 +332,7 @@ def _first_offset(frames: Frames, head: Heads, number: int) -> int:
 def _opened(frames: Frames, head: Heads, number: int) -> tuple[int, int] | None:
     """The first offset in a compressed entry of magic 0 or 1, and how many entries it holds; None if the content cannot be read.
 
-    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that cannot be.
+    The first offset is right if the entry's own offset is, which no checksum covers; it is below 0 where that is invalid.
     """
     one, own, last = frames.slice(number, number + 1), head.slice(number, number + 1), int(head["last_offset"][number])
     plain = Heads(own.values.copy())

@@ -1,4 +1,4 @@
-"""Whose a partition is: `partition.metadata`, and where else its topic's id is told when that file is damaged or gone."""
+"""Whose a partition is: `partition.metadata`, and where else its topic's id can be found when that file is damaged or gone."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def identity(files: Sequence[File]) -> Identity | None:
     if found is not None:
         made = f"version: 0\ntopic_id: {uuid_text(found)}".encode()
         what = "missing" if own is None else "damaged"
-        return Identity(path, 0 if own is None else own.size, made, f"{what}; the topic's id is told elsewhere")
+        return Identity(path, 0 if own is None else own.size, made, f"{what}; the topic's id is known from elsewhere")
     if own is None:
         return None
-    return Identity(path, own.size, None, "damaged, and the topic's id is told nowhere else")
+    return Identity(path, own.size, None, "damaged, and the topic's id is not known from elsewhere")
 
 
 def parent_of(folder: str) -> str:

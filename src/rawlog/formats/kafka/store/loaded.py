@@ -1,6 +1,6 @@
 """A partition as a broker knows it once it has loaded the directory: segments, end, producers, aborted transactions, epochs.
 
-The log itself is the authority; what stands beside it is used where the log no longer tells, as after compaction: producers whose batches
+The log itself is the authority; what is next to it is used where the log no longer tells, as after compaction: producers whose batches
 are gone, the first offset of an aborted transaction, the start of a leader epoch.
 """
 
@@ -30,7 +30,7 @@ from rawlog.io.walk import describe, walk
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A log segment, with what its batches and the files beside it tell."""
+    """A log segment, with what its batches and the files next to it tell."""
 
     file: File
     base: int
@@ -82,7 +82,7 @@ class Loaded:
 
 
 def load(files: Sequence[File]) -> Loaded:
-    """Walk a partition's log. DataError for damage, which is for repair to mend; an unfinished batch at the end is passed over."""
+    """Walk a partition's log. DataError for damage, which `repair` handles; an unfinished batch at the end is passed over."""
     loaded = Loaded()
     files = [one for one in files if one.place.state is None and one.problem is None]
     walker = _Walker(loaded, files)
@@ -105,7 +105,7 @@ def load(files: Sequence[File]) -> Loaded:
 class _Walker:
     def __init__(self, loaded: Loaded, files: Sequence[File]) -> None:
         self.loaded, self.derivation = loaded, Derivation()
-        self.beside = {(one.format, one.place.start_offset): one for one in files}
+        self.others = {(one.format, one.place.start_offset): one for one in files}
         self.ids: set[int] = set()
         self.end = 0
 
@@ -137,7 +137,7 @@ class _Walker:
         if is_last and self.end:
             self.loaded.snapshots[self.end] = self.derivation.snapshot(self.end)
         made = Segment(file, base, max_timestamp=top)
-        index, times = self.beside.get(("kafka.index", base)), self.beside.get(("kafka.timeindex", base))
+        index, times = self.others.get(("kafka.index", base)), self.others.get(("kafka.timeindex", base))
         size = index.size if index is not None else file.size // 4096 * INDEX_ENTRY.size
         time_size = times.size if times is not None else file.size // 4096 * TIME_INDEX_ENTRY.size
         self.loaded.segments.append(replace(made, index_bytes=size, timeindex_bytes=time_size))
@@ -199,7 +199,7 @@ def _sound_snapshot(file: File) -> bytes | None:
 
 
 def _producers(files: Sequence[File], loaded: Loaded, walker: _Walker) -> dict[int, Producer]:
-    """The newest snapshot that a broker would load, and every batch behind it."""
+    """The newest snapshot that a broker would load, and every batch after it."""
     snapshots = [one for one in files if one.format == "kafka.snapshot"]
     usable = [one for one in snapshots if loaded.start_offset < (one.place.start_offset or 0) <= loaded.end_offset]
     for file in sorted(usable, key=lambda one: -(one.place.start_offset or 0)):

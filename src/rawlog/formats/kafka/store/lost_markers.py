@@ -275,8 +275,8 @@ class Indexes:
         for base in self.bases:
             file = self._file(base, "kafka.txnindex")
             entries = [] if file is None else _entries_of(file, base)
-            beside = self._file(base, "kafka.index") is not None or self._file(base, "kafka.timeindex") is not None
-            self._whole[base] = entries is not None and (file is not None or beside)
+            has_index = self._file(base, "kafka.index") is not None or self._file(base, "kafka.timeindex") is not None
+            self._whole[base] = entries is not None and (file is not None or has_index)
             for one in entries or ():
                 self.aborted[one.producer_id].append(one)
                 listed.add((one.producer_id, one.last_offset))
@@ -308,7 +308,7 @@ class Indexes:
                 continue
             if not self._whole[base]:
                 return False
-            # Another segment, gone with all of its files, may have stood between this one and the next.
+            # Another segment, gone with all of its files, may have been between this one and the next.
             edge = following if following != ENDLESS else end
             if stop >= edge and not self._is_long(base, edge):
                 return False
@@ -317,7 +317,7 @@ class Indexes:
     def _is_long(self, base: int, edge: int) -> bool:
         """Whether a segment's last batch, sound or not, ends where the next segment begins."""
         if base not in self._reaches:
-            file = self._file(base, "kafka.log")  # where it is gone, what is left beside it tells up to where it went
+            file = self._file(base, "kafka.log")  # where it is gone, what is left next to it tells up to where it went
             self._reaches[base] = file is None or _end_of(file) == edge
         return self._reaches[base]
 

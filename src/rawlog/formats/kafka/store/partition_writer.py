@@ -107,7 +107,7 @@ class PartitionWriter:
     def _take(self, frames: Frames, head: Heads) -> None:
         assert self._file is not None
         start, stop = int(frames.starts[0]), int(frames.stops[-1])
-        if stop - start == int(frames.sizes.sum()):
+        if (frames.starts[1:] == frames.stops[:-1]).all():
             self._file.write(memoryview(frames.data[start:stop]))  # type: ignore[arg-type]
         else:
             for first, last in zip(frames.starts.tolist(), frames.stops.tolist(), strict=True):

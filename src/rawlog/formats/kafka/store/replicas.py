@@ -28,7 +28,7 @@ HEAD = ("last_offset", "crc", "magic", EPOCH)
 SCHEMA = pa.schema([("base_offset", pa.int64()), *((name, pa.int64()) for name in HEAD)])
 RECORD = ("key", "value", "timestamp", "timestampType", "headers", "producer_id", "producer_epoch", "sequence",
           "is_transactional", "is_control")  # fmt: skip
-#: Differences of one partition that become findings each; behind them one tells how many more there are.
+#: Differences of one partition that become findings each; after them one says how many more there are.
 MOST = 1000
 PLURAL = {"batch": "batches", "record": "records"}
 
@@ -153,7 +153,7 @@ def _span(one: Difference) -> str:
 @rule("kafka.replica.record", Severity.ERROR)
 def record(replicas: Replicas) -> Iterator[Mark]:
     """Two replicas of a partition hold other records at the same offset: their logs diverged, or one of them was damaged and its
-    checksum mended.
+    checksum corrected.
 
     A consumer reads one or the other, depending on which replica leads. Look at both with `rawlog diff`, and restore the wrong one from the
     right one.
@@ -199,22 +199,22 @@ def epoch(replicas: Replicas) -> Iterator[Mark]:
 
 @rule("kafka.replica.batches", Severity.INFO)
 def batches(replicas: Replicas) -> Iterator[Mark]:
-    """The same records stand in other batches: one replica was compacted, converted or rewritten, the other not.
+    """The same records are in other batches: one replica was compacted, converted or rewritten, the other not.
 
     Nothing is lost by it.
     """
     found = replicas.share(compare)
     for one in found.rewritten[:1]:
         more = len(found.rewritten) - 1 + found.unlisted
-        behind = f", and {more:,} more stretches" if more else ""
-        yield _mark(found, one, f"the same records in other batches from here on{behind}")
+        rest = f", and {more:,} more stretches" if more else ""
+        yield _mark(found, one, f"the same records in other batches from here on{rest}")
 
 
 @rule("kafka.replica.range", Severity.INFO)
 def extent(replicas: Replicas) -> Iterator[Mark]:
-    """Two replicas begin or end at other offsets: one was trimmed further, or is behind.
+    """Two replicas begin or end at other offsets: one was trimmed further, or lags.
 
-    A follower that lags is normal; what only the longer log holds cannot be held against anything.
+    A follower that lags is normal; what only the longer log holds cannot be compared with anything.
     """
     found = replicas.share(compare)
     if not found.mine.segments or not found.other.segments:

@@ -1,7 +1,7 @@
-"""Sound batches among damaged bytes: where they stand, and which of them make a log whose offsets rise.
+"""Sound batches among damaged bytes: where they are, and which of them make a log whose offsets rise.
 
-The checksum of a batch covers neither its base offset nor its leader epoch. A batch that stands where the ones around it leave room for
-exactly its offsets gets its offset back; one that stands nowhere in order is put where its offsets say, if there is room.
+The checksum of a batch covers neither its base offset nor its leader epoch. A batch that is where the ones around it leave room for
+exactly its offsets gets its offset back; one that is nowhere in order is put where its offsets say, if there is room.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PADDING = "zeros of preallocation"
 UNFINISHED = "an unfinished batch"
 HUGE = (1 << 63) - 1
 NEAR = 4096
-"""So many offsets behind the end a batch may still belong to the log."""
+"""So many offsets after the end a batch may still belong to the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Bytes of a segment that are no sound batch, and why."""
+    """Bytes of a segment that are not a sound batch, and why."""
 
     start: int
     stop: int
@@ -40,7 +40,7 @@ class Hole:
 
 @dataclass(slots=True)
 class Found:
-    """The sound batches of a segment in the order they stand in, and what stands between them."""
+    """The sound batches of a segment in the order of the file, and what is between them."""
 
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
@@ -71,7 +71,7 @@ def find_sound(data: Bytes, *, sealed: bool = False) -> Found:
 
 
 def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | None]]:
-    """Runs of sound batches, each with the hole behind it."""
+    """Runs of sound batches, each with the hole after it."""
     position, window, size = 0, WINDOW, data.size
     while position < size:
         part = data[position : position + window]
@@ -98,7 +98,7 @@ def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | Non
             yield frames, head, None
             return
         if position + window < size and frames.status is not Status.BAD_LENGTH and not _is_long(data, reached, size):
-            yield frames, head, None  # the batch goes on behind the window
+            yield frames, head, None  # the batch goes on after the window
             window = WINDOW if len(frames) else window * 2
             position = reached
             continue
@@ -115,7 +115,7 @@ def _runs(data: Bytes, sealed: bool) -> Iterator[tuple[Frames, Heads, Hole | Non
 
 
 def _is_long(data: Bytes, position: int, size: int) -> bool:
-    """Whether the batch at a position claims to reach beyond the file, or is none."""
+    """Whether the batch at a position claims to reach beyond the file, or is not a batch."""
     if size - position <= OUTLINE.size:
         return True
     at = position + OUTLINE.at("length")
@@ -139,7 +139,7 @@ def _next(data: Bytes, position: int) -> int:
 
 
 def is_batch(data: Bytes, position: int) -> bool:
-    """Whether a sound batch stands at a position."""
+    """Whether a sound batch is at a position."""
     if _is_long(data, position, data.size):
         return False
     at = position + OUTLINE.at("length")
@@ -179,10 +179,10 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
     for number in sorted((one for one in rest if one not in rebased), key=lambda one: bases[one]):
         at = bisect_right(starts, bases[number])
         before = ends[at - 1] if at else first - 1
-        # Behind the end of the last segment only what is near it: an offset that is wrong could be any.
+        # After the end of the last segment only what is near it: an offset that is wrong could be any.
         near = before + max(NEAR, before - first + 1) if stop == HUGE else stop
-        behind = starts[at] if at < len(starts) else near
-        if usable[number] and before < bases[number] and lasts[number] < behind:
+        following = starts[at] if at < len(starts) else near
+        if usable[number] and before < bases[number] and lasts[number] < following:
             order.insert(at, number)
             starts.insert(at, bases[number])
             ends.insert(at, lasts[number])
@@ -195,7 +195,7 @@ def choose(head: Heads, first: int, stop: int) -> Chosen:
 def longest(
     numbers: list[int], bases: Sequence[int] | Mapping[int, int], lasts: Sequence[int] | Mapping[int, int]
 ) -> list[int]:
-    """The most batches, in the order they stand in, of which each begins behind the one before."""
+    """The most batches, in the order of the file, of which each begins after the one before."""
     tails: list[int] = []
     owners: list[int] = []
     before: dict[int, int] = {}

@@ -307,7 +307,7 @@ class Sink:
 
 
 def losses(options: Mapping[str, str]) -> Judge:
-    """What rows of `records` would read back otherwise than they are. OptionError for options that are none."""
+    """What rows of `records` would read back otherwise than they are. OptionError for unknown options."""
     choice = Choice.from_options(options)
     magic = choice.batching.magic
 
@@ -422,7 +422,7 @@ def _in_order(parts: list[tuple[Path, SharedPartition]]) -> list[tuple[Path, Sha
 
 
 class Joining:
-    """The policy that makes one partition of several: batches as they are but for the offsets of rows that came without."""
+    """The policy that makes one partition of several: batches as they are, except for the offsets of rows that came without."""
 
     interval = 0
     derivation: Derivation | None = None

@@ -38,13 +38,13 @@ def _sealed(group: list[File]) -> list[File]:
 
 def _swapped(group: list[File]) -> list[File]:
     """A directory in which a compaction had come as far as its last step."""
-    from rawlog.formats.kafka.store.checks_directory import end_offset
+    from rawlog.formats.kafka.store.checks import end_offset
 
     cleaned = [file.place.start_offset or 0 for file in group if file.place.state == "cleaned"]
     undone = min(cleaned, default=1 << 63)
     ready = {file.path for file in group if file.place.state == "swap" and (file.place.start_offset or 0) < undone}
     logs = [file for file in group if file.path in ready and split(file.path)[1].endswith(".log.swap")]
-    # Where the logs have their names already, what is beside them still gets its own.
+    # Where the logs have their names already, what is next to them still gets its own.
     low = min((file.place.start_offset or 0 for file in logs), default=0)
     high = max((end_offset([file]) for file in logs), default=0)
     renamed = {path.removesuffix(".swap") for path in ready}

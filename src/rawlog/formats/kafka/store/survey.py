@@ -377,32 +377,32 @@ class _Survey:
 
     def transaction_index(self, file: File, aborts: Sequence[Sequence[int]]) -> None:
         """Every abort of the segment is listed, and nothing else."""
-        beside = self.store.find("kafka.txnindex", file.place.start_offset)
-        listed = list(aborted_in(beside)) if beside is not None else []
+        index = self.store.find("kafka.txnindex", file.place.start_offset)
+        listed = list(aborted_in(index)) if index is not None else []
         known = {(row[0], row[2]): Aborted(*row[:4]) for row in aborts if row[1] != NONE}
         abort_markers = {(row[0], row[2]) for row in aborts}
         size = TXN_INDEX_ENTRY.size
         for position, entry in listed:
             key = (entry.producer_id, entry.last_offset)
             seen = known.pop(key, None)
-            assert beside is not None
+            assert index is not None
             if seen is None and key not in abort_markers:
                 message = f"producer {entry.producer_id} has no abort marker at offset {entry.last_offset}"
-                self.mark("txnindex", Mark(message, position, size, entry.last_offset, path=beside.path))
+                self.mark("txnindex", Mark(message, position, size, entry.last_offset, path=index.path))
             elif seen is not None and seen.first_offset != entry.first_offset and not self.compacted:
                 if entry.first_offset < (self.start_offset or 0):
                     continue
                 message = f"the transaction begins at offset {seen.first_offset}"
                 said = seen.first_offset, entry.first_offset
-                self.mark("txnindex", Mark(message, position, size, entry.last_offset, *said, beside.path))
-        if beside is None and self.store.find("kafka.index", file.place.start_offset) is None:
+                self.mark("txnindex", Mark(message, position, size, entry.last_offset, *said, index.path))
+        if index is None and self.store.find("kafka.index", file.place.start_offset) is None:
             return  # the log alone was asked for: what is next to it is not known
         for missing in known.values():
             message = (
                 f"producer {missing.producer_id}'s transaction from offset {missing.first_offset} was aborted at "
                 f"{missing.last_offset}, and is not listed"
             )
-            path = beside.path if beside is not None else file.path
+            path = index.path if index is not None else file.path
             self.mark("txnindex", Mark(message, offset=missing.last_offset, path=path))
 
     def snapshot(self, offset: int) -> None:
@@ -495,7 +495,7 @@ def epochs_in(files: Sequence[File]) -> NDArray[np.int64] | None:
 
 
 def aborted_in(file: File) -> Iterator[tuple[int, Aborted]]:
-    """The entries of a transaction index, each with its position, up to the first that cannot be."""
+    """The entries of a transaction index, each with its position, up to the first that is invalid."""
     from rawlog.formats.kafka import TXN_INDEX_FILE
 
     for frames in walk(file, TXN_INDEX_FILE, errors="stop"):

@@ -24,8 +24,7 @@ from rawlog.formats.kafka.heads import Heads, heads, take
 from rawlog.formats.kafka.layouts import SNAPSHOT_ENTRY, TXN_INDEX_ENTRY, Attributes, ControlType
 from rawlog.formats.kafka.log import only
 from rawlog.formats.kafka.paths import segment_file
-from rawlog.formats.kafka.seek import seek
-from rawlog.formats.kafka.skim import Skimmed, is_sound, skim
+from rawlog.formats.kafka.seek import Skimmed, is_sound, seek, skim
 from rawlog.formats.kafka.store import state as folds
 from rawlog.formats.kafka.store.state import Aborted
 from rawlog.io.storage import listing
@@ -237,12 +236,12 @@ def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Tran
     return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable)
 
 
-# From the files beside the log --------------------------------------------------------------------------------------
+# From the files next to the log --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4)
 def _indexed(group: tuple[File, ...]) -> Transactions | None:
-    """The same without reading the log up to the newest snapshot; None where the files beside it do not tell everything.
+    """The same without reading the log up to the newest snapshot; None where the files next to it do not tell everything.
 
     A segment without abort has no transaction index, so that none at all may as well mean that they were not kept; where some are there,
     a segment without one is looked through for a marker of an abort.
