@@ -298,12 +298,12 @@ def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -
         job.plan(Tree(("s3://b/r",), files))
 
 
-def test_a_unit_named_after_an_object_does_not_lead_out(place: Path) -> None:
-    from rawlog.jobs.mend import Mend
+def test_a_store_named_after_an_object_does_not_lead_out(place: Path) -> None:
+    from rawlog.jobs.rewrite import Rewriting
 
     file = File("s3://b/k/../00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/.."))
     other = File("s3://b/k/t-0/00000000000000000000.log", 1, None, "kafka.log", Place("t", 0, 0, "s3://b/k/t-0"))
-    with Mend("rebuild", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
+    with Rewriting("rebuild", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
         job.plan(Tree(("s3://b/k",), (file, other)))
 
 
