@@ -239,6 +239,21 @@ def test_a_deleted_segment_is_named(verb: str, partitions: tuple[str, ...], tmp_
     assert f"offsets {first:,} to {stop - 1:,}" in text
 
 
+@pytest.mark.parametrize("verb", ["repair", "rebuild", "compact"])
+@pytest.mark.parametrize("what", ["*", "log"])
+def test_a_deleted_last_segment_is_named(verb: str, what: str, tmp_path: Path) -> None:
+    """`verify` found it by the snapshot of the producers that a controller takes when it stops; `repair` and `compact` said nothing."""
+    source = log_directory(tmp_path / "source")
+    last = max((source / METADATA).glob("*.log")).stem
+    end = int(max((source / METADATA).glob("*.snapshot")).stem)
+    for path in (source / METADATA).glob(f"{last}.{what}"):
+        path.unlink()
+    assert [one.offset for one in rawlog.verify(source) if one.code == "kafka.partition.gap"] == [int(last)]
+    done = run(verb, source, tmp_path / "target", "--json")
+    assert done.exit_code == 1, done.output + done.stderr
+    assert json.loads(done.output)["parts"][METADATA]["lost"] == [[int(last), end - 1]]
+
+
 def test_a_log_without_its_beginning_is_named_unless_a_snapshot_leads_up_to_it(tmp_path: Path) -> None:
     source = log_directory(tmp_path / "source")
     _, stop = deleted(source, 0)

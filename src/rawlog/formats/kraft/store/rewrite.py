@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from rawlog.core.errors import AccessError, CorruptError, DataError, OptionError
 from rawlog.core.format import File
@@ -33,7 +33,7 @@ from rawlog.formats.kraft.paths import (
 from rawlog.formats.kraft.reader import parse_quorum
 from rawlog.formats.kraft.store.placing import Batch, Placed, is_gapped, place_batches, read_batches
 from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, is_misnamed, last_time, stores
+from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, is_misnamed, last_time, stores, traced_end
 from rawlog.formats.kraft.writer import checkpoint_name, write_checkpoint
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
@@ -102,14 +102,14 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
             report.count("bytes_lost", file.size)
         elif file.format == QUORUM_FORMAT or (file.format == CHECKPOINT_FORMAT and file.place.state is None):
             plan.copies.append(file)
-    _report_missing(metadata, report)
+    _report_missing(metadata, traced_end(store), report)
     return plan.write(folder)
 
 
 def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """A copy of a metadata directory, byte for byte: a log cleaner leaves it alone, and a broker does not start without it."""
     report = Report(counts={"files": len(store), "bytes": store.size})
-    _report_missing(_readable(store), report)
+    _report_missing(_readable(store), traced_end(store), report)
     return Plan(report, copies=list(store)).write(folder)
 
 
@@ -128,10 +128,10 @@ def _readable(store: Store) -> MetadataStore:
     return found[0] if found else MetadataStore((), str(store[0].place.group))
 
 
-def _report_missing(metadata: MetadataStore, report: Report) -> None:
+def _report_missing(metadata: MetadataStore, traced: int, report: Report) -> None:
     """Report the offsets that the directory should have and has not, unless they are reported already."""
     known = {(one.first_offset, one.stop_offset) for one in report.with_action(Action.LOST)}
-    for first, stop in metadata.missing():
+    for first, stop in metadata.missing(traced):
         if (first, stop) not in known:
             report.add(Action.LOST, "not in the log", metadata.folder, first_offset=first, stop_offset=stop)
 
@@ -144,12 +144,11 @@ class Plan:
     """What a new metadata directory holds: batches as segments, snapshots, one made from a state, files as they are."""
 
     report: Report
-    batches: Sequence[Batch] = ()
+    #: Segments by the offset in their names.
+    segments: Mapping[int, Sequence[Batch]] = field(default_factory=dict)
     snapshots: Sequence[Snapshot] = ()
     state: State | None = None
     copies: list[File] = field(default_factory=list)
-    #: Where the log begins, by the name of its first segment; None: with its first batch.
-    start: int | None = None
     #: An empty log, as a controller begins one.
     is_new: bool = False
 
@@ -157,13 +156,8 @@ class Plan:
         """Write it; the report."""
         for one in self.snapshots:
             _write_batches(one.batches, folder, one.right_name)
-        for number, batches in enumerate(_segments(self.batches)):
-            first = batches[0].first if number or self.start is None else self.start
-            if batches[0].start == 0 and first != batches[0].file.place.start_offset:
-                place = {"start": 0, "stop": batches[-1].stop, "first_offset": first, "stop_offset": batches[-1].end}
-                self.report.add(Action.MOVED, f"renamed to {segment_name(first)}", batches[0].file.path, **place)
-            self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(first)))
-            self.report.counts["segments"] = number + 1
+        for offset, batches in self.segments.items():
+            self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(offset)))
         if self.state is not None:
             write_checkpoint(folder, self.state)
         if self.is_new:
@@ -171,18 +165,6 @@ class Plan:
         for file in self.copies:
             folder.copy(file.path, split(file.path)[1])
         return self.report
-
-
-def _segments(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Batches in segments: those of one source file together."""
-    segment: list[Batch] = []
-    for one in batches:
-        if segment and segment[-1].file.path != one.file.path:
-            yield segment
-            segment = []
-        segment.append(one)
-    if segment:
-        yield segment
 
 
 def _write_batches(batches: Sequence[Batch], folder: Folder, name: str) -> int:
@@ -347,9 +329,24 @@ class _Repair:
         state = None
         if fresh:
             state = self.new_state(*((kept, []) if policy == BROKER else (found.batches, snapshots)), max(end, 1))
-        made = Plan(report, kept, usable, state, is_new=state is None and not kept and not usable)
-        if len(stretches) == 1 and kept and kept[0].start == 0 and self.store.start <= kept[0].first:
-            made.start = self.store.start if kept[0].file == self.store.segments[0] else None
+        segments = self.segments(kept, is_all=len(stretches) == 1)
+        report.counts["segments"] = len(segments)
+        return Plan(report, segments, usable, state, is_new=state is None and not kept and not usable)
+
+    def segments(self, kept: Sequence[Batch], *, is_all: bool) -> dict[int, list[Batch]]:
+        """Batches in segments, those of one source file together, by the offset in their names: that of the first batch. The first
+        segment of a log without a gap may be named for an offset before that.
+        """
+        made: dict[int, list[Batch]] = {}
+        for batches in _by_file(kept):
+            one, named = batches[0], batches[0].file.place.start_offset
+            first = one.first
+            if is_all and not made and one.start == 0 and one.file == self.store.segments[0]:
+                first = min(first, self.store.start)
+            if one.start == 0 and first != named:
+                place = {"start": 0, "stop": batches[-1].stop, "first_offset": first, "stop_offset": batches[-1].end}
+                self.report.add(Action.MOVED, f"renamed to {segment_name(first)}", one.file.path, **place)
+            made[first] = batches
         return made
 
     def first_stretch(self) -> Placed:
@@ -505,6 +502,8 @@ class _Repair:
             self.lose(reached, None, "of the log nothing is left")
         elif self.has_more(batches, reached):
             self.lose(reached, None)
+        elif reached < self.traced:
+            self.lose(reached, self.traced, "a snapshot of the producers was taken after them")
         return max(end, reached)
 
     def has_more(self, batches: Sequence[Batch], reached: int) -> bool:
@@ -519,6 +518,12 @@ class _Repair:
         held = {one.file.path for one in batches}
         ends += [(one, 0) for one in segments if one.path not in held and (one.place.start_offset or 0) >= last.first]
         return any(position < file.size and not _is_zero(file, position) for file, position in ends)
+
+
+def _by_file(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    """Runs of batches of one source file."""
+    for _, run in groupby(batches, key=lambda one: one.file.path):
+        yield list(run)
 
 
 def find_stretches(batches: Sequence[Batch]) -> list[list[Batch]]:
@@ -542,20 +547,6 @@ def _needed(
             reached = max(reached, stretch[-1].end)
     partial = [one.offset for one in snapshots if not one.is_whole and one.has_records and one.offset > reached]
     return max(partial, default=None)
-
-
-def traced_end(files: Sequence[File]) -> int:
-    """An offset that the log of a metadata directory had reached at least, as other files in it say; 0 if none does."""
-    ends = [0]
-    for file in files:
-        if file.problem is not None or file.place.topic != METADATA_TOPIC or file.place.state is not None:
-            continue
-        if file.format == "kafka.snapshot":
-            ends.append(file.place.start_offset or 0)
-        elif file.format == "kafka.epochs":
-            with Source(file.path) as source:
-                ends.append(int(source.read(0, LARGEST_TEXT).split() not in ([], [b"0", b"0"])))
-    return max(ends)
 
 
 def _is_zero(file: File, position: int) -> bool:

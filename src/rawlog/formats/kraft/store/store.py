@@ -17,7 +17,7 @@ from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import Attributes, ControlType
 from rawlog.formats.kafka.log import decode_run, only
 from rawlog.formats.kafka.messages import decode_control
-from rawlog.formats.kafka.paths import split
+from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.reader import TooMuch
 from rawlog.formats.kafka.texts import properties
 from rawlog.formats.kraft.paths import BOOTSTRAP, CHECKPOINT_FORMAT, LOG_FORMAT, METADATA_DIRECTORY, snapshot_id
@@ -164,12 +164,16 @@ class MetadataStore(Store):
         ids = [(epoch, offset) for offset, epoch in (snapshot_id(one.path) or (0, 0) for one in self.snapshots)]
         return max([self.end, *ids])
 
-    def missing(self) -> list[tuple[int, int]]:
-        """The runs of offsets (half-open) that neither the log nor, before its beginning, a whole snapshot has."""
+    def missing(self, traced: int = 0) -> list[tuple[int, int]]:
+        """The runs of offsets (half-open) that neither the log nor, before its beginning or after its end, a whole snapshot has. `traced`
+        is an offset that the log had reached.
+        """
         whole = [snapshot_id(one.path) or (0, 0) for one in self.snapshots if self.is_whole(one)]
         found: list[tuple[int, int]] = []
         if self.first > 0 and not any(offset >= self.first for offset, _ in whole):
             found.append((max((offset for offset, _ in whole), default=0), self.first))
+        reached = max([self.end[1], *(offset for offset, _ in whole)])
+        found += [(reached, traced)] if reached < traced else []
         return sorted([*found, *self.gaps[1]])
 
     @cached_property
@@ -400,3 +404,17 @@ def clusters(files: Sequence[File]) -> list[MetadataStore]:
         if name not in best or best[name].furthest < store.furthest:
             best[name] = store
     return list(best.values())
+
+
+def traced_end(files: Sequence[File]) -> int:
+    """An offset that the log of a metadata directory had reached at least, as other files in it say; 0 if none does."""
+    ends = [0]
+    for file in files:
+        if file.problem is not None or file.place.topic != METADATA_TOPIC or file.place.state is not None:
+            continue
+        if file.format == "kafka.snapshot":
+            ends.append(file.place.start_offset or 0)
+        elif file.format == "kafka.epochs":
+            with Source(file.path) as source:
+                ends.append(int(source.read(0, LARGEST_TEXT).split() not in ([], [b"0", b"0"])))
+    return max(ends)
