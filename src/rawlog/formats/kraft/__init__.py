@@ -9,6 +9,7 @@ from rawlog.formats.kafka.layouts import BATCH
 from rawlog.formats.kafka.paths import file_named
 from rawlog.formats.kraft import paths
 from rawlog.formats.kraft.tables import METADATA, STATE
+from rawlog.formats.kraft.verbs import CLUSTER
 
 _KRAFT, _KAFKA = "rawlog.formats.kraft", "rawlog.formats.kafka"
 
@@ -68,6 +69,8 @@ FAMILY = Family(
         "rebuild": _rewrite("rebuild", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes"),
         "compact": _rewrite("compact", "topic", stores="compacted_directories"),
     },
+    verbs={"cluster": CLUSTER},
+    restorer=Deferred(f"{_KRAFT}.store.restore", "Restorer"),
     group_rules=Deferred(f"{_KRAFT}.store.checks", "rules"),
     compare=Deferred(f"{_KRAFT}.store.history", "compare"),
     compared="kraft.topics",
