@@ -6,11 +6,15 @@ import random
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import rawlog
-from rawlog.core.errors import UnsupportedError
+from rawlog.cli import cli
+from rawlog.core.errors import OptionError, UnsupportedError
 from rawlog.core.report import Action, Report
 from rawlog.formats.replay.layouts import FILE_HEADER, NO_TIME_SECONDS
+from rawlog.jobs.rewrite import Rewriting
+from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 from tests.rewriting import rewritten
 
@@ -109,6 +113,27 @@ def test_a_directory_becomes_a_directory_with_the_same_names(tmp_path: Path) -> 
     assert not target.exists()
     rewritten("repair", source, target)
     assert (target / "deeper" / "one.log").read_bytes() == recording()
+
+
+def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.log", tmp_path / "target.log"
+    source.write_bytes(recording())
+    target.write_bytes(b"before")
+    for words, code, content in (((), 3, b"before"), (("--force",), 0, recording())):
+        done = CliRunner().invoke(cli, ["repair", str(source), str(target), *words])
+        assert done.exit_code == code, done.output + done.stderr
+        assert target.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.log", "target.log"]
+
+
+def test_recordings_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / name / "a.log" for name in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(recording())
+    tree = open_tree([str(path) for path in paths])
+    with Rewriting("repair", str(tmp_path / "out")) as job, pytest.raises(OptionError, match="same name"):
+        job.plan(tree)
 
 
 def test_any_damage_leaves_a_recording_that_verifies_clean(tmp_path: Path) -> None:
