@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
+from rawlog.core.errors import CorruptError
 from rawlog.formats.kafka.layouts import BATCH
 from tests.golden_data import golden_path
 from tests.reference import kafka
@@ -63,7 +64,7 @@ def test_a_flipped_byte_is_a_wrong_checksum_with_its_place(tmp_path: Path) -> No
     path.write_bytes(data)
     (finding,) = [one for one in rawlog.verify(folder) if one.code == "kafka.log.crc"]
     assert (finding.position, finding.size, finding.severity) == (position, size, "error")
-    with pytest.raises(rawlog.errors.CorruptError) as caught:
+    with pytest.raises(CorruptError) as caught:
         rawlog.read(folder)
     assert caught.value.position == position
     assert str(path) in str(caught.value)
@@ -148,15 +149,15 @@ def test_a_length_that_swallows_the_rest_is_damage_not_an_unfinished_tail(tmp_pa
     rewrite(path, 1, put("length", 0x7FFF_FFFF, ">i"), seal=False)
     (finding,) = [one for one in rawlog.verify(folder) if one.code == "kafka.log.framing"]
     assert finding.position == frames[1][0]
-    with pytest.raises(rawlog.errors.CorruptError):
+    with pytest.raises(CorruptError):
         rawlog.read(folder)
 
 
 def test_an_unfinished_last_batch_is_only_noted(tmp_path: Path) -> None:
     folder = copy(tmp_path, "codec-none-0")
     path = segments(folder)[-1]
-    for beside in folder.glob(f"{path.stem}.*index"):
-        beside.unlink()
+    for neighbour in folder.glob(f"{path.stem}.*index"):
+        neighbour.unlink()
     whole = rawlog.read(path, columns=["offset"]).num_rows
     data = path.read_bytes()
     path.write_bytes(data[:-7])
@@ -189,14 +190,14 @@ def test_zeros_in_the_middle_are_damage(tmp_path: Path) -> None:
     assert kept.num_rows == sum(batch.record_count for batch in kafka.decode(data) if not batch.is_control)
 
 
-def test_what_an_old_cleaner_left_is_told() -> None:
+def test_what_an_old_cleaner_left_is_reported() -> None:
     folder = golden_path("kafka", "legacy", "broker-0.10.0.1-kafka-4298", "data")
     found = [one for one in rawlog.verify(folder) if one.code == "kafka.log.mixed-magic"]
     assert found
     assert {one.severity for one in found} == {"info"}
 
 
-# ------------------------------------------------------------------ files beside the log
+# ------------------------------------------------------------------ files next to the log
 
 
 def test_an_index_that_falls(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_an_index_that_falls(tmp_path: Path) -> None:
     assert "kafka.index.order" in codes(folder)
 
 
-def test_an_index_that_points_beside_the_batch(tmp_path: Path) -> None:
+def test_an_index_that_points_past_the_batch(tmp_path: Path) -> None:
     folder = copy(tmp_path, "codec-mixed-0")
     path = next(folder.glob("*.index"))
     data = bytearray(path.read_bytes())
@@ -344,7 +345,7 @@ def test_a_producer_that_was_fenced(tmp_path: Path) -> None:
     assert "kafka.log.producer-epoch" in codes(folder)
 
 
-def test_an_open_transaction_is_told(tmp_path: Path) -> None:
+def test_an_open_transaction_is_reported(tmp_path: Path) -> None:
     found = [one for one in rawlog.verify(DATA / "transaction-open-0") if one.code == "kafka.log.hanging-transaction"]
     assert [(one.offset, one.severity) for one in found] == [(10, "info")]
 

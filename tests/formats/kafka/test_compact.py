@@ -113,11 +113,11 @@ def same(ours: dict[int, bytes], theirs: dict[int, bytes], *, exact: bool) -> No
     for base in ours:
         if exact:
             assert ours[base] == theirs[base], base
-        told = [
+        stated = [
             [{**vars_of(batch), "crc": 0, "size": 0, "position": 0} for batch in kafka.decode(data)]
             for data in (ours[base], theirs[base])
         ]
-        assert told[0] == told[1], base
+        assert stated[0] == stated[1], base
 
 
 def vars_of(batch: kafka.Batch) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def test_the_rewritten_batches_of_the_specification(tmp_path: Path) -> None:
     )  # fmt: skip
 
     def compacted(*later: bytes) -> bytes:
-        """The batch, compacted with records behind it that have these keys."""
+        """The batch, compacted with records after it that have these keys."""
         more = b"".join(kafka.encode_record(delta, 0, key, b"") for delta, key in enumerate(later))
         after = kafka.encode_batch(more, record_count=len(later), base_offset=104, base_timestamp=T, max_timestamp=T)
         source = put(tmp_path / "t-0", {100: first, 104: after, 200: b""})
@@ -224,7 +224,7 @@ def test_what_is_younger_than_the_lag_stays(tmp_path: Path) -> None:
     assert rawlog.read(tmp_path / "a" / "t-0")["offset"].to_pylist() == [1, 2, 3]
 
 
-def test_producers_that_are_silent_for_long_leave_nothing_behind(tmp_path: Path) -> None:
+def test_producers_that_are_silent_for_long_leave_nothing(tmp_path: Path) -> None:
     """The empty batch that holds a producer's last sequence goes once a broker would have forgotten the producer."""
     draw = random.Random(5)
     writer = Writer(draw, codec=0, keys=1)
@@ -316,7 +316,7 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(cli, [str(word) for word in words])
 
 
-def test_a_whole_directory_is_compacted_and_the_cleaner_told(tmp_path: Path) -> None:
+def test_a_whole_directory_is_compacted_and_the_cleaner_checkpoint_is_written(tmp_path: Path) -> None:
     for number in range(5):
         writer = Writer(random.Random(number), codec=0, keys=3)
         writer.fill()
@@ -329,13 +329,13 @@ def test_a_whole_directory_is_compacted_and_the_cleaner_told(tmp_path: Path) -> 
     result = run(
         "compact", tmp_path / "logs", tmp_path / "out", "--topic", "ord*", "--now", T + DAY, "--memory", "1M", "--json"
     )
-    told = json.loads(result.output)
-    assert sorted(told["parts"]) == ["orders-0", "orders-1", "orders-2"]
+    stated = json.loads(result.output)
+    assert sorted(stated["parts"]) == ["orders-0", "orders-1", "orders-2"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "cleaner-offset-checkpoint", "meta.properties", "orders-0", "orders-1", "orders-2",
     ]  # fmt: skip
     lines = (tmp_path / "out" / "cleaner-offset-checkpoint").read_text().splitlines()
-    assert lines[2:] == [f"orders {number} {told['parts'][f'orders-{number}']['first_dirty']}" for number in range(3)]
+    assert lines[2:] == [f"orders {number} {stated['parts'][f'orders-{number}']['first_dirty']}" for number in range(3)]
     for number in range(3):  # each as it would be alone, from where the checkpoint says
         name = f"orders-{number}"
         rewritten("compact", tmp_path / "logs" / name, tmp_path / "alone" / name, now=T + DAY)

@@ -135,7 +135,7 @@ class TestLog(FormatTests):
             yield from range(position + (21 if magic == 2 else 17), position + size)
 
 
-def beside(suffix: str, limit: int = 3) -> tuple[Path, ...]:
+def neighbour(suffix: str, limit: int = 3) -> tuple[Path, ...]:
     """Some golden files of a kind that are neither empty nor padded."""
     found = (path for case in CASES for path in sorted(case.path.glob(f"*.{suffix}")))
     return tuple(path for path in found if 0 < path.stat().st_size < 5000)[:limit]
@@ -147,7 +147,7 @@ def times(milliseconds: int) -> int | None:
 
 
 class Beside(FormatTests):
-    """A file of fixed entries beside a segment."""
+    """A file of fixed entries next to a segment."""
 
     everything = GOLDEN
     golden: tuple[Path, ...] = ()
@@ -178,7 +178,7 @@ class Beside(FormatTests):
 
 class TestIndex(Beside):
     format, table, entry = "kafka.index", "kafka.index", struct.Struct(">ii")
-    golden = beside("index")
+    golden = neighbour("index")
     small = (struct.pack(">iiii", 3, 4100, 9, 8300), struct.pack(">ii", 7, 5000) + bytes(16))
     name = "orders-0/00000000000000000000.index"
     points_elsewhere = True
@@ -196,7 +196,7 @@ class TestIndex(Beside):
 
 class TestTimeIndex(Beside):
     format, table, entry = "kafka.timeindex", "kafka.timeindex", struct.Struct(">qi")
-    golden = beside("timeindex")
+    golden = neighbour("timeindex")
     small = (struct.pack(">qiqi", 1_700_000_000_000, 3, 1_700_000_000_009, 9), struct.pack(">qi", 5, 1) + bytes(24))
     name = "orders-0/00000000000000000000.timeindex"
 
@@ -210,7 +210,7 @@ class TestTimeIndex(Beside):
 
 class TestTxnIndex(Beside):
     format, table, entry = "kafka.txnindex", "kafka.txnindex", struct.Struct(">hqqqq")
-    golden = beside("txnindex")
+    golden = neighbour("txnindex")
     small = (bytes.fromhex("0000 0000000000000007 0000000000000258 000000000000025b 000000000000025a") * 2,)
     name = "orders-0/00000000000000000000.txnindex"
     padded = False
@@ -226,7 +226,7 @@ class TestTxnIndex(Beside):
 
 class TestSnapshot(Beside):
     format, table, entry = "kafka.snapshot", "kafka.producers", struct.Struct(">qhiqiqiq")
-    golden = beside("snapshot")
+    golden = neighbour("snapshot")
     small = (
         bytes.fromhex(
             "0001 097dddaf 00000002"

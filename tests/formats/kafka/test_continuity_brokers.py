@@ -61,7 +61,7 @@ def served(
             assert not report.lost, (number, name, report.lines())
             put(broker.data_dir / f"misnamed-{number}-0", target, ("*.log", "*index", "*.snapshot", "leader-epoch-*"))
             expected[f"misnamed-{number}"] = as_consumed(rawlog.read(source))
-        if request.param == KAFKA_3:  # it recovers the logs itself; the other one trusts what is beside them
+        if request.param == KAFKA_3:  # it recovers the logs itself; the other one trusts what is next to them
             (broker.data_dir / ".kafka_cleanshutdown").unlink()
         broker.start()
         yield broker, expected

@@ -32,10 +32,10 @@ def test_offsets_and_groups_are_what_the_dump_says(broker: str) -> None:
         assert key["data"] == {"group": row["group"], "topic": row["topic"], "partition": row["partition"]}
         assert row["deleted"] == (value is None)
         if value is not None:
-            told = value["data"]
-            assert (told["offset"], told["metadata"]) == (row["committed_offset"], row["metadata"])
-            assert told.get("leaderEpoch", -1) == (-1 if row["leader_epoch"] is None else row["leader_epoch"])
-            assert told["commitTimestamp"] == round(row["commit_timestamp"].timestamp() * 1000)
+            stated = value["data"]
+            assert (stated["offset"], stated["metadata"]) == (row["committed_offset"], row["metadata"])
+            assert stated.get("leaderEpoch", -1) == (-1 if row["leader_epoch"] is None else row["leader_epoch"])
+            assert stated["commitTimestamp"] == round(row["commit_timestamp"].timestamp() * 1000)
     for row in rows(broker, "kafka.groups"):
         place = (row["log_partition"], row["offset_in_log"])
         key, value = dumped[place]
@@ -84,10 +84,10 @@ def test_transactions_are_what_the_dump_says(broker: str) -> None:
         key, value = dumped[row["log_partition"], row["offset_in_log"]]
         assert key["data"]["transactionalId"] == row["transactional_id"]
         assert value is not None
-        told = value["data"]
-        assert (told["producerId"], told["producerEpoch"]) == (row["producer_id"], row["producer_epoch"])
-        listed = None if told["transactionPartitions"] is None else [
-            {"topic": one["topic"], "partition": number} for one in told["transactionPartitions"] for number in one["partitionIds"]
+        stated = value["data"]
+        assert (stated["producerId"], stated["producerEpoch"]) == (row["producer_id"], row["producer_epoch"])
+        listed = None if stated["transactionPartitions"] is None else [
+            {"topic": one["topic"], "partition": number} for one in stated["transactionPartitions"] for number in one["partitionIds"]
         ]  # fmt: skip
         assert row["partitions"] == listed
     ids = [row["transactional_id"] for row in found if row["is_current"]]
@@ -112,8 +112,8 @@ def test_share_groups_are_what_the_dump_says() -> None:
         assert value["data"]["startOffset"] == row["start_offset"]
         names = {"firstOffset": "first_offset", "lastOffset": "last_offset"}
         names |= {"deliveryState": "delivery_state", "deliveryCount": "delivery_count"}
-        told = [{names[name]: number for name, number in one.items()} for one in value["data"]["stateBatches"]]
-        assert row["batches"] == told
+        stated = [{names[name]: number for name, number in one.items()} for one in value["data"]["stateBatches"]]
+        assert row["batches"] == stated
 
 
 EARLY_SNAPSHOT_KEY = "0000000273670ba33099c81a4d8aa1ba6920d0fd977f00000001"

@@ -154,7 +154,7 @@ def test_a_newer_version_and_an_unknown_type_are_not_supported() -> None:
         messages.decode_framed(bytes.fromhex("01060000"))
 
 
-def test_bytes_behind_a_message_are_an_error() -> None:
+def test_bytes_after_a_message_are_an_error() -> None:
     with pytest.raises(RawlogError, match="1 bytes follow"):
         messages.decode_framed(bytes.fromhex("0114000000"))
 

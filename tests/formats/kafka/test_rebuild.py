@@ -1,4 +1,4 @@
-"""Derived files made anew are those that real brokers left, wherever the log alone can tell."""
+"""Derived files that are rebuilt are those that real brokers left, wherever the log alone can tell."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_scan_equals_the_reference(log: Sample, cut: int, garbage: bytes) -> Non
         assert status == STATUSES[why]
 
 
-def told(data: bytes, check_crc: bool) -> tuple[list[tuple[Any, ...]] | None, int]:
+def stated(data: bytes, check_crc: bool) -> tuple[list[tuple[Any, ...]] | None, int]:
     """What the reference reads, or where it finds damage."""
     batches = []
     try:
@@ -129,16 +129,16 @@ def test_damaged_records_fail_exactly_where_the_reference_fails(log: Sample, dra
         # From the attributes on: frames stay what they are.
         at = draw.draw(st.integers(batch.position + BATCH.at("attributes"), batch.position + batch.size - 1))
         data[at] = draw.draw(st.integers(0, 255))
-    rows_told, position = told(bytes(data), check_crc=False)
+    rows_stated, position = stated(bytes(data), check_crc=False)
     try:
         found = rows(decode(bytes(data), check_crc=False))
     except DataError as error:
-        assert rows_told is None
+        assert rows_stated is None
         if position >= 0:
             assert error.position == position, error  # noqa: PT017
     else:
-        if position >= 0 or rows_told is not None:
-            assert found == rows_told
+        if position >= 0 or rows_stated is not None:
+            assert found == rows_stated
 
 
 @given(log=logs(max_batches=2, largest=100), draw=st.data())

@@ -1,4 +1,4 @@
-"""Damaged copies of golden partitions, mended: nothing that is sound is lost, and what is left is a log."""
+"""Damaged copies of golden partitions, repaired: nothing that is sound is lost, and what is left is a log."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def make_copy(folder: Path, number: int) -> Copy:
     return Copy(case, target)
 
 
-def mended(copy: Copy, target: Path, **options: Any) -> Any:
+def repaired(copy: Copy, target: Path, **options: Any) -> Any:
     return rewritten("repair", copy.path, target, **options)
 
 
@@ -102,8 +102,8 @@ def logs(folder: Path) -> dict[str, bytes]:
 def test_salvage_loses_no_sound_batch(tmp_path: Path, start: int) -> None:
     for number in range(start, start + 50):
         copy = make_copy(tmp_path, number)
-        target = tmp_path / "mended" / f"{copy.case.partition[:-2]}-{number}"
-        report = mended(copy, target)
+        target = tmp_path / "repaired" / f"{copy.case.partition[:-2]}-{number}"
+        report = repaired(copy, target)
         whole = b"".join(logs(target).values())
         for name, batches in batches_of(copy.case).items():
             data = (copy.path / name).read_bytes()
@@ -138,20 +138,20 @@ def test_strict_refuses_and_leaves_nothing(tmp_path: Path) -> None:
         copy = make_copy(tmp_path, number)
         if logs(copy.path) == logs(copy.case.path):
             continue
-        if mended(copy, tmp_path / "x", dry_run=True).is_whole:
+        if repaired(copy, tmp_path / "x", dry_run=True).is_whole:
             continue
         with pytest.raises(DataError, match="strict"):
-            mended(copy, tmp_path / "strict", policy="strict")
+            repaired(copy, tmp_path / "strict", policy="strict")
         assert not (tmp_path / "strict").exists()
     with pytest.raises(OptionError, match="salvage"):
-        mended(copy, tmp_path / "x", policy="kind")
+        repaired(copy, tmp_path / "x", policy="kind")
 
 
 def test_the_brokers_policy_ends_the_log_at_the_first_damage(tmp_path: Path) -> None:
     for number in range(60):
         copy = make_copy(tmp_path, number)
-        target = tmp_path / "mended" / f"a-{number}"
-        mended(copy, target, policy="broker")
+        target = tmp_path / "repaired" / f"a-{number}"
+        repaired(copy, target, policy="broker")
         expected: dict[str, bytes] = {}
         for name, data in logs(copy.path).items():
             end = 0
@@ -169,7 +169,7 @@ def test_the_brokers_policy_ends_the_log_at_the_first_damage(tmp_path: Path) -> 
         for name, data in found.items():
             assert expected[name].startswith(data), (number, name)
             if len(data) < len(expected[name]):  # an offset that no segment can hold
-                assert "invalid offsets" in str(mended(copy, target, policy="broker", dry_run=True).lines())
+                assert "invalid offsets" in str(repaired(copy, target, policy="broker", dry_run=True).lines())
 
 
 def _json(report: Report) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _sound(data: bytes) -> Any:
 
 def test_what_was_cut_is_put_aside(tmp_path: Path) -> None:
     copy = make_copy(tmp_path, 3)
-    report = mended(copy, tmp_path / "out" / "a-0", quarantine=tmp_path / "aside")
+    report = repaired(copy, tmp_path / "out" / "a-0", quarantine=tmp_path / "aside")
     cut = report.with_action(Action.DROPPED)
     sizes = sorted(path.stat().st_size for path in (tmp_path / "aside").glob("*.cut"))
     assert sizes == sorted(one.stop - one.start for one in cut)
@@ -197,7 +197,7 @@ def test_what_was_cut_is_put_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [0, 4])
 def test_records_of_a_batch_whose_checksum_fails_are_put_aside(codec: int, tmp_path: Path) -> None:
-    """Those that can be read are in a file of their own, never in the mended log; one that cannot be is passed over."""
+    """Those that can be read are in a file of their own, never in the repaired log; one that cannot be is passed over."""
     records = [kafka.encode_record(delta, 0, b"k%d" % delta, b"value", [("h", b"x")]) for delta in range(9)]
     whole = [
         kafka.encode_batch(
@@ -234,11 +234,11 @@ def test_records_of_a_batch_whose_checksum_fails_are_put_aside(codec: int, tmp_p
 def test_a_dry_run_tells_the_same_and_writes_nothing(tmp_path: Path) -> None:
     for number in range(5):
         copy = make_copy(tmp_path, number)
-        told = mended(copy, tmp_path / "none" / "t-0", dry_run=True, quarantine=tmp_path / "aside")
+        stated = repaired(copy, tmp_path / "none" / "t-0", dry_run=True, quarantine=tmp_path / "aside")
         assert not (tmp_path / "none").exists()
         assert not (tmp_path / "aside").exists()
-        done = mended(copy, tmp_path / f"out-{number}" / "t-0")
-        assert _json(told) == _json(done)
+        done = repaired(copy, tmp_path / f"out-{number}" / "t-0")
+        assert _json(stated) == _json(done)
         assert set(done.facts["rebuilt"]) < {path.name for path in (tmp_path / f"out-{number}" / "t-0").iterdir()}
 
 
@@ -292,7 +292,7 @@ def test_a_copy_of_a_damaged_batch_elsewhere_in_the_file_takes_its_place(tmp_pat
 
 
 def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: Path) -> None:
-    """The offsets that were lost between two segments were told as a segment that is gone, before the repair and after it."""
+    """The offsets that were lost between two segments were reported as a segment that is gone, before the repair and after it."""
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     names = sorted(path.name for path in source.glob("*.log"))
     assert len(names) > 4
@@ -313,8 +313,8 @@ def test_a_log_that_lost_whole_segments_or_their_ends_verifies_clean(tmp_path: P
         assert logs(again) == logs(target)
 
 
-def test_a_segment_that_is_gone_is_told_and_the_next_one_is_named_for_it(tmp_path: Path) -> None:
-    """The report said that all was whole, although the mended copy shows no trace of the segment any more."""
+def test_a_segment_that_is_gone_is_reported_and_the_next_one_is_named_for_it(tmp_path: Path) -> None:
+    """The report said that all was whole, although the repaired copy shows no trace of the segment any more."""
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
     shutil.copytree(source, folder)
@@ -338,7 +338,7 @@ def test_a_segment_that_is_gone_is_told_and_the_next_one_is_named_for_it(tmp_pat
 
 
 def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
-    """Offsets of a segment lie at most 2^31-1 behind its name: no index could point at them."""
+    """Offsets of a segment lie at most 2^31-1 after its name: no index could point at them."""
     source = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
     folder, target = tmp_path / "a" / "segments-by-size-0", tmp_path / "b" / "segments-by-size-0"
     folder.mkdir(parents=True)
@@ -355,12 +355,12 @@ def test_a_gap_too_wide_for_one_segment_stays_one(tmp_path: Path) -> None:
     assert not report.is_whole
 
 
-@pytest.mark.parametrize("told", ["metadata", "other partition", "nowhere"])
+@pytest.mark.parametrize("known", ["metadata", "other partition", "nowhere"])
 @pytest.mark.parametrize("harm", ["damaged", "gone"])
-def test_a_topic_id_is_told_anew_from_what_stands_around_it(told: str, harm: str, tmp_path: Path) -> None:
+def test_a_topic_id_is_restored_from_the_files_around_it(known: str, harm: str, tmp_path: Path) -> None:
     """A broker takes a partition without its topic's id for a stray, and serves an empty one in its place."""
     source = golden_path("kafka", "broker-4.3.0", "data")
-    around = {"metadata": ["__cluster_metadata-0"], "other partition": ["codec-lz4-0"], "nowhere": []}[told]
+    around = {"metadata": ["__cluster_metadata-0"], "other partition": ["codec-lz4-0"], "nowhere": []}[known]
     folder = tmp_path / "a"
     for name in ("codec-lz4-1", *around):
         shutil.copytree(source / name, folder / name)
@@ -374,7 +374,7 @@ def test_a_topic_id_is_told_anew_from_what_stands_around_it(told: str, harm: str
     report = rewritten("repair", source, tmp_path / "b" / "codec-lz4-1")
     made = tmp_path / "b" / "codec-lz4-1" / "partition.metadata"
     changes = [one.action for one in report.entries if one.path == str(path)]
-    if told != "nowhere":
+    if known != "nowhere":
         assert made.read_bytes() == whole
         assert changes == ["changed"]
     else:

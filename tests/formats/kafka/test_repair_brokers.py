@@ -1,4 +1,4 @@
-"""Real brokers open every mended partition, and cut damaged ones where the policy `broker` does. 500 damaged copies, half a version."""
+"""Real brokers open every repaired partition, and cut damaged ones where the policy `broker` does. 500 damaged copies, half a version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import rawlog
 from tests.conftest import needed
-from tests.formats.kafka.test_repair import Copy, batches_of, logs, make_copy, mended
+from tests.formats.kafka.test_repair import Copy, batches_of, logs, make_copy, repaired
 from tests.formats.kafka.test_writer_brokers import as_consumed, consumed, make_topics, put
 from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker
 
@@ -23,8 +23,8 @@ CUT = 100
 
 
 @dataclass
-class Mended:
-    """A broker on mended partitions and on damaged ones; what is expected of both."""
+class Repaired:
+    """A broker on repaired partitions and on damaged ones; what is expected of both."""
 
     broker: KafkaBroker
     rows: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
@@ -32,28 +32,28 @@ class Mended:
     copies: dict[str, Copy] = field(default_factory=dict)
 
 
-def fill(broker: KafkaBroker, scratch: Path, first: int) -> Mended:
+def fill(broker: KafkaBroker, scratch: Path, first: int) -> Repaired:
     numbers = range(first, first + HALF)
-    make_topics(broker, [f"mended-{number}" for number in numbers] + [f"cut-{number}" for number in numbers[:CUT]])
+    make_topics(broker, [f"repaired-{number}" for number in numbers] + [f"cut-{number}" for number in numbers[:CUT]])
     broker.stop()
     (broker.data_dir / ".kafka_cleanshutdown").unlink()
-    made = Mended(broker)
+    made = Repaired(broker)
     for number in numbers:
         copy = make_copy(scratch, number)
-        target = scratch / "mended" / f"t-{number}"
-        mended(copy, target)
+        target = scratch / "repaired" / f"t-{number}"
+        repaired(copy, target)
         whole = b"".join(logs(target).values())
         for name, batches in batches_of(copy.case).items():
             data = (copy.path / name).read_bytes()
             assert all(batch in whole for batch in batches if batch in data), (number, str(copy.case), name)
-        put(broker.data_dir / f"mended-{number}-0", target, ("*.log",))
+        put(broker.data_dir / f"repaired-{number}-0", target, ("*.log",))
         by_bug = "4298" in copy.case.broker or (copy.case.is_legacy and "compacted" in copy.case.partition)
         if not by_bug:  # what KAFKA-4298 left, librdkafka cannot read
-            made.rows[f"mended-{number}"] = as_consumed(rawlog.read(target))
-        made.copies[f"mended-{number}"] = copy
+            made.rows[f"repaired-{number}"] = as_consumed(rawlog.read(target))
+        made.copies[f"repaired-{number}"] = copy
         if number - first >= CUT:
             continue
-        report = mended(copy, scratch / "cut" / f"t-{number}", policy="broker")
+        report = repaired(copy, scratch / "cut" / f"t-{number}", policy="broker")
         if re.search("invalid offsets|: magic", "\n".join(report.lines())):
             continue  # a broker would not start on it, or takes any magic above 2 for 2
         folder = broker.data_dir / f"cut-{number}-0"
@@ -69,7 +69,7 @@ def fill(broker: KafkaBroker, scratch: Path, first: int) -> Mended:
 
 
 @pytest.fixture(scope="module", params=[(KAFKA_3, 0), (KAFKA_4, HALF)], ids=[KAFKA_3, KAFKA_4])
-def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mended]:
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repaired]:
     version, first = request.param
     scratch = tmp_path_factory.mktemp(f"repair-{version}")
     broker = KafkaBroker(version, scratch / "data", {"log.cleaner.enable": "false"})
@@ -81,14 +81,14 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         broker.__exit__(None, None, None)
 
 
-def test_a_real_broker_serves_every_mended_partition(opened: Mended) -> None:
+def test_a_real_broker_serves_every_repaired_partition(opened: Repaired) -> None:
     found = consumed(opened.broker, list(opened.rows), "read_uncommitted")
     for topic, rows in opened.rows.items():
         theirs = [one[:4] + one[5:] for one in found[topic]]
         assert theirs == [one[:4] + one[5:] for one in rows], (topic, str(opened.copies[topic].case))
 
 
-def test_a_real_broker_cuts_where_its_policy_does(opened: Mended) -> None:
+def test_a_real_broker_cuts_where_its_policy_does(opened: Repaired) -> None:
     assert len(opened.cut) > CUT // 2
     opened.broker.stop()
     for topic, expected in opened.cut.items():

@@ -329,6 +329,9 @@ def check(damaged: Damaged, target: Path, again: Path) -> None:
         ends = (covered(report.lost, offset) or offset in restored for offset in (low, high))
         assert all(ends), f"repair does not report {one.message}"
     check_diagnosis(report, verdict)
+    cut = rewritten("repair", damaged.path, target, policy="broker", dry_run=True, overwrite=True)
+    if any(one.is_loss for one in cut.entries):
+        assert len(verdict), "the policy of brokers drops what verify does not find"
     _with_checkpoint(damaged.golden, target)
     result = rawlog.verify(target)
     assert not result.errors, [str(one) for one in result if str(one.severity) == "error"][:3]

@@ -40,7 +40,7 @@ def against(one: Path, other: Path) -> list[Finding]:
 
 
 def edited(log: Path, number: int, at: int, new: bytes, *, reseal: bool = True) -> None:
-    """Change bytes of a batch; with a right checksum unless told otherwise."""
+    """Change bytes of a batch; with a right checksum unless the caller says no."""
     data = bytearray(log.read_bytes())
     start = 0
     for _ in range(number):
@@ -124,7 +124,7 @@ def test_damage_of_one_replica_is_what_the_other_has(replica: Path, tmp_path: Pa
     assert (finding.code, finding.offset) == ("kafka.replica.missing", 10)
 
 
-def test_partitions_without_a_replica_are_told(replica: Path, tmp_path: Path) -> None:
+def test_partitions_without_a_replica_are_reported(replica: Path, tmp_path: Path) -> None:
     more = [row(number) for number in range(200)] + [row(0, topic="audit")]
     [finding] = against(replica, write(tmp_path / "other", more))
     assert (finding.code, finding.severity) == ("rawlog.replica.absent", "info")

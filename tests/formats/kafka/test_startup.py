@@ -62,7 +62,7 @@ def test_a_finished_compaction_replaces_what_it_was_made_of(folder: Path) -> Non
 
 
 def test_a_swap_that_came_as_far_as_the_logs_is_finished(folder: Path) -> None:
-    """The log has its name; its index is still on the way, and stands in for one of before that has the name."""
+    """The log has its name; its index is still on the way, and replaces one of before that has the name."""
     first, second = bases(folder)[:2]
     (folder / f"{first}.index").rename(folder / f"{first}.index.swap")
     shutil.copy(folder / f"{second}.index", folder / f"{second}.index.swap")

@@ -87,7 +87,7 @@ def make_log(folder: Path, seed: int, batches: int = 300) -> None:
 
 @pytest.fixture(params=range(6))
 def partition(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A random partition with all that a broker keeps beside it."""
+    """A random partition with all that a broker keeps next to it."""
     make_log(tmp_path / "source" / "orders-0", request.param)
     folder = tmp_path / "orders-0"
     rewritten("rebuild", tmp_path / "source" / "orders-0", folder)
@@ -265,7 +265,7 @@ def test_a_point_read_does_not_read_what_comes_before(tmp_path: Path, monkeypatc
 
 
 def test_a_deleted_segment_is_read_by_the_log(tmp_path: Path) -> None:
-    """The files beside a segment that waits for its deletion say nothing of what is loaded."""
+    """The files next to a segment that waits for its deletion say nothing of what is loaded."""
     make_log(tmp_path / "orders-0", 4)
     path = min((tmp_path / "orders-0").glob("*.log"))
     gone = path.rename(path.with_suffix(".log.deleted"))

@@ -88,9 +88,9 @@ def make_topics(broker: KafkaBroker, names: list[str]) -> None:
 def fill(broker: KafkaBroker, scratch: Path) -> Served:
     """Stop the broker, put partitions of three kinds into the topics, and start it again.
 
-    `raw`: golden segments without anything beside them, for the broker to recover. `full`: the same with what rawlog derived, trusted since
-    the stop was clean. `made`: the golden records written anew by rawlog, in other batches, codecs and segments. `less`: the golden batches
-    without the records of every third key.
+    `raw`: golden segments without anything next to them, for the broker to recover. `full`: the same with what rawlog derived, trusted
+    since the stop was clean. `made`: the golden records written again by rawlog, in other batches, codecs and segments. `less`: the golden
+    batches without the records of every third key.
     """
     served = Served(broker)
     kinds = ("raw", "full", "made", "less")

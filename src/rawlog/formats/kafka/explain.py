@@ -328,7 +328,7 @@ def explain_entry(data: Bytes, start: int, stop: int, base: int, inside: str | N
     computed = crc32(data, start + layout.after("crc"), stop)
     meanings: dict[str, Callable[[int], str]] = {
         "crc": lambda value: "right" if value == computed else f"WRONG, the bytes give {computed} ({computed:08x})",
-        "attributes": _attributes,
+        "attributes": _entry_attributes,
         "timestamp": lambda value: "none" if value == -1 else milliseconds(value),
         "length": lambda value: f"{value + OUTLINE.after('length'):,} bytes with offset and length",
         "key_length": lambda value: "null" if value < 0 else "bytes",
@@ -391,7 +391,7 @@ def _unwrapped(entry: Node, data: Bytes, position: int, size: int, base: int, co
         at = stop
 
 
-def _attributes(value: int) -> str:
+def _entry_attributes(value: int) -> str:
     codec = value & CODEC_MASK
     name = CODECS[codec] if codec < len(CODECS) else f"unknown codec {codec}"
     return f"{name}, {'log append time' if value & Attributes.LOG_APPEND_TIME else 'create time'}"

@@ -6,10 +6,8 @@ directory around the partitions has files of its own, which `join` writes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
@@ -25,7 +23,7 @@ from rawlog.formats.kafka.paths import OFFSET_CHECKPOINTS, split
 from rawlog.formats.kafka.store.continuity import continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META
-from rawlog.formats.kafka.store.partition_writer import PartitionWriter, segment_name
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
 from rawlog.formats.kafka.texts import check_meta
 from rawlog.io.output import Folder
@@ -165,15 +163,6 @@ def report_gaps(files: Sequence[File], report: Report) -> None:
             reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
             report.add(Action.LOST, reason, extent.file.path, first_offset=piece.first, stop_offset=piece.last + 1)
     report.count("gaps", len(report.entries))
-
-
-def keep_times(segments: Sequence[File], folder: Path | Folder) -> None:
-    """Give the copies of segments the times of their sources: retention goes by them where records have no time of their own."""
-    target = folder.path if isinstance(folder, Folder) else folder
-    for segment in segments:
-        copy = target / segment_name(segment.place.start_offset or 0, "log")
-        if segment.modified is not None and copy.exists():
-            os.utime(copy, (segment.modified, segment.modified))
 
 
 # Rebuild -------------------------------------------------------------------------------------------------------------

@@ -428,7 +428,9 @@ class Joining:
     derivation: Derivation | None = None
 
     def __init__(self, parts: list[tuple[Path, SharedPartition]], choice: Choice, metadata: bytes) -> None:
-        self.parts, self.limits, self.metadata = parts, choice.limits, metadata
+        self.parts = parts
+        self.limits: Limits | None = choice.limits
+        self.metadata: bytes | None = metadata
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """All batches; the limits say where a segment ends."""

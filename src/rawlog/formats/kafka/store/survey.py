@@ -447,8 +447,8 @@ class _Survey:
             extent = whole.extents[piece.segment]
             if piece.start != extent.first:
                 message = f"offsets {piece.first} to {piece.last} belong to a segment named {piece.start}"
-                place = {"position": 0, "offset": piece.first, "expected": piece.start, "found": extent.first}
-                self.mark("displaced", Mark(message, **place, path=extent.file.path))
+                names = piece.start, extent.first
+                self.mark("displaced", Mark(message, 0, None, piece.first, *names, path=extent.file.path))
 
     def end(self) -> None:
         """What only the whole log tells."""

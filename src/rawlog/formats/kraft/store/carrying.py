@@ -7,7 +7,7 @@ transactions that were open at that time are aborted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,9 +26,11 @@ from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.log import decode_run, only, pieces, sound, unwrapped_counts
 from rawlog.formats.kafka.reader import TooMuch, milliseconds
 from rawlog.formats.kafka.store.continuity import Extent, Plain, continuity
+from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.filtering import keep_records
-from rawlog.formats.kafka.store.partition_writer import PartitionWriter
-from rawlog.formats.kafka.store.rewrite import keep_times, segments_of
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter, metadata_file
+from rawlog.formats.kafka.store.rewrite import NewSegment, rewrite, segments_of
+from rawlog.io.output import Folder
 from rawlog.io.walk import describe, walk
 
 LIMIT = 1 << 28
@@ -61,7 +63,7 @@ def partition_report() -> Report:
 
 @dataclass(slots=True)
 class Carrier:
-    """Copies one partition. `advance` is called with the number of bytes that are done."""
+    """The policy of `restore`: copies one partition. `advance` is called with the number of bytes that are done."""
 
     folder: Path
     wish: Wish
@@ -69,10 +71,17 @@ class Carrier:
     report: Report = field(default_factory=partition_report)
     #: Batches of producers that lost all their records, each with its segment: written as bare headers if anything follows, so that
     #: sequences continue.
-    emptied: list[tuple[int, Frames, Heads]] = field(default_factory=list)
+    emptied: list[tuple[File, Frames, Heads]] = field(default_factory=list)
     base: int = NONE
     #: What the segments that were read so far cover, where they have no damage.
     extents: dict[str, Extent] = field(default_factory=dict)
+    files: Sequence[File] = ()
+    append_more: Callable[[PartitionWriter], object] | None = None
+    # What every policy says.
+    limits: Limits | None = None
+    derivation: Derivation | None = None
+    interval: int = 4096
+    metadata: bytes | None = None
 
     def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], object] | None = None) -> Report:
         """Copy a partition's files into the folder, which exists and is empty; `extra` may append more at the end.
@@ -80,29 +89,9 @@ class Carrier:
         DataError at damage unless the wish says `stop` (nothing after it is copied) or `skip` (all valid batches after it are).
         """
         segments = segments_of(files)
-        report = self.report
-        writer = PartitionWriter(
-            self.folder,
-            None,
-            topic_id=self.wish.topic_id,
-            log_start=segments[0].place.start_offset or 0,
-            interval=self.wish.index_interval,
-        )
-        is_cut = self.wish.until is not None
-        try:
-            for segment in segments:
-                if not self.segment(writer, segment, is_last=segment is segments[-1]):
-                    is_cut = True
-                    break
-            self.note_gaps(files, writer.end_offset if is_cut else None)
-            if self.wish.abort_open:
-                self.abort_open(writer)
-            if extra is not None:
-                extra(writer)
-            writer.close()
-        finally:
-            writer.abandon()
-        keep_times(segments, self.folder)
+        report, self.files, self.append_more = self.report, files, extra
+        self.interval, self.metadata = self.wish.index_interval, metadata_file(self.wish.topic_id)
+        writer = rewrite(Folder(self.folder), self, log_start=segments[0].place.start_offset or 0)
         report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
         report.facts["end_offset"] = writer.end_offset
         epochs = writer.derivation.epochs.rows
@@ -112,7 +101,21 @@ class Carrier:
             report.facts["log_start"] = max(floors)
         return report
 
-    def segment(self, writer: PartitionWriter, segment: File, *, is_last: bool) -> bool:
+    def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
+        """The segments of the source, the markers of transactions that are aborted, and what is added at the end."""
+        logs = segments_of(self.files)
+        is_cut = self.wish.until is not None
+        for segment in logs:
+            if not (yield from self.segment(writer, segment, is_last=segment is logs[-1])):
+                is_cut = True
+                break
+        self.note_gaps(self.files, writer.end_offset if is_cut else None)
+        if self.wish.abort_open:
+            yield NewSegment(None, self.abort_open(writer))
+        if self.append_more is not None:
+            self.append_more(writer)
+
+    def segment(self, writer: PartitionWriter, segment: File, *, is_last: bool) -> Generator[NewSegment, None, bool]:
         """Copy one segment; whether the next one is copied too."""
         from rawlog.formats.kafka import LOG
 
@@ -134,7 +137,7 @@ class Carrier:
             else:
                 plain = None
             if len(whole):
-                self.append(writer, base, whole, head)
+                yield from self.append(segment, whole, head)
             self.advance(size)
             if broken and self.wish.errors == "stop":
                 self.lose(segment, broken, segment.size)
@@ -199,11 +202,11 @@ class Carrier:
 
     # Cutting at a time ------------------------------------------------------------------------------------------------
 
-    def append(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads) -> None:
-        """Write batches, or what is left of them."""
+    def append(self, segment: File, frames: Frames, head: Heads) -> Iterator[NewSegment]:
+        """Batches, or what is left of them."""
         until = self.wish.until
         if until is None or bool((head["max_timestamp"] < until).all()):
-            self.write(writer, base, frames, head)
+            yield from self.write(segment, frames, head)
             return
         first = 0
         late = head["max_timestamp"] >= until
@@ -212,18 +215,20 @@ class Carrier:
             run, own = frames.slice(first, stop), head.slice(first, stop)
             if late[first]:
                 for start, end in pieces(run, own):
-                    self.cut(writer, base, run.slice(start, end), own.slice(start, end), until)
+                    yield from self.cut(segment, run.slice(start, end), own.slice(start, end), until)
             else:
-                self.write(writer, base, run, own)
+                yield from self.write(segment, run, own)
             first = stop
 
-    def cut(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads, until: int) -> None:
-        """Write what is left of batches of one kind that have records at or after the time."""
+    def cut(self, segment: File, frames: Frames, head: Heads, until: int) -> Iterator[NewSegment]:
+        """What is left of batches of one kind that have records at or after the time."""
         try:
             decoded = decode_run(frames, head, {"timestamp"}, LIMIT)
         except TooMuch as full:
-            self.cut(writer, base, frames.slice(0, full.fits), head.slice(0, full.fits), until)
-            self.cut(writer, base, frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), until)
+            yield from self.cut(segment, frames.slice(0, full.fits), head.slice(0, full.fits), until)
+            yield from self.cut(
+                segment, frames.slice(full.fits, len(frames)), head.slice(full.fits, len(frames)), until
+            )
             return
         keep = milliseconds(decoded.arrays["timestamp"]) < until
         counts = np.bincount(decoded.batch_index, minlength=len(frames)).astype(np.int64)
@@ -235,18 +240,17 @@ class Carrier:
         for index in range(len(left.frames)):
             one, own = left.frames.slice(index, index + 1), left.head.slice(index, index + 1)
             if own["record_count"][0] == 0 and counts[left.sources[index]] > 0:
-                self.emptied.append((base, one, own))
+                self.emptied.append((segment, one, own))
             else:
-                self.write(writer, base, one, own)
+                yield from self.write(segment, one, own)
 
-    def write(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads) -> None:
-        """Write batches as they are, and before them the bare headers that waited for something to follow."""
+    def write(self, segment: File, frames: Frames, head: Heads) -> Iterator[NewSegment]:
+        """Batches as they are, and before them the bare headers that waited for something to follow."""
         report = self.report
-        for place, one, own in [*self.emptied, (base, frames, head)]:
-            if place != self.base:
-                writer.begin(place)
-                self.base = place
-            writer.append(one, own)
+        for file, one, own in [*self.emptied, (segment, frames, head)]:
+            base = file.place.start_offset or 0
+            yield NewSegment(None if base == self.base else base, [(one, own)], file.modified)
+            self.base = base
         self.emptied.clear()
         counts: NDArray[np.int64] = head["record_count"]
         if (counts < 0).any():
@@ -256,8 +260,8 @@ class Carrier:
         if largest >= 0:
             report.facts["largest_producer"] = largest
 
-    def abort_open(self, writer: PartitionWriter) -> None:
-        """End every transaction that has no marker."""
+    def abort_open(self, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
+        """A marker for every transaction that has none."""
         producers = writer.derivation.producers
         now = self.wish.until - 1 if self.wish.until is not None else int(time.time() * 1000)
         rows = writer.derivation.epochs.rows
@@ -272,5 +276,5 @@ class Carrier:
                 coordinator_epoch=max(state.coordinator_epoch, 0),
                 leader_epoch=rows[-1][0] if rows else 0,
             )
-            writer.append(marker.frames, marker.head)
             self.report.count("transactions_aborted")
+            yield marker.frames, marker.head
