@@ -19,7 +19,7 @@ from pathlib import Path
 from rawlog.api import open as open_log
 from rawlog.formats.kafka.messages import encode_framed
 from rawlog.formats.kraft.paths import is_metadata_log
-from rawlog.formats.kraft.store.replica import clusters
+from rawlog.formats.kraft.store.store import clusters
 from rawlog.formats.kraft.writer import encode_batch
 
 TOPICS, PARTITIONS, BROKERS = 1000, 12, 9

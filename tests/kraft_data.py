@@ -27,7 +27,7 @@ def data_dir(broker: str) -> Path:
 
 
 def dumped_metadata(broker: str) -> dict[str, list[dict[str, Any]]]:
-    """Records by file below the data directory: offset, type, version, value (None where the dump does not tell), is_control."""
+    """Records by file below the data directory: offset, type, version, value (None where the dump does not say), is_control."""
     files: dict[str, list[dict[str, Any]]] = {}
     for name in ("__cluster_metadata-0.log", "all.checkpoint"):
         path = golden_path("kafka", broker, "expected", "dump") / f"{name}.txt.gz"
@@ -38,14 +38,14 @@ def dumped_metadata(broker: str) -> dict[str, list[dict[str, Any]]]:
             if line.startswith("Dumping "):
                 rows = files.setdefault(line.split()[1], [])
             elif found := _RECORD.match(line):
-                rows.append({"offset": int(found[1]), **_told(found[2])})
+                rows.append({"offset": int(found[1]), **_shown(found[2])})
     return files
 
 
-def _told(text: str) -> dict[str, Any]:
+def _shown(text: str) -> dict[str, Any]:
     if text.startswith("{"):
-        told = json.loads(text)
-        return {"type": told["type"], "version": told["version"], "value": told["data"], "is_control": False}
+        match = json.loads(text)
+        return {"type": match["type"], "version": match["version"], "value": match["data"], "is_control": False}
     word, _, rest = text.partition(" ")
     if word == "controlType:":  # 3.9 says no more
         return {"type": rest.split("(")[0], "version": None, "value": None, "is_control": True}
@@ -72,7 +72,7 @@ def dumped_keys(broker: str, topic: str) -> dict[tuple[int, int], tuple[dict[str
     for path in golden_path("kafka", broker, "expected", "dump").glob(f"{topic}-*.log.txt.gz"):
         partition = int(path.name.removesuffix(".log.txt.gz").rpartition("-")[2])
         for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-            if told := _KEYED.match(line):
-                value = None if told[3] == "<DELETE>" else json.loads(told[3])
-                found[partition, int(told[1])] = (json.loads(told[2]), value)
+            if match := _KEYED.match(line):
+                value = None if match[3] == "<DELETE>" else json.loads(match[3])
+                found[partition, int(match[1])] = (json.loads(match[2]), value)
     return found

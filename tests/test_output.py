@@ -23,7 +23,6 @@ from rawlog.core.format import File, Place
 from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry.keys import make
 from rawlog.formats.ambry.writer import Properties, put_message
-from rawlog.formats.replay.store.repair import repair as repair_recordings
 from rawlog.formats.rocketmq.store.rebuild import rebuild_store
 from rawlog.formats.rocketmq.store.repair import repair_store
 from rawlog.io import output
@@ -291,17 +290,20 @@ def test_a_key_of_an_object_store_does_not_lead_out_of_a_store(write: Callable[.
 
 
 def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -> None:
-    files = [File("s3://b/r/../../x.log", 1, None, "replay.recording"), File("s3://b/r/a.log", 1)]
-    with pytest.raises(EncodeError, match="cannot be the name"):
-        repair_recordings(files, str(place / "out"), {"source": "s3://b/r"})
+    from rawlog.jobs.rewrite import Rewriting
+
+    names = ("s3://b/r/../../x.log", "s3://b/r/a.log")
+    files = tuple(File(name, 1, None, "replay.recording") for name in names)
+    with Rewriting("repair", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
+        job.plan(Tree(("s3://b/r",), files))
 
 
-def test_a_unit_named_after_an_object_does_not_lead_out(place: Path) -> None:
-    from rawlog.jobs.mend import Mend
+def test_a_store_named_after_an_object_does_not_lead_out(place: Path) -> None:
+    from rawlog.jobs.rewrite import Rewriting
 
     file = File("s3://b/k/../00000000000000000000.log", 1, None, "kafka.log", Place(None, None, 0, "s3://b/k/.."))
     other = File("s3://b/k/t-0/00000000000000000000.log", 1, None, "kafka.log", Place("t", 0, 0, "s3://b/k/t-0"))
-    with Mend("rebuild", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
+    with Rewriting("rebuild", str(place / "out")) as job, pytest.raises(EncodeError, match="cannot be the name"):
         job.plan(Tree(("s3://b/k",), (file, other)))
 
 

@@ -318,7 +318,7 @@ class Rewrite:
     #: (a store, the directory to fill, options) -> Report. With `aside` a fourth argument: the directory for what is cut, or None.
     do: Callable[..., Report]
     #: The names of the options that it understands. Of `now` (milliseconds) and `at_once` (how many stores share the machine's memory)
-    #: the job sets the default; `source` is the path that was asked for.
+    #: the job sets the default.
     options: tuple[str, ...] = ()
     #: (the family's files, options) -> the stores to rewrite, in order; None: all the files are one.
     stores: Callable[[Sequence[File], Mapping[str, str]], Sequence[Store]] | None = None
@@ -329,6 +329,9 @@ class Rewrite:
     aside: str | None = None
     #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
     unrepaired: tuple[str, ...] = ()
+    #: A store is one file, and so is its result: `do` writes a file named like the last part of the store's name. Stores are named by
+    #: their path below the directory that was asked for.
+    one_file: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,8 +365,11 @@ class Family:
     #: (name of a folded table, or None for rules over several files; file) -> whether it is made of that file; None: of all files of
     #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
     takes: Callable[[str | None, File], bool] | None = None
-    #: The system among whose partitions its own directories stand: they are not mended as that one's, nor is it in their way.
+    #: The system among whose partitions its own directories are: they are not repaired as that one's, nor is it in their way.
     beside: str | None = None
+    #: As Format.summary, for files of other families that it `takes`: what its own checks over several files need to know of them. None
+    #: for a file that they do not ask about.
+    summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None
     #: (name of a folded table, its files) -> the files in sets that concern nothing but themselves, each under a name that stays;
     #: None: one for each group.
     units: Callable[[str, Sequence[File]], Mapping[str, Sequence[File]]] | None = None

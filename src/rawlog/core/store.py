@@ -109,3 +109,13 @@ def stores_below(groups: Mapping[str, Sequence[File]]) -> list[Store]:
     while all(shared < len(path) - 1 for path in paths) and len({path[shared] for path in paths}) == 1:
         shared += 1
     return [Store(groups[folder], "/".join(path[shared:])) for path, folder in zip(paths, sorted(groups), strict=True)]
+
+
+def stores_of_files(files: Sequence[File], roots: Sequence[str]) -> list[Store]:
+    """A store for each file, named by its path below the root that it was found at; by its own name if it was asked for itself."""
+    made = []
+    for file in files:
+        inside = (root.rstrip("/") for root in roots if file.path.startswith(f"{root.rstrip('/')}/"))
+        above = max(inside, key=len, default=file.path.rpartition("/")[0])
+        made.append(Store((file,), file.path[len(above) :].lstrip("/")))
+    return made

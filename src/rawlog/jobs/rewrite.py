@@ -18,7 +18,7 @@ from rawlog.core.errors import AccessError, OptionError, UnknownFormatError, unk
 from rawlog.core.findings import Finding, Severity
 from rawlog.core.format import Rewrite
 from rawlog.core.report import Report
-from rawlog.core.store import Store
+from rawlog.core.store import Store, stores_of_files
 from rawlog.io.output import Folder, Output, descendant
 from rawlog.io.storage import is_remote, local_path
 from rawlog.jobs.job import Done, Job, Split, Stage
@@ -144,8 +144,8 @@ class Rewriting(Job[Rewritten, Report]):
         own = {name: value for name, value in self.options.items() if name in rewrite.options}
         if "now" in rewrite.options:
             own.setdefault("now", str(int(time.time() * 1000)))
-        if "source" in rewrite.options:
-            own["source"] = roots[0]
+        if rewrite.one_file:
+            return _distinct(stores_of_files(files, roots)), own
         if rewrite.stores is not None:
             stores = rewrite.stores(files, own)
             if "at_once" in rewrite.options:
@@ -157,6 +157,8 @@ class Rewriting(Job[Rewritten, Report]):
 
     def _has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
         """Whether stores are in a directory that was named and has files of its own: then they keep their place in it."""
+        if family.rewrites[self.verb].one_file:
+            return not any(file.path == root.rstrip("/") for store in stores for file in store for root in roots)
         groups = {file.place.group for store in stores for file in store if file.place.topic is not None}
         return family.rewrites[self.verb].join is not None and any(
             group is not None and group.startswith(f"{root.rstrip('/')}/") for group in groups for root in roots
@@ -170,7 +172,7 @@ class Rewriting(Job[Rewritten, Report]):
     def _prepare(self) -> None:
         """Refuse places that are taken, and open the stages."""
         self.output.check()
-        if self.target.exists() and not self.target.is_dir():
+        if self.target.exists() and not self.target.is_dir() and not (self.overwrite and self._is_one_file()):
             raise AccessError(f"{self.target}: exists already and is not a directory; choose another name")
         if self.aside is not None:
             places = [self.aside.path]
@@ -182,6 +184,11 @@ class Rewriting(Job[Rewritten, Report]):
         if self.aside is not None:
             self.aside.open()
 
+    def _is_one_file(self) -> bool:
+        """Whether the target itself is a file."""
+        [*others, only] = self._splits
+        return not others and not only.place and _rewrite_of(only.family, self.verb).one_file
+
     # Work -------------------------------------------------------------------------------------------------------------
 
     def work(self, split: Split, stage: Stage) -> Rewritten:
@@ -191,6 +198,9 @@ class Rewriting(Job[Rewritten, Report]):
         final = f"{self.named}/{task.place}" if task.place else self.named
         path = Path(stage.path) / stage.name / self.target.name / task.place
         folder = Folder(path, named=final, dry_run=self.dry_run)
+        if rewrite.one_file:
+            folder = Folder(Path(stage.path) / stage.name, named=final.rpartition("/")[0] or ".", dry_run=self.dry_run)
+            path = folder.path / task.store.name.rpartition("/")[2]
         aside = None
         if self.aside is not None:
             aside = Folder(Path(str(self.aside.stage)) / stage.name, named=self.aside.named).make()
@@ -266,7 +276,7 @@ class Rewriting(Job[Rewritten, Report]):
             reports[name] = _joined_family(_rewrite_of(name, self.verb), stores, found, around)
         for report in reports.values():
             made.parts |= report.parts
-            made.entries += report.entries
+            made.entries += [entry for entry in report.entries if entry not in made.entries]  # two may be in one directory
             made.notes += report.notes
             made.facts |= report.facts
             for name, number in report.counts.items():
@@ -388,6 +398,13 @@ def _not_loaded(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
 
 def _rewrite_of(family: str, verb: str) -> Rewrite:
     return registry.family(family).rewrites[verb]
+
+
+def _distinct(stores: list[Store]) -> list[Store]:
+    """Stores that go below one target. OptionError if two of them have the same name."""
+    if len({store.name for store in stores}) < len(stores):
+        raise OptionError("files of the same name are here; name the directory of one of them")
+    return stores
 
 
 def _safe(name: str) -> str:

@@ -15,7 +15,18 @@ import numpy as np
 from rawlog import registry
 from rawlog.core.errors import AccessError, DataError, RawlogError
 from rawlog.core.findings import UNKNOWN, Finding, Findings, Mark, Rule, Severity, rule
-from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Format, Inspection, Replicas, Spans, Want
+from rawlog.core.format import (
+    MAX_DECOMPRESSED,
+    MAX_HEADERS,
+    NO_TIME,
+    Family,
+    File,
+    Format,
+    Inspection,
+    Replicas,
+    Spans,
+    Want,
+)
 from rawlog.core.frames import Frames
 from rawlog.core.status import Status
 from rawlog.core.store import Store
@@ -59,7 +70,7 @@ class Checked:
     frames: int = 0
     #: What rules remember, by code; and what the checks of the whole store need to know of the file.
     memories: dict[str, dict[str, Any]] = field(default_factory=dict)
-    summary: Any = None
+    summary: Summaries | None = None
     measure: Measure | None = None
     #: Why the file could not be read to its end.
     error: AccessError | None = None
@@ -77,13 +88,13 @@ class Checked:
             if both is None:
                 return False
             self.memories[code] = both
-        if self.summary is not None:
+        if self.summary is not None and following.summary is not None:
             self.summary = self.summary.merge(following.summary)
         if self.measure is not None and following.measure is not None:
             self.measure.merge(following.measure)
         self.findings += following.findings
         self.frames += following.frames
-        return self.summary is None or bool(self.summary.rises)
+        return self.summary is None or self.summary.rises
 
     def finish(self, chosen: Chosen) -> Findings:
         """The findings on the file as a whole."""
@@ -92,6 +103,47 @@ class Checked:
             if one.finish is not None and memory:
                 self.findings += one.report(one.finish(memory), path=self.file.path, format=self.file.format)
         return Findings(self.findings, files=1, frames=self.frames)
+
+
+class Summaries:
+    """What a pass makes of a file for the checks of each family that compares it with others, by the family's name."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+
+    def see(self, frames: Frames) -> None:
+        """Show every window to all of them."""
+        for one in self.parts.values():
+            one.see(frames)
+
+    def close(self) -> Summaries:
+        """What is to be kept of them."""
+        return Summaries({name: one.close() for name, one in self.parts.items()})
+
+    def merge(self, following: Summaries) -> Summaries:
+        """Take in the split that follows."""
+        return Summaries({name: one.merge(following.parts[name]) for name, one in self.parts.items()})
+
+    @property
+    def rises(self) -> bool:
+        """Whether merging gave the right thing."""
+        return all(one.rises for one in self.parts.values())
+
+
+def _summaries(file: File, format: Format, store: Sequence[File], start: int, stop: int | None) -> Summaries | None:
+    """What checks over several files need of this one: of its own family, and of others that look at it."""
+    makers = {} if format.summary is None else {format.family: format.summary}
+    for family in registry.families():
+        if family.summary is not None and family.name != format.family and family.files_for(None, [file]):
+            makers[family.name] = family.summary
+    made = {name: make(file, store, start, stop) for name, make in makers.items()}
+    made = {name: one for name, one in made.items() if one is not None}
+    return Summaries(made) if made else None
+
+
+def _own(summaries: Mapping[str, Summaries], family: Family) -> dict[str, Any]:
+    """Of what passes over files found, what one family asked for."""
+    return {path: one.parts[family.name] for path, one in summaries.items() if family.name in one.parts}
 
 
 def rules_of(file: File, chosen: Chosen) -> list[Rule[Inspection]]:
@@ -125,8 +177,8 @@ def check_file(
     format = registry.formats().get(str(file.format))
     if file.problem is not None or format is None or format.scan is None:
         return result
-    if store is not None and format.summary is not None and file.place.state is None:
-        result.summary = format.summary(file, store, start or 0, stop)
+    if store is not None and file.place.state is None:
+        result.summary = _summaries(file, format, store, start or 0, stop)
     result.memories = {one.code: {} for one in rules}
     end = file.size if stop is None else stop
     limits = chosen.max_decompressed, chosen.max_headers
@@ -256,7 +308,7 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None) -> Findin
     result = Findings()
     for family in registry.families():
         mine = Store(family.files_for(None, files))
-        mine.summaries = Store.of(files).summaries
+        mine.summaries = _own(Store.of(files).summaries, family)
         for one in family.all_group_rules if mine else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, mine)
@@ -288,7 +340,7 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
     result = Findings()
     for family in registry.families():
         files = Store(family.files_for(None, tree))
-        files.summaries = dict(summaries or {})
+        files.summaries = _own(summaries or {}, family)
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, files)

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog.formats.kraft.store.repair import Mended, repair
 from rawlog.formats.kraft.writer import NewCluster
+from rawlog.io.output import Folder
 from tests.conftest import needed
+from tests.rewriting import rewritten
 from tests.services.kafka import BrokerError, JavaAdmin, KafkaBroker
 
 pytestmark = pytest.mark.broker
@@ -24,7 +25,7 @@ ACLS = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardA
 
 
 class Operations:
-    """Random changes of a cluster through its AdminClient; those that cannot be are no failure."""
+    """Random changes of a cluster through its AdminClient; those that the cluster refuses are not a failure."""
 
     def __init__(self, admin: Any, java: JavaAdmin, seed: int) -> None:
         self.admin, self.java, self.chance = admin, java, random.Random(seed)
@@ -211,15 +212,15 @@ def answers(admin: Any, java: JavaAdmin) -> dict[str, Any]:
     )  # fmt: skip
     users = sorted(
         (user, info.mechanism.name.replace("_", "-"), info.iterations)
-        for user, told in admin.describe_user_scram_credentials().result(timeout=30).items()
-        for info in told.scram_credential_infos
+        for user, shown in admin.describe_user_scram_credentials().result(timeout=30).items()
+        for info in shown.scram_credential_infos
     )
     moving = sorted(
         (topic, int(number), *map(json.loads, lists)) for topic, number, *lists in java.ask("reassignments")
     )
     quotas = sorted((entity, key, float(value)) for entity, key, value in java.ask("quotas"))
-    told = {"partitions": partitions, "configs": configs, "acls": acls, "users": users}
-    return told | {"reassignments": moving, "quotas": quotas}
+    found = {"partitions": partitions, "configs": configs, "acls": acls, "users": users}
+    return found | {"reassignments": moving, "quotas": quotas}
 
 
 def folded(folder: Path) -> dict[str, Any]:
@@ -277,9 +278,8 @@ def make_cluster(folder: Path, version: str) -> None:
         "inControlledShutdown": False, "logDirs": [b"d" * 16],
     }  # fmt: skip
     records = [("RegisterBrokerRecord", None, missing)]
-    NewCluster(1, level, int(time.time() * 1000), records, features=features).write(
-        str(folder), "abcdefghijklmnopqrstuv"
-    )
+    cluster = NewCluster(1, level, int(time.time() * 1000), records, features=features)
+    cluster.write(Folder(folder), "abcdefghijklmnopqrstuv")
 
 
 def break_idle_batch(folder: Path) -> None:
@@ -297,7 +297,7 @@ def break_idle_batch(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.9.2", "4.3.0"])
 def test_folded_state_equals_the_admin_client_and_what_we_write_is_loaded(version: str, tmp_path: Path) -> None:
-    """A broker starts on a metadata log of ours, then on a mended one with a snapshot of ours."""
+    """A broker starts on a metadata log of ours, then on a repaired one with a snapshot of ours."""
     from confluent_kafka.admin import AdminClient
 
     data = tmp_path / "data"
@@ -325,9 +325,8 @@ def test_folded_state_equals_the_admin_client_and_what_we_write_is_loaded(versio
         path.unlink()
     break_idle_batch(tmp_path / "broken")
     (tmp_path / "broken").rename(tmp_path / "__cluster_metadata-0")
-    account = repair(rawlog.open(tmp_path / "__cluster_metadata-0").files, str(metadata), {})
-    assert isinstance(account, Mended)
-    assert account.fresh_snapshot is not None
+    report = rewritten("repair", tmp_path / "__cluster_metadata-0", metadata)
+    assert "fresh_snapshot" in report.facts
     try:
         broker.start()
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -30,9 +30,9 @@ class TestCheckpoint(FormatTests):
     def expected(self, path: Path) -> dict[str, list[dict[str, Any]]]:
         for broker in BROKERS:
             if data_dir(broker) in path.parents:
-                told = dumped_metadata(broker).get(str(path.relative_to(data_dir(broker))), [])
+                rows = dumped_metadata(broker).get(str(path.relative_to(data_dir(broker))), [])
                 columns = ("offset", "type", "is_control")
-                return {"kraft.metadata": [{name: row[name] for name in columns} for row in told]} if told else {}
+                return {"kraft.metadata": [{name: row[name] for name in columns} for row in rows]} if rows else {}
         raise AssertionError(path)
 
     def protected(self, data: bytes) -> Iterable[int]:

@@ -12,14 +12,14 @@ from rawlog.core.errors import RawlogError
 from rawlog.formats.kafka.messages import decode_control as control_of
 from rawlog.formats.kafka.messages import decode_framed, encode_control, encode_framed
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.replica import At, Replica, clusters
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 from tests.kraft_data import BROKERS, data_dir, dumped_metadata, image, unordered
 
 SECRETS = {"showSecrets": "true"}
 
 
-def replica_of(broker: str) -> Replica:
+def replica_of(broker: str) -> MetadataStore:
     [found] = clusters([file for file in rawlog.open(data_dir(broker)).files if takes("kraft.topics", file)])
     return found
 
@@ -43,10 +43,14 @@ def test_every_record_is_what_the_dump_says(broker: str) -> None:
     for name, expected in dumped_metadata(broker).items():
         found = rawlog.read(data_dir(broker) / name, table="kraft.metadata", options=SECRETS).to_pylist()
         assert len(found) == len(expected)
-        for row, told in zip(found, expected, strict=True):
-            assert (row["offset"], row["type"], row["is_control"]) == (told["offset"], told["type"], told["is_control"])
-            assert told["version"] in (None, row["version"])
-            assert told["value"] is None or json.loads(row["value"]) == told["value"]
+        for row, dumped in zip(found, expected, strict=True):
+            assert (row["offset"], row["type"], row["is_control"]) == (
+                dumped["offset"],
+                dumped["type"],
+                dumped["is_control"],
+            )
+            assert dumped["version"] in (None, row["version"])
+            assert dumped["value"] is None or json.loads(row["value"]) == dumped["value"]
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -93,17 +97,17 @@ def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
     from rawlog.formats.kraft.paths import snapshot_id
 
     replica = replica_of(broker)
-    told = 0
+    compared = 0
     for snapshot in replica.snapshots:
         offset, epoch = snapshot_id(snapshot.path) or (0, 0)
         if offset == 0:
             continue
-        grown = Replica(replica.folder, replica.segments).fold(At(offset=offset - 1))
-        loaded = Replica(replica.folder, [], [snapshot]).fold()
+        grown = MetadataStore(replica.segments).fold(At(offset=offset - 1))
+        loaded = MetadataStore([snapshot]).fold()
         same_records(image_of(loaded), image_of(grown))
         assert (loaded.end_offset, loaded.epoch, loaded.timestamp) == (grown.end_offset, epoch, grown.timestamp)
-        told += 1
-    assert told >= 3
+        compared += 1
+    assert compared >= 3
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -170,6 +174,6 @@ def test_secrets_are_masked_unless_asked_for() -> None:
         assert secret in str(rawlog.read(path, table=table, options=SECRETS).to_pylist())
 
 
-def test_the_state_of_several_clusters_is_told_apart() -> None:
+def test_the_state_of_several_clusters_is_kept_apart() -> None:
     found = rawlog.read([data_dir(broker) for broker in BROKERS], table="kraft.topics").to_pylist()
     assert len({row["cluster_id"] for row in found}) == 4

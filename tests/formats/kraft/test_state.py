@@ -14,8 +14,8 @@ from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import encode_framed
 from rawlog.formats.kraft.names import MIGRATING
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.replica import At, Replica, clusters
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 from rawlog.formats.kraft.writer import (
     Voter,
     checkpoint_name,
@@ -107,7 +107,7 @@ def test_brokers_are_changed_only_in_their_epoch() -> None:
     assert not state.brokers[1]["fenced"]
 
 
-def test_what_a_controller_would_refuse_is_told_and_passed_over() -> None:
+def test_what_a_controller_would_refuse_is_reported_and_not_applied() -> None:
     state = replayed(
         *DEMO, ("RemoveTopicRecord", {"topicId": OTHER}), ("RemoveAccessControlEntryRecord", {"id": OTHER})
     )
@@ -169,7 +169,7 @@ def write_snapshot(folder: Path, records: Sequence[Record], offset: int, epoch: 
     return path
 
 
-def replica_of(folder: Path) -> Replica:
+def replica_of(folder: Path) -> MetadataStore:
     [found] = clusters([file for file in rawlog.open(folder).files if takes("kraft.topics", file)])
     return found
 
@@ -247,7 +247,7 @@ BAD: dict[str, tuple[str, list[Record]]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_rules_find_what_cannot_be(case: str, tmp_path: Path) -> None:
+def test_rules_find_invalid_states(case: str, tmp_path: Path) -> None:
     code, records = BAD[case]
     write_log(tmp_path, records)
     assert {one.code for one in rawlog.verify(tmp_path, rule=["kraft"])} == {code}
@@ -290,7 +290,7 @@ def test_snapshots_with_odd_content_are_found(tmp_path: Path) -> None:
     assert sorted(found) == expected
 
 
-def test_snapshots_of_versions_that_cannot_be_are_found(tmp_path: Path) -> None:
+def test_snapshots_of_invalid_versions_are_found(tmp_path: Path) -> None:
     old = ("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 5})
     path = write_snapshot(tmp_path, [old, ("UserScramCredentialRecord", SCRAM)], 3, 1)
     assert [one.code for one in rawlog.verify(path)] == ["kraft.checkpoint.level"]
@@ -325,7 +325,7 @@ def test_a_cluster_that_never_ran_is_what_its_bootstrap_file_says(tmp_path: Path
     "text",
     ["", "{", "[]", '{"data_version":7}', '{"leaderId":true,"leaderEpoch":1,"votedId":1,"data_version":1}', "[" * 9999],
 )
-def test_an_election_state_that_is_none_is_an_error(text: str, tmp_path: Path) -> None:
+def test_an_invalid_election_state_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "quorum-state").write_text(text)
     found = rawlog.verify(tmp_path)
     assert found.errors == 1 or not text

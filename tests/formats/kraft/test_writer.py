@@ -1,4 +1,4 @@
-"""What is written: batches and bootstrap files as Kafka's own bytes, snapshots that read back, new clusters, mended directories."""
+"""What is written: batches and bootstrap files as Kafka's own bytes, snapshots that read back, new clusters, repaired directories."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import EncodeError, RawlogError
+from rawlog.core.report import Report
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.messages import encode_framed
 from rawlog.formats.kraft.paths import takes
-from rawlog.formats.kraft.store.repair import Mended, mend
-from rawlog.formats.kraft.store.replica import Replica, clusters
+from rawlog.formats.kraft.store.store import MetadataStore, clusters
 from rawlog.formats.kraft.writer import (
     NewCluster,
     encode_batch,
@@ -23,8 +23,10 @@ from rawlog.formats.kraft.writer import (
     encode_controls,
     write_checkpoint,
 )
+from rawlog.io.output import Folder
 from tests.golden_data import golden_path
 from tests.kraft_data import data_dir
+from tests.rewriting import rewritten
 
 SEED = bytes.fromhex(
     "00000000000000000000004f0000000102b069457c00000000000000000191e05af81800000191e05af818ffffffffffffffffffffffffffff00000001"
@@ -32,7 +34,7 @@ SEED = bytes.fromhex(
 )
 
 
-def replica_of(folder: Path) -> Replica:
+def replica_of(folder: Path) -> MetadataStore:
     [found] = clusters([file for file in rawlog.open(folder).files if takes("kraft.topics", file)])
     return found
 
@@ -71,7 +73,8 @@ def test_a_bootstrap_file_has_kafkas_bytes() -> None:
 @pytest.mark.parametrize("broker", ["broker-3.9.2", "broker-4.3.0"])
 def test_a_snapshot_written_is_the_state_read_back(broker: str, tmp_path: Path) -> None:
     state = replica_of(data_dir(broker)).fold()
-    path = write_checkpoint(str(tmp_path / "__cluster_metadata-0"), state)
+    folder = Folder(tmp_path / "__cluster_metadata-0")
+    path = folder.path / write_checkpoint(folder, state)
     assert rawlog.verify(path).verdict == "clean"
     again = replica_of(tmp_path).fold()
     assert list(again.image()) == list(state.image())
@@ -94,7 +97,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EncodeError):
         encode_batch(0, 1, 0, [])
     with pytest.raises(EncodeError, match="offset 0"):
-        write_checkpoint(str(tmp_path), replica_of(data_dir("broker-4.3.0")).fold().__class__())
+        write_checkpoint(Folder(tmp_path), replica_of(data_dir("broker-4.3.0")).fold().__class__())
     with pytest.raises(EncodeError, match="at least 4"):
         list(encode_bootstrap(3))
 
@@ -109,7 +112,7 @@ def test_a_new_cluster_is_a_log_that_folds_to_what_was_given(tmp_path: Path) -> 
         1, 25, 1_700_000_000_000, directory_id=b"d" * 16, endpoints=(("CONTROLLER", "localhost", 9093),), features={"group.version": 1},
         records=[("TopicRecord", None, {"name": "demo", "topicId": topic}), ("PartitionRecord", None, partition)],
     )  # fmt: skip
-    cluster.write(str(tmp_path), "abcdefghijklmnopqrstuv")
+    cluster.write(Folder(tmp_path), "abcdefghijklmnopqrstuv")
     assert rawlog.verify(tmp_path).verdict == "clean"
     state = replica_of(tmp_path).fold()
     assert (state.features, state.leader, state.kraft_version) == ({"metadata.version": 25, "group.version": 1}, 1, 1)
@@ -127,17 +130,19 @@ def copy_of(broker: str, folder: Path) -> Path:
     return target
 
 
-def mended(source: Path, target: Path, policy: str = "salvage") -> Mended:
-    target.mkdir(parents=True)
-    account = mend(replica_of(source), str(target), policy)
+def repaired(source: Path, target: Path, policy: str = "salvage") -> Report:
+    source = source / "__cluster_metadata-0"
+    planned = rewritten("repair", source, target, dry_run=True, policy=policy)
+    assert not target.exists()
+    report = rewritten("repair", source, target, policy=policy)
+    assert (planned.entries, planned.counts, planned.facts) == (report.entries, report.counts, report.facts)
     found = rawlog.verify(target.parent)
     assert found.verdict == "clean", list(found)
     again = target.parent.parent / "again" / "__cluster_metadata-0"
-    again.mkdir(parents=True)
-    twice = mend(replica_of(target.parent), str(again), policy)
+    twice = rewritten("repair", target, again, policy=policy)
     assert twice.is_whole, twice.lines()
     shutil.rmtree(again.parent)
-    return account
+    return report
 
 
 def image_of(folder: Path) -> list[str]:
@@ -146,9 +151,9 @@ def image_of(folder: Path) -> list[str]:
 
 def test_a_sound_directory_is_copied_as_it_is(tmp_path: Path) -> None:
     source = copy_of("broker-4.3.0", tmp_path / "source")
-    account = mended(tmp_path / "source", tmp_path / "mended" / "__cluster_metadata-0")
-    assert account.is_whole
-    for path in (tmp_path / "mended" / "__cluster_metadata-0").iterdir():
+    report = repaired(tmp_path / "source", tmp_path / "repaired" / "__cluster_metadata-0")
+    assert report.is_whole
+    for path in (tmp_path / "repaired" / "__cluster_metadata-0").iterdir():
         assert path.read_bytes() == (source / path.name).read_bytes()
 
 
@@ -158,17 +163,19 @@ def test_a_bad_tail_is_cut(tmp_path: Path) -> None:
         path.unlink()
     segment = max(source.glob("*.log"))
     segment.write_bytes(segment.read_bytes()[:-10])
-    account = mended(tmp_path / "source", tmp_path / "mended" / "__cluster_metadata-0")
-    assert not account.is_whole
-    assert account.lost == [(account.end_offset, None)]
-    assert account.fresh_snapshot is None
-    assert image_of(tmp_path / "mended") == list(map(str, replica_of(tmp_path / "source").fold(errors="stop").image()))
+    report = repaired(tmp_path / "source", tmp_path / "repaired" / "__cluster_metadata-0")
+    assert not report.is_whole
+    assert report.lost == [(report.facts["end_offset"], None)]
+    assert "fresh_snapshot" not in report.facts
+    assert image_of(tmp_path / "repaired") == list(
+        map(str, replica_of(tmp_path / "source").fold(errors="stop").image())
+    )
     with pytest.raises(RawlogError, match="strict"):
-        mend(replica_of(tmp_path / "source"), str(tmp_path), "strict")
+        rewritten("repair", source, tmp_path / "strict", policy="strict")
 
 
 def damaged(tmp_path: Path, *, snapshots: bool) -> Path:
-    """A log with a flipped bit in its second segment, and perhaps the snapshots behind it."""
+    """A log with a flipped bit in its second segment, and perhaps the snapshots after it."""
     source = copy_of("broker-4.3.0", tmp_path / "source")
     if not snapshots:
         for path in source.glob("*.checkpoint"):
@@ -180,15 +187,15 @@ def damaged(tmp_path: Path, *, snapshots: bool) -> Path:
     return tmp_path / "source"
 
 
-def test_a_snapshot_behind_the_damage_saves_the_state(tmp_path: Path) -> None:
-    """What the newest snapshot and the log behind it say is kept whole, although something in front of them is damaged."""
+def test_a_snapshot_after_the_damage_saves_the_state(tmp_path: Path) -> None:
+    """What the newest snapshot and the log after it say is kept whole, although something before them is damaged."""
     source = damaged(tmp_path, snapshots=True)
-    account = mended(source, tmp_path / "mended" / "__cluster_metadata-0")
-    assert account.bytes_cut
-    assert not account.lost
-    assert image_of(tmp_path / "mended") == list(map(str, replica_of(data_dir("broker-4.3.0")).fold().image()))
-    cut = mended(source, tmp_path / "cut" / "__cluster_metadata-0", "broker")
-    assert cut.bytes_cut > account.bytes_cut
+    report = repaired(source, tmp_path / "repaired" / "__cluster_metadata-0")
+    assert report.counts["bytes_cut"]
+    assert not report.lost
+    assert image_of(tmp_path / "repaired") == list(map(str, replica_of(data_dir("broker-4.3.0")).fold().image()))
+    cut = repaired(source, tmp_path / "cut" / "__cluster_metadata-0", "broker")
+    assert cut.counts["bytes_cut"] > report.counts["bytes_cut"]
 
 
 def test_a_base_offset_that_does_not_fit_is_set_right(tmp_path: Path) -> None:
@@ -202,25 +209,42 @@ def test_a_base_offset_that_does_not_fit_is_set_right(tmp_path: Path) -> None:
     data = bytearray(before)
     data[at + 3] ^= 4
     path.write_bytes(data)
-    account = mended(tmp_path / "source", tmp_path / "mended" / "__cluster_metadata-0")
-    assert (account.batches_changed, account.bytes_cut, account.lost) == (1, 0, [])
-    assert not account.is_whole
-    assert image_of(tmp_path / "mended") == list(map(str, replica_of(data_dir("broker-4.3.0")).fold().image()))
-    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
-    logs = sorted((tmp_path / "mended").rglob("*.log"))
+    report = repaired(tmp_path / "source", tmp_path / "repaired" / "__cluster_metadata-0")
+    assert (report.counts["batches_changed"], report.counts["bytes_cut"], report.lost) == (1, 0, [])
+    assert not report.is_whole
+    assert image_of(tmp_path / "repaired") == list(map(str, replica_of(data_dir("broker-4.3.0")).fold().image()))
+    assert rawlog.verify(tmp_path / "repaired").verdict == "clean"
+    logs = sorted((tmp_path / "repaired").rglob("*.log"))
     assert before in b"".join(one.read_bytes() for one in logs)
 
 
 def test_without_a_snapshot_one_is_made_of_all_that_can_be_read(tmp_path: Path) -> None:
     source = damaged(tmp_path, snapshots=False)
-    account = mended(source, tmp_path / "mended" / "__cluster_metadata-0")
-    assert account.fresh_snapshot == "00000000000000000411-0000000002.checkpoint"
-    assert len(account.lost) == 1
-    topics = {row["topic"] for row in rawlog.read(tmp_path / "mended", table="kraft.topics").to_pylist()}
+    report = repaired(source, tmp_path / "repaired" / "__cluster_metadata-0")
+    assert report.facts["fresh_snapshot"] == "00000000000000000411-0000000002.checkpoint"
+    assert len(report.lost) == 1
+    topics = {row["topic"] for row in rawlog.read(tmp_path / "repaired", table="kraft.topics").to_pylist()}
     assert len(topics) >= 23
-    cut = mended(source, tmp_path / "cut" / "__cluster_metadata-0", "broker")
-    assert cut.fresh_snapshot is None
-    assert cut.end_offset == account.lost[0][0]
+    cut = repaired(source, tmp_path / "cut" / "__cluster_metadata-0", "broker")
+    assert "fresh_snapshot" not in cut.facts
+    assert cut.facts["end_offset"] == report.lost[0][0]
+
+
+def test_a_snapshot_from_before_a_sound_log_stays(tmp_path: Path) -> None:
+    """A controller may not have removed it yet, and `verify` finds nothing wrong; it was left out, and not reported as lost."""
+    source = copy_of("broker-4.3.0", tmp_path / "source")
+    snapshots = sorted(int(path.name[:20]) for path in source.glob("*.checkpoint"))
+    starts = [int(path.name[:20]) for path in sorted(source.glob("*.log"))]
+    start = max(one for one in starts if one <= snapshots[-1])
+    assert 0 < snapshots[1] < start
+    for path in source.glob("*"):
+        if path.suffix not in (".checkpoint", ".log") or (path.suffix == ".log" and int(path.name[:20]) < start):
+            path.unlink()
+    assert rawlog.verify(tmp_path / "source").verdict == "clean"
+    report = repaired(tmp_path / "source", tmp_path / "repaired" / "__cluster_metadata-0")
+    assert report.is_whole
+    names = sorted(path.name for path in (tmp_path / "repaired" / "__cluster_metadata-0").iterdir())
+    assert names == sorted(path.name for path in source.iterdir())
 
 
 def test_a_log_without_its_beginning_gets_a_snapshot_of_what_can_be_read(tmp_path: Path) -> None:
@@ -229,25 +253,25 @@ def test_a_log_without_its_beginning_gets_a_snapshot_of_what_can_be_read(tmp_pat
         path.unlink()
     assert "kraft.checkpoint.missing" in {one.code for one in rawlog.verify(tmp_path / "source", rule=["kraft"])}
     for policy in ("salvage", "broker"):
-        account = mended(tmp_path / "source", tmp_path / policy / "__cluster_metadata-0", policy)
-        assert account.fresh_snapshot is not None
-        assert account.lost[0][0] == 0
+        report = repaired(tmp_path / "source", tmp_path / policy / "__cluster_metadata-0", policy)
+        assert "fresh_snapshot" in report.facts
+        assert report.lost[0][0] == 0
 
 
-def test_the_verb_mends_partitions_and_metadata_each_in_its_way(tmp_path: Path) -> None:
+def test_the_verb_repairs_partitions_and_metadata_each_in_its_way(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from rawlog.cli import cli
 
     source = damaged(tmp_path, snapshots=True)
     shutil.copytree(data_dir("broker-4.3.0") / "codec-none-0", source / "codec-none-0")
-    done = CliRunner().invoke(cli, ["repair", str(source), str(tmp_path / "mended"), "--json"])
+    done = CliRunner().invoke(cli, ["repair", str(source), str(tmp_path / "repaired"), "--json"])
     assert done.exit_code == 1, done.output + done.stderr
-    told = json.loads(done.output)
-    assert told["kafka"]["is_whole"]
-    assert not told["kraft"]["is_whole"]
-    assert sorted(path.name for path in (tmp_path / "mended").iterdir()) == ["__cluster_metadata-0", "codec-none-0"]
-    assert rawlog.verify(tmp_path / "mended").verdict == "clean"
+    parts = json.loads(done.output)["parts"]
+    assert parts["codec-none-0"]["is_whole"]
+    assert not parts["__cluster_metadata-0"]["is_whole"]
+    assert sorted(path.name for path in (tmp_path / "repaired").iterdir()) == ["__cluster_metadata-0", "codec-none-0"]
+    assert rawlog.verify(tmp_path / "repaired").verdict == "clean"
     alone = CliRunner().invoke(cli, ["repair", str(source / "__cluster_metadata-0"), str(tmp_path / "alone")])
     assert alone.exit_code == 1, alone.output + alone.stderr
     assert "something was lost" in alone.output

@@ -16,7 +16,7 @@ INT64 = 1 << 63
 
 
 def rows_by_table(data: bytes) -> dict[str, list[dict[str, Any]]]:
-    """What the slow decoder reads, up to the first time that cannot be told."""
+    """What the slow decoder reads, up to the first invalid time."""
     entries = replay.decode(data)[0]
     version = replay.version_of(data)
     records, own = [], []

@@ -1,4 +1,4 @@
-"""Damaged recordings, held against what the real tool did with the same bytes."""
+"""Damaged recordings, compared with what the real tool did with the same bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.reference import replay
 FORMAT = "replay.recording"
 T = 1_706_868_930
 
-#: Where we differ, and why. The real tool of version 0 puts "now" in the place of a time that is none; we do not invent one.
+#: Where we differ, and why. The real tool of version 0 puts "now" in the place of an invalid time; we do not invent one.
 FEWER_WITH_TIMES = {"v0-bad-time.log": 4, "v0-zeros-35.log": 10, "v0-zeros-70.log": 10}
-#: The real tool takes a last entry that swallows others for an unfinished one and ends as if all were well; we say so.
+#: The real tool takes a last entry that covers others for an unfinished one and reports success; we report it.
 WE_COMPLAIN = {"v2-len-plus1.log", "v1-len-plus1.log", "v0-len-plus1.log", "v2-vlen-limit.log"}
 #: Nothing in these says that they are recordings. A file of no bytes is good in version 0 alone.
 UNKNOWN = {"v2-empty.log", "v1-empty.log", "v0-empty.log"}
@@ -101,7 +101,7 @@ def test_an_unfinished_entry_is_noted_and_no_error(case: DamagedReplay) -> None:
 
 
 @pytest.mark.parametrize("name", ["v2-len-minus1", "v2-len-huge", "v2-vlen-minus1", "v1-len-minus1", "v0-len-minus1"])
-def test_skipping_damage_finds_the_entries_behind_it(name: str) -> None:
+def test_skipping_damage_finds_the_entries_after_it(name: str) -> None:
     path = golden_path("replay", "damaged", f"{name}.log")
     whole = plain(rawlog.read(golden_path("replay", "damaged", f"{name[:2]}-whole.log")))
     notes: list[str] = []
@@ -175,12 +175,12 @@ def test_a_text_that_is_no_time_is_an_error(tmp_path: Path, text: bytes) -> None
 
 
 @pytest.mark.parametrize("number", [0, 4, 9])
-def test_a_time_that_cannot_be_told_is_named_where_it_stands(tmp_path: Path, number: int) -> None:
+def test_an_invalid_time_is_reported_at_its_place(tmp_path: Path, number: int) -> None:
     """A bad time in the first entry of a batch was reported at the end of that batch, and skipping it skipped the batch."""
     at = place(2, number)
     path = tmp_path / "x.log"
     path.write_bytes(over(real(2), at, b"\x7f" + b"\xff" * 7))
-    with pytest.raises(CorruptError, match="a time that cannot be told: 9,223,372,036,854,775,807 seconds") as caught:
+    with pytest.raises(CorruptError, match="an invalid time: 9,223,372,036,854,775,807 seconds") as caught:
         rawlog.read(path)
     assert caught.value.position == at
     found = plain(rawlog.read(path, errors="skip"))
@@ -208,7 +208,7 @@ def test_zeros_at_the_end_are_a_warning(tmp_path: Path) -> None:
             assert f"{entries} messages" in finding.message
 
 
-def test_a_recording_of_nothing_but_zeros_is_told_from_its_first_byte(tmp_path: Path) -> None:
+def test_a_recording_of_nothing_but_zeros_is_reported_from_its_first_byte(tmp_path: Path) -> None:
     found = broken(tmp_path, real(2)[:20] + bytes(48))
     assert (found["trailing-zeros"].position, found["trailing-zeros"].size) == (20, 48)
 
@@ -236,7 +236,7 @@ def test_transaction_markers_are_pointed_out(tmp_path: Path) -> None:
 
 
 @breaks("header")
-def test_a_header_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_header_is_an_error(tmp_path: Path) -> None:
     [version] = broken(tmp_path, over(real(2), 0, b"\0\0\0\3")).values()
     assert (version.code, version.position, version.expected, version.found) == (f"{FORMAT}.header", 0, "1 or 2", "3")
     [cut] = broken(tmp_path, real(2)[:19]).values()
@@ -244,7 +244,7 @@ def test_a_header_that_cannot_be_is_an_error(tmp_path: Path) -> None:
 
 
 @breaks("framing")
-def test_a_length_that_cannot_be_is_an_error(tmp_path: Path) -> None:
+def test_an_invalid_length_is_an_error(tmp_path: Path) -> None:
     at = place(1, 6)
     [finding] = broken(tmp_path, over(real(1), at + 8, b"\xff" * 8)).values()
     assert (finding.code, finding.severity) == (f"{FORMAT}.framing", Severity.ERROR)
@@ -263,6 +263,19 @@ def test_an_unfinished_entry_is_only_information(tmp_path: Path) -> None:
     [finding] = broken(tmp_path, real(2)[:-1]).values()
     assert (finding.code, finding.severity) == (f"{FORMAT}.unfinished", Severity.INFO)
     assert finding.position == place(2, 9)
+
+
+@breaks("covered")
+def test_an_entry_whose_length_covers_others_is_found(tmp_path: Path) -> None:
+    """`repair` left such an entry out, at a place where `verify` found nothing: the damage that it saw began after the entry."""
+    data = real(2)
+    at, size = place(2, 3), place(2, 4) - place(2, 3)
+    length = int.from_bytes(data[at + 16 : at + 24], "big")
+    found = broken(tmp_path, over(data, at + 16, (length + 30).to_bytes(8, "big")))
+    assert set(found) == {"covered", "framing"}
+    finding = found["covered"]
+    assert (finding.severity, finding.position, finding.offset) == (Severity.WARNING, at, 3)
+    assert finding.size == size
 
 
 def test_every_rule_of_recordings_is_broken_in_a_test() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +16,10 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.core.findings import Severity
-from rawlog.engines import local
-from rawlog.formats.replay.store.repair import Mended
-from rawlog.jobs import mend
-from rawlog.reading.tree import open_tree
+from rawlog.core.findings import Finding, Severity
+from rawlog.core.report import Action, Entry, Report
 from tests.reference import replay
+from tests.rewriting import rewritten
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 SHARES = 10
@@ -90,18 +87,21 @@ def digest(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha1(path.read_bytes()).hexdigest() for path in files}
 
 
-def repaired(source: Path, target: Path) -> mend.Mended:
-    with mend.Mend("repair", str(target)) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
-
-
-def dropped_bytes(account: Mended, name: str) -> int:
+def dropped_bytes(report: Report, path: Path) -> int:
     """How many bytes of a file are reported as left out."""
-    total = 0
-    for text in account.dropped:
-        found = re.fullmatch(rf"{re.escape(name)}: byte [\d,]+: ([\d,]+) (damaged bytes|bytes .*|zero bytes .*)", text)
-        total += int(found[1].replace(",", "")) if found else 0
-    return total
+    dropped = (one for one in report.with_action(Action.DROPPED) if one.path == str(path))
+    return sum((one.stop or 0) - (one.start or 0) for one in dropped)
+
+
+def is_found(entry: Entry, findings: list[Finding]) -> bool:
+    """Whether verification finds something where repair dropped or changed bytes."""
+    assert entry.start is not None
+    assert entry.stop is not None
+    for one in findings:
+        start = one.position or 0
+        if one.path == entry.path and start < entry.stop and start + max(one.size or 0, 1) > entry.start:
+            return True
+    return False
 
 
 def safe(entries: list[bytes], data: bytes) -> list[bytes]:
@@ -127,23 +127,24 @@ def check(seed: int, tmp_path: Path) -> None:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
     before = digest(source)
-    outcome = repaired(source, once)
+    report = rewritten("repair", source, once)
     assert digest(source) == before
-    account = outcome.account
-    assert isinstance(account, Mended)
+    diagnosis = list(rawlog.verify(source))
+    for entry in report.all_entries():
+        assert is_found(entry, diagnosis), (entry, diagnosis)
     findings = [one.code for one in rawlog.verify(once) if one.severity is not Severity.INFO]
-    assert sorted(findings) == sorted(one.code for one in outcome.remaining)
-    again = repaired(once, twice)
-    assert digest(twice) == digest(once), account.lines()
-    assert again.account.is_whole, again.account.lines()
+    assert sorted(findings) == sorted(one.code for one in report.remaining)
+    again = rewritten("repair", once, twice)
+    assert digest(twice) == digest(once), report.lines()
+    assert again.is_whole, again.lines()
     assert sorted(digest(once)) == sorted(recordings)
     for name, (_, entries) in recordings.items():
         data, copy = (source / name).read_bytes(), (once / name).read_bytes()
-        assert len(copy) + dropped_bytes(account, name) == len(data), (name, account.lines())
-        if account.is_whole and not account.notes:
+        assert len(copy) + dropped_bytes(report, source / name) == len(data), (name, report.lines())
+        if not [one for one in diagnosis if one.path == str(source / name)]:
             assert copy == data
         missing = [one for one in safe(entries, data) if one not in copy]
-        assert not missing, (name, [entries.index(one) for one in missing], account.lines())
+        assert not missing, (name, [entries.index(one) for one in missing], report.lines())
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -1,4 +1,4 @@
-"""Recordings mended: what is whole is kept, the copy verifies clean, and mending it again changes nothing."""
+"""Recordings repaired: what is whole is kept, the copy verifies clean, and repairing it again changes nothing."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import random
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import rawlog
-from rawlog.core.errors import UnsupportedError
-from rawlog.core.report import Account
-from rawlog.engines import local
+from rawlog.cli import cli
+from rawlog.core.errors import OptionError, UnsupportedError
+from rawlog.core.report import Action, Report
 from rawlog.formats.replay.layouts import FILE_HEADER, NO_TIME_SECONDS
-from rawlog.formats.replay.store.repair import Mended
-from rawlog.jobs.mend import Mend
+from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
+from tests.rewriting import rewritten
 
 T = 1_706_868_930
 ENTRIES = [(T + number, b"key" * (number % 3), b"value %d" % number) for number in range(20)]
@@ -35,76 +36,72 @@ def entry(time: int, key: bytes, value: bytes, *, version: int = 2) -> bytes:
     )
 
 
-def mended(source: Path, target: Path, *, dry_run: bool = False) -> Account:
-    with Mend("repair", str(target), dry_run=dry_run) as job:
-        return local.run(job, open_tree(str(source)), threads=1).account
-
-
-def mend(data: bytes, folder: Path) -> tuple[bytes, Mended]:
-    """A mended copy of these bytes; held to what every one of them is."""
+def repaired(data: bytes, folder: Path) -> tuple[bytes, Report]:
+    """A repaired copy of these bytes, after the checks that every copy passes."""
     source, once, twice = (folder / name for name in ("source.log", "once.log", "twice.log"))
     for path in (once, twice):
         path.unlink(missing_ok=True)
     source.write_bytes(data)
-    account = mended(source, once)
+    report = rewritten("repair", source, once)
     assert source.read_bytes() == data
     assert rawlog.verify(once).verdict == "clean"
-    assert mended(once, twice).is_whole
+    assert rewritten("repair", once, twice).is_whole
     assert twice.read_bytes() == once.read_bytes()
-    assert isinstance(account, Mended)
-    assert account.is_whole or account.dropped
-    return once.read_bytes(), account
+    planned = rewritten("repair", source, folder / "dry.log", dry_run=True)
+    assert not (folder / "dry.log").exists()
+    assert (planned.entries, planned.counts) == (report.entries, report.counts)
+    return once.read_bytes(), report
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_sound_recording_is_copied_byte_for_byte(version: int, tmp_path: Path) -> None:
     for path in golden_path("replay", f"v{version}").glob("*.log"):
-        copy, account = mend(path.read_bytes(), tmp_path)
+        copy, report = repaired(path.read_bytes(), tmp_path)
         assert copy == path.read_bytes()
-        assert account.is_whole
+        assert report.is_whole
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_entries_behind_damage_are_kept(version: int, tmp_path: Path) -> None:
+def test_entries_after_damage_are_kept(version: int, tmp_path: Path) -> None:
     data = recording(version)
     at = data.index(b"value 7") - 8
     damaged = data[:at] + b"\x7f" * 8 + data[at + 8 :]
-    copy, account = mend(damaged, tmp_path)
-    assert account.entries == len(ENTRIES) - 1
-    assert not account.is_whole
+    copy, report = repaired(damaged, tmp_path)
+    assert report.counts["entries"] == len(ENTRIES) - 1
+    assert not report.is_whole
     assert copy == data.replace(entry(*ENTRIES[7], version=version), b"")
 
 
 def test_an_unfinished_entry_and_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
     data = recording()
     for tail in (entry(T, b"k", b"v" * 50)[:40], bytes(24 * 3), bytes(24 * 3 + 5)):
-        copy, account = mend(data + tail, tmp_path)
+        copy, report = repaired(data + tail, tmp_path)
         assert copy == data
-        assert any(f"byte {len(data):,}" in one for one in account.dropped)
+        assert len(data) in {one.start for one in report.with_action(Action.DROPPED)}
 
 
 def test_zeros_between_entries_are_entries(tmp_path: Path) -> None:
     data = recording() + bytes(24 * 2) + entry(T, b"", b"more")
-    assert mend(data, tmp_path)[0] == data
+    assert repaired(data, tmp_path)[0] == data
 
 
-def test_times_that_cannot_be_are_mended_and_told(tmp_path: Path) -> None:
+def test_invalid_times_are_repaired_and_reported(tmp_path: Path) -> None:
     head = recording()[: FILE_HEADER.size]
     milliseconds, never = entry(T * 1000, b"", b"one"), entry((1 << 62) + 5, b"", b"two")
-    copy, account = mend(head + milliseconds + never + entry(T, b"", b"three"), tmp_path)
+    copy, report = repaired(head + milliseconds + never + entry(T, b"", b"three"), tmp_path)
     assert copy == head + entry(T, b"", b"one") + entry(NO_TIME_SECONDS, b"", b"two") + entry(T, b"", b"three")
-    assert (len(account.notes), len(account.dropped)) == (1, 1)
+    assert [one.is_loss for one in report.with_action(Action.CHANGED)] == [False, True]
 
 
-def test_a_damaged_header_is_written_anew_if_entries_tell_the_version(tmp_path: Path) -> None:
+def test_a_damaged_header_is_rewritten_if_entries_tell_the_version(tmp_path: Path) -> None:
     for version in (1, 2):
         data = recording(version)
-        assert mend((9).to_bytes(4, "big") + data[4:], tmp_path)[0] == data
-        assert mend(data[:10] + b"x" + data[11:], tmp_path)[0] == data
+        assert repaired((9).to_bytes(4, "big") + data[4:], tmp_path)[0] == data
+        assert repaired(data[:10] + b"x" + data[11:], tmp_path)[0] == data
     source = tmp_path / "tomorrow.log"
     source.write_bytes((9).to_bytes(4, "big") + recording()[4:] + b"?")
     with pytest.raises(UnsupportedError):
-        mended(source, tmp_path / "none.log")
+        rewritten("repair", source, tmp_path / "none.log")
     assert not (tmp_path / "none.log").exists()
 
 
@@ -112,10 +109,31 @@ def test_a_directory_becomes_a_directory_with_the_same_names(tmp_path: Path) -> 
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "deeper").mkdir(parents=True)
     (source / "deeper" / "one.log").write_bytes(recording())
-    assert not mended(source, target, dry_run=True).lines()[0].startswith("0")
+    assert rewritten("repair", source, target, dry_run=True).counts == {"entries": len(ENTRIES)}
     assert not target.exists()
-    mended(source, target)
+    rewritten("repair", source, target)
     assert (target / "deeper" / "one.log").read_bytes() == recording()
+
+
+def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.log", tmp_path / "target.log"
+    source.write_bytes(recording())
+    target.write_bytes(b"before")
+    for words, code, content in (((), 3, b"before"), (("--force",), 0, recording())):
+        done = CliRunner().invoke(cli, ["repair", str(source), str(target), *words])
+        assert done.exit_code == code, done.output + done.stderr
+        assert target.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.log", "target.log"]
+
+
+def test_recordings_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / name / "a.log" for name in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(recording())
+    tree = open_tree([str(path) for path in paths])
+    with Rewriting("repair", str(tmp_path / "out")) as job, pytest.raises(OptionError, match="same name"):
+        job.plan(tree)
 
 
 def test_any_damage_leaves_a_recording_that_verifies_clean(tmp_path: Path) -> None:
@@ -128,4 +146,4 @@ def test_any_damage_leaves_a_recording_that_verifies_clean(tmp_path: Path) -> No
             data[at : at + chance.randrange(60)] = chance.randbytes(chance.randrange(60))
         else:
             data = data[:at]
-        mend(bytes(data), tmp_path)
+        repaired(bytes(data), tmp_path)

@@ -1,10 +1,10 @@
-"""KRaft: a cluster's metadata. Its log is an ordinary Kafka log, read by Kafka's formats; here are the files beside it, what
+"""KRaft: a cluster's metadata. Its log is an ordinary Kafka log, read by Kafka's formats; here are the files next to it, what
 their records mean, and the state they add up to.
 """
 
 from __future__ import annotations
 
-from rawlog.core.format import Deferred, Family, Format, Work
+from rawlog.core.format import Deferred, Family, Format, Rewrite
 from rawlog.formats.kafka.layouts import BATCH
 from rawlog.formats.kafka.paths import file_named
 from rawlog.formats.kraft import paths
@@ -26,6 +26,7 @@ CHECKPOINT = Format(
     decode=Deferred(f"{_KRAFT}.reader", "decode"),
     spans=Deferred(f"{_KRAFT}.reader", "spans"),
     explain=Deferred(f"{_KAFKA}.explain", "explain_batch"),
+    summary=Deferred(f"{_KRAFT}.store.contents", "ContentsFold"),
     rules=Deferred(f"{_KRAFT}.checks", "checkpoint_rules"),
 )
 
@@ -35,16 +36,17 @@ QUORUM = Format(
     files="quorum-state",
     match=file_named("quorum-state"),
     whole=True,
-    scan=Deferred(f"{_KRAFT}.quorum", "scan"),
+    scan=Deferred(f"{_KRAFT}.reader", "scan_quorum"),
     fault=Deferred(f"{_KAFKA}.texts", "fault"),
     explain=Deferred(f"{_KAFKA}.texts", "explain_line"),
 )
 
 
-def _work(verb: str, *options: str) -> Work:
-    """A verb over a metadata directory."""
-    return Work(
-        do=Deferred(f"{_KRAFT}.store.repair", verb), options=options, join=Deferred(f"{_KRAFT}.store.repair", "join")
+def _rewrite(verb: str, *options: str, stores: str = "directories") -> Rewrite:
+    """A verb over metadata directories."""
+    module = f"{_KRAFT}.store.rewrite"
+    return Rewrite(
+        do=Deferred(module, verb), options=options, stores=Deferred(module, stores), join=Deferred(module, "join")
     )
 
 
@@ -59,20 +61,17 @@ FAMILY = Family(
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
     beside="kafka",
-    units=Deferred(f"{_KRAFT}.store.replica", "units"),
+    summary=Deferred(f"{_KRAFT}.store.contents", "summary"),
+    units=Deferred(f"{_KRAFT}.store.store", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),
-    works={
-        "repair": _work("repair", "policy"),
-        "rebuild": _work("rebuild", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes"),
-        "compact": Work(
-            do=Deferred(f"{_KRAFT}.store.copying", "compact"),
-            cut=Deferred(f"{_KRAFT}.store.copying", "cut"),
-            options=("topic",),
-        ),
+    rewrites={
+        "repair": _rewrite("repair", "policy"),
+        "rebuild": _rewrite("rebuild", "segment_bytes", "segment_ms", "segment_index_bytes", "index_interval_bytes"),
+        "compact": _rewrite("compact", "topic", stores="compacted_directories"),
     },
     verbs={"cluster": CLUSTER},
     restorer=Deferred(f"{_KRAFT}.store.restore", "Restorer"),
-    group_rules=Deferred(f"{_KRAFT}.store.checks_directory", "rules"),
-    compare=Deferred(f"{_KRAFT}.store.comparison", "compare"),
+    group_rules=Deferred(f"{_KRAFT}.store.checks", "rules"),
+    compare=Deferred(f"{_KRAFT}.store.history", "compare"),
     compared="kraft.topics",
 )

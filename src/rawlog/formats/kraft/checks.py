@@ -1,4 +1,4 @@
-"""What verification looks for in snapshots, each file for itself. Batches are checked by the rules of Kafka's logs."""
+"""What verification looks for in snapshots, each file alone. Batches are checked by the rules of Kafka's logs."""
 
 from __future__ import annotations
 
@@ -86,15 +86,15 @@ def _missing_batches(frames: Frames) -> Iterator[Mark]:
     head = heads(frames)
     for index in range(1, len(frames)):
         base, following = int(head["base_offset"][index]), int(head["last_offset"][index - 1]) + 1
-        beside = frames.stops[index - 1] == frames.starts[index]
-        if beside and head.sound[index - 1] and head.sound[index] and base > following:
+        joins = frames.stops[index - 1] == frames.starts[index]
+        if joins and head.sound[index - 1] and head.sound[index] and base > following:
             place = int(frames.positions[index])
             yield Mark("batches before this one are missing", place, offset=base, expected=following, found=base)
 
 
 @rule("kraft.checkpoint.record", Severity.ERROR)
 def record(seen: Inspection) -> Iterator[Mark]:
-    """A record of a snapshot is not one that a controller takes: it has a key, no value, or bytes that are no metadata record.
+    """A record of a snapshot is not one that a controller takes: it has a key, no value, or bytes that are not a metadata record.
 
     Records of a type or version that rawlog does not know are only a warning: a newer Kafka wrote them. They are shown raw. Records larger
     than any that a controller writes are not looked at, which is a warning too.
@@ -117,13 +117,13 @@ def record(seen: Inspection) -> Iterator[Mark]:
 def epoch(seen: Inspection) -> Iterator[Mark]:
     """The batches of a snapshot carry another epoch than its name. It was renamed, or put together by hand."""
     named = snapshot_id(seen.file.path)
-    if named is None or seen.memory.get("told"):
+    if named is None or seen.memory.get("is_reported"):
         return
     head = heads(seen.frames)
     for index in range(len(seen.frames)):
         found = int(head["leader_epoch"][index])
         if head.sound[index] and found != named[1]:
-            seen.memory["told"] = True
+            seen.memory["is_reported"] = True
             yield Mark(f"epoch {found}", int(seen.frames.positions[index]), expected=named[1], found=found)
             return
 
@@ -163,8 +163,8 @@ def level(seen: Inspection) -> Iterator[Mark]:
             what = f"{schema} version {version} under metadata.version {memory['level']}"
             yield Mark(what, position, offset=offset, expected=f"at least {least}", found=memory["level"])
     if seen.frames.last and is_bootstrap(seen.file.path) and memory.get("level", 0) < LEAST_BOOTSTRAP:
-        told = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
-        yield Mark(told, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR)
+        found = f"metadata.version {memory['level']}" if "level" in memory else "no metadata.version"
+        yield Mark(found, 0, expected=f"at least {LEAST_BOOTSTRAP}", found=memory.get("level"), severity=Severity.ERROR)
 
 
 def _schema(value: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""Where KRaft keeps what: the metadata directory `__cluster_metadata-0`, its snapshots, and the files beside it."""
+"""Where KRaft keeps what: the metadata directory `__cluster_metadata-0`, its snapshots, and the files next to it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def snapshot_id(path: str) -> tuple[int, int] | None:
     name = split(path)[1]
     found = _CHECKPOINT.fullmatch(name) or _PART.fullmatch(name)
     return None if found is None else (int(found.group(1)), int(found.group(2)))
+
+
+def segment_name(offset: int) -> str:
+    """The name of a segment of the log that begins at an offset."""
+    return f"{offset:020d}.log"
 
 
 def is_bootstrap(path: str) -> bool:
@@ -46,8 +51,8 @@ def is_metadata_log(file: File) -> bool:
 def takes(table: str | None, file: File) -> bool:
     """Which files the family's tables are made of and its rules look at: its own, and the segments of the metadata log.
 
-    A segment that stands alone may be one: the table of records takes it too. All that stands in a metadata directory is the family's
-    to mend, also where the log itself is gone.
+    A segment that is alone may be one: the table of records takes it too. Everything in a metadata directory is the family's to repair,
+    also where the log itself is gone.
     """
     if file.format in (CHECKPOINT_FORMAT, QUORUM_FORMAT):
         return table is None or (file.format == CHECKPOINT_FORMAT and file.place.state is None)

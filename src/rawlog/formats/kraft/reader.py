@@ -1,4 +1,4 @@
-"""The records of metadata logs and snapshots as rows: framed records and control records as JSON.
+"""The records of metadata logs and snapshots as rows: framed records and control records as JSON; and the election state.
 
 Batches are Kafka's own; here is what their records say.
 """
@@ -28,6 +28,7 @@ from rawlog.formats.kafka.messages import (
 from rawlog.formats.kafka.secrets import may_hold_secret, shows_secrets
 from rawlog.formats.kafka.showing import bytes_text
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.kafka.texts import scan_text
 from rawlog.formats.kraft.names import masked
 from rawlog.formats.kraft.paths import LOG_FORMAT
 from rawlog.formats.kraft.tables import METADATA
@@ -83,15 +84,15 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
         times, *(batch.column(name).to_pylist() for name in names), strict=True
     ):
         try:
-            told = control_row(kind, value or b"") if control else record_row(key, value, show_secrets)
+            row = control_row(kind, value or b"") if control else record_row(key, value, show_secrets)
         except LimitError as error:
             error.message, error.position = f"offset {offset}: {error.message}", position
             raise error.at(path=file.path) from None
         except DataError:
             if not certain:
                 continue
-            told = raw_row(value, control, kind, show_secrets)
-        yield {"offset": offset, "epoch": epoch, "timestamp": time, "path": file.path, "is_control": control, **told}
+            row = raw_row(value, control, kind, show_secrets)
+        yield {"offset": offset, "epoch": epoch, "timestamp": time, "path": file.path, "is_control": control, **row}
 
 
 def record_row(key: bytes | None, value: bytes | None, show_secrets: bool) -> dict[str, Any]:
@@ -126,3 +127,27 @@ def raw_row(value: bytes | None, control: bool, kind: int | None, show_secrets: 
             pass
     shown = None if value is None else json.dumps({"raw": MASK if secret else bytes_text(value)})
     return {"type": type, "version": version, "value": shown}
+
+
+# The election state -------------------------------------------------------------------------------------------------------
+
+
+def parse_quorum(data: bytes) -> dict[str, object]:
+    """The election state in a `quorum-state`: epoch, vote and, in a static quorum, voters. ValueError if it is invalid."""
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict) or found.get("data_version") not in (0, 1):
+        raise ValueError("not an election state of version 0 or 1")
+    for name in ("leaderId", "leaderEpoch", "votedId"):
+        if not isinstance(found.get(name), int) or isinstance(found[name], bool):
+            raise ValueError(name)
+    return found
+
+
+def _check_quorum(data: bytes) -> None:
+    parse_quorum(data)
+
+
+scan_quorum = scan_text(_check_quorum)

@@ -1,6 +1,6 @@
 """Writing metadata: batches, snapshots (`.checkpoint`), the bootstrap file, the log of a new single-node cluster.
 
-Lengths, checksums, counts and offsets are computed here. Files appear under their names only when they are whole.
+Lengths, checksums, counts and offsets are computed here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE, Attributes, Cont
 from rawlog.formats.kafka.messages import encode_control, encode_framed
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import METADATA_VERSION, record_version
-from rawlog.formats.kraft.paths import METADATA_DIRECTORY
+from rawlog.formats.kraft.paths import METADATA_DIRECTORY, segment_name
 from rawlog.formats.kraft.store.state import State
 from rawlog.io.checksums import crc32c
-from rawlog.io.output import writing
+from rawlog.io.output import Folder
 
 LARGEST_BATCH = 1 << 20
 """A new batch is begun when the records pass this size; a controller takes up to 8 MiB."""
@@ -151,7 +151,7 @@ def encode_checkpoint(
     kraft_version: int | None = None,
     voters: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[bytes]:
-    """The bytes of a snapshot: header, data, footer. `last_timestamp` (ms) is that of the last record of the log it stands for."""
+    """The bytes of a snapshot: header, data, footer. `last_timestamp` (ms) is that of the last record of the log that went into it."""
     time = last_timestamp if timestamp is None else timestamp
     header = (ControlType.SNAPSHOT_HEADER, {"version": 0, "lastContainedLogTimestamp": last_timestamp})
     first = [header, *_quorum(kraft_version, voters)]
@@ -174,29 +174,19 @@ def state_records(state: State) -> Iterator[Framed]:
         yield encode_framed(name, message, version)
 
 
-def write_checkpoint(folder: str, state: State, *, overwrite: bool = False) -> str:
-    """Write a state as the snapshot of its end offset and epoch into a metadata directory; the path.
+def write_checkpoint(folder: Folder, state: State) -> str:
+    """Write a state as the snapshot of its end offset and epoch into a metadata directory; the name of the file.
 
     EncodeError for a state at offset 0, whose records a controller would ignore. AccessError if the file exists.
     """
     if state.end_offset < 1:
         raise EncodeError("a snapshot at offset 0 would be ignored: use a bootstrap file")
-    path = f"{folder}/{checkpoint_name(state.end_offset, max(state.epoch, 0))}"
-    pieces = encode_checkpoint(
-        state_records(state),
-        max(state.epoch, 0),
-        max(state.timestamp, 0),
-        kraft_version=state.kraft_version,
-        voters=state.voters,
-    )
-    _write(path, pieces, overwrite)
-    return path
-
-
-def _write(path: str, pieces: Iterable[bytes], overwrite: bool = False) -> None:
-    with writing(path, overwrite=overwrite) as file:
-        for piece in pieces:
-            file.write(piece)
+    epoch = max(state.epoch, 0)
+    name = checkpoint_name(state.end_offset, epoch)
+    quorum = {"kraft_version": state.kraft_version, "voters": state.voters}
+    with folder.create(name) as out:
+        out.writelines(encode_checkpoint(state_records(state), epoch, max(state.timestamp, 0), **quorum))  # type: ignore[arg-type]
+    return name
 
 
 def encode_bootstrap(level: int, records: Iterable[Record] = (), *, timestamp: int = 0) -> Iterator[bytes]:
@@ -250,10 +240,11 @@ class NewCluster:
         if bracketed:
             yield encode_framed("EndTransactionRecord", {})
 
-    def write(self, log_dir: str, cluster_id: str) -> None:
-        """The files of a log directory that a broker starts on: the log, and `meta.properties` beside it. AccessError if they exist."""
-        _write(f"{log_dir}/{METADATA_DIRECTORY}/{0:020d}.log", self.log())
+    def write(self, folder: Folder, cluster_id: str) -> None:
+        """The files of a log directory that a broker starts on: the log, and `meta.properties` next to it. AccessError if they exist."""
+        with folder.create(f"{METADATA_DIRECTORY}/{segment_name(0)}") as out:
+            out.writelines(self.log())
         text = f"#\nnode.id={self.node}\nversion=1\ncluster.id={cluster_id}\n"
         if self.directory_id is not None:
             text += f"directory.id={uuid_text(self.directory_id)}\n"
-        _write(f"{log_dir}/meta.properties", [text.encode()])
+        folder.write("meta.properties", text)

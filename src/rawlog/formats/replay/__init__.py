@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.core.format import Deferred, Family, Format, Work
+from rawlog.core.format import Deferred, Family, Format, Rewrite
 from rawlog.core.tables import RECORDS
 from rawlog.formats.replay import paths
 from rawlog.formats.replay.layouts import ENTRY_V0, ENTRY_V1, ENTRY_V2, FILE_HEADER
@@ -36,5 +36,11 @@ FAMILY = Family(
     title="kafka-replay",
     formats=(RECORDING,),
     options=("topic",),
-    works={"repair": Work(do=Deferred("rawlog.formats.replay.store.repair", "repair"), options=("source", "dry_run"))},
+    rewrites={
+        "repair": Rewrite(
+            do=Deferred("rawlog.formats.replay.store.rewrite", "repair"),
+            join=Deferred("rawlog.formats.replay.store.rewrite", "join"),
+            one_file=True,
+        )
+    },
 )

@@ -10,23 +10,23 @@ from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import Inspection
 from rawlog.core.frames import Bytes
 from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LATEST_CREDIBLE
-from rawlog.formats.replay.reader import heads, times
+from rawlog.formats.replay.reader import are_zeros, ends_in_damage, find_swallowed, heads, times
 from rawlog.io.storage import Source
 
 
 @rule("replay.recording.time", Severity.ERROR)
-def time_that_cannot_be(seen: Inspection) -> Iterator[Mark]:
-    """The stored time is no time: text that is none in version 0, a number beyond any calendar in the others.
+def invalid_time(seen: Inspection) -> Iterator[Mark]:
+    """The stored time is invalid: not a time of the right form in version 0, a number beyond any calendar in the others.
 
-    The entry's value may still be sound, but something else wrote over it or its neighbour. Old readers put "now" in its
-    place without a word.
+    The entry's value may still be sound, but something else wrote over it or its neighbour. Old readers use the current time instead,
+    without a warning.
     """
     _, valid = times(seen.frames)
     for index in np.flatnonzero(~valid).tolist():
         start = int(seen.frames.starts[index])
         raw = bytes(seen.frames.data[start : start + ENTRIES[seen.frames.kind].fields[0].size])
         yield Mark(
-            "a time that cannot be told",
+            "an invalid time",
             position=int(seen.frames.positions[index]),
             size=len(raw),
             offset=seen.frames.first + index,
@@ -65,8 +65,7 @@ def trailing_zeros(seen: Inspection) -> Iterator[Mark]:
         return
     frames, memory = seen.frames, seen.memory
     fixed = ENTRIES[frames.kind].size
-    empty = (frames.sizes == fixed) & (heads(frames)["timestamp"].astype(np.int64) == 0)
-    sound = np.flatnonzero(~empty)
+    sound = np.flatnonzero(~are_zeros(frames))
     if sound.size:
         memory["start"] = int(frames.positions[sound[-1]] + frames.sizes[sound[-1]])
         memory["count"] = len(frames) - 1 - int(sound[-1])
@@ -79,6 +78,20 @@ def trailing_zeros(seen: Inspection) -> Iterator[Mark]:
             position=memory["start"],
             size=memory["count"] * fixed,
         )
+
+
+@rule("replay.recording.covered", Severity.WARNING)
+def covered_entries(seen: Inspection) -> Iterator[Mark]:
+    """The last entry before damage covers the beginning of other entries: its length is wrong, or bytes of it are missing.
+
+    The finding covers the bytes up to the first entry inside it. `rawlog repair` leaves those bytes out and keeps the entries that follow.
+    """
+    frames = seen.frames
+    found = find_swallowed(frames) if ends_in_damage(frames) else None
+    if found is not None:
+        start = int(frames.positions[-1])
+        number = frames.first + len(frames) - 1
+        yield Mark("the length of this entry covers others", start, found.base - start, offset=number)
 
 
 @rule("replay.recording.reserved", Severity.WARNING)
@@ -130,4 +143,11 @@ def _is_marker(data: Bytes, start: int) -> bool:
 
 def rules() -> Sequence[Rule[Inspection]]:
     """The rules of this module, as its format names them."""
-    return (time_that_cannot_be, milliseconds_as_seconds, trailing_zeros, reserved_bytes, transaction_markers)
+    return (
+        invalid_time,
+        milliseconds_as_seconds,
+        trailing_zeros,
+        covered_entries,
+        reserved_bytes,
+        transaction_markers,
+    )

@@ -24,7 +24,7 @@ CHAIN = 3
 
 @inline
 def entry_size(data: Any, position: Any, kind: Any) -> Any:
-    """The size of the entry at `position`: -1 if it is cut, -2 if a length cannot be."""
+    """The size of the entry at `position`: -1 if it is cut, -2 if a length is invalid."""
     left = data.size - position
     if kind == 2:
         if left >= AFTER_KEY_SIZE_V2:
@@ -70,7 +70,7 @@ def scan_entries(data: Any, start: Any, kind: Any, starts: Any, stops: Any) -> A
 
 @inline
 def digits(data: Any, position: Any, count: Any) -> Any:
-    """The number that `count` decimal digits spell, -1 if one is none."""
+    """The number that `count` decimal digits spell, -1 if one is not a digit."""
     value = np.int64(0)
     for index in range(count):
         digit = np.int64(data[position + index]) - 48
@@ -158,7 +158,7 @@ def find_entry(data: Any, start: Any, kind: Any) -> Any:
                 break
             position += size
             links += 1
-            # A length and the zeros behind it pass for an entry with neither key nor value: alone it proves nothing.
+            # A length and the zeros after it pass for an entry with neither key nor value: alone it proves nothing.
             proven = proven or size > empty
         if links > CHAIN or (proven and position == data.size):
             return np.int64(candidate)

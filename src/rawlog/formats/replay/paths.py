@@ -1,4 +1,4 @@
-"""How a recording is told from other files: by its first bytes, since its name says nothing."""
+"""How a recording is recognised: by its first bytes, since its name says nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sniff(head: bytes, size: int) -> bool:
 
 
 def _credible(head: bytes, start: int, layout: Layout, size: int, *, whole: bool) -> bool:
-    """Whether the lengths of the entry at `start` can be; `whole` asks for the entry to be there to its last byte."""
+    """Whether the lengths of the entry at `start` are valid; `whole` asks for the entry to be there to its last byte."""
     end = start + layout.size
     if len(head) < end:
         return not whole

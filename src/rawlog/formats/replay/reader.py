@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from rawlog.core.errors import CorruptError, DataError
@@ -14,10 +16,13 @@ from rawlog.core.format import NO_TIME, File, Spans, Want
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
 from rawlog.formats.replay import kernels
-from rawlog.formats.replay.layouts import ENTRIES, LARGEST
+from rawlog.formats.replay.layouts import ENTRIES, LARGEST, LATEST_CREDIBLE
 from rawlog.kernels import byte_view, columns
 
 BATCH_BYTES = 16 << 20
+#: So far from the entries around it, in seconds, an entry among damaged bytes may be; and so many bytes are searched for one.
+MONTH = 30 * 86400
+LARGEST_SEARCH = 4 << 20
 FARTHEST_SECOND = (1 << 63) // 1_000_000 - 1  # what a timestamp in microseconds can hold
 
 
@@ -56,7 +61,7 @@ def fault(frames: Frames) -> DataError:
 
 
 def times(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The entries' times in microseconds, and which of them are times that can be told."""
+    """The entries' times in microseconds, and which of them are valid."""
     if frames.kind == 0:
         out, valid = np.zeros(len(frames), np.int64), np.zeros(len(frames), np.bool_)
         kernels.read_times_v0(byte_view(frames.data), frames.starts, out, valid)
@@ -104,7 +109,7 @@ def _decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         yield columns.batch(want.table, _columns(frames, want, names, micros), len(frames))
     if bad is not None:
         raise CorruptError(
-            f"a time that cannot be told: {bad_value}",
+            f"an invalid time: {bad_value}",
             position=bad_position,
             format="replay.recording",
             found=bad_value,
@@ -158,3 +163,71 @@ def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int
         if column.name in constants and column.name not in made:
             made[column.name] = columns.constant(constants[column.name], column.type, count)
     return made
+
+
+# Entries among damaged bytes: what verification reports, and repair keeps ---------------------------------------------------
+
+
+def credible_times(frames: Frames) -> list[int]:
+    """The times of entries, in seconds, as far as they are credible."""
+    if frames.kind == 0 or not len(frames):
+        return []
+    found = heads(frames)["timestamp"].astype(np.int64)
+    return found[(found > 0) & (found <= LATEST_CREDIBLE)].tolist()  # type: ignore[no-any-return]
+
+
+def are_zeros(frames: Frames) -> NDArray[np.bool_]:
+    """Which entries are nothing but zeros: 1970-01-01, no key, an empty value. No recorder writes one."""
+    if frames.kind == 0:
+        return np.zeros(len(frames), np.bool_)
+    zeros: NDArray[np.bool_] = frames.sizes == ENTRIES[frames.kind].size
+    zeros &= heads(frames)["timestamp"].astype(np.int64) == 0
+    return zeros
+
+
+def ends_in_damage(frames: Frames) -> bool:
+    """Whether entries are followed by bytes that are not an entry."""
+    return len(frames) > 0 and (frames.status.is_damage or (frames.last and frames.status is Status.TRUNCATED))
+
+
+def find_likely(data: Bytes, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
+    """Entries in a row that begin before `stop` and have times like those of entries around them (`near`): at least two, or one that
+    ends the data.
+    """
+    if not near or kind == 0 or data.size < 8:
+        return
+    seconds = sliding_window_view(data, 8).copy().view(">i8").reshape(-1)
+    likely = np.flatnonzero((seconds >= min(near) - MONTH) & (seconds <= max(near) + MONTH))
+    position = 0
+    for candidate in likely[likely < stop].tolist():
+        if candidate < position:
+            continue
+        found = scan(data[candidate:], kind)
+        count = int(np.argmin(np.append(np.isin(found.starts + candidate, likely), False)))
+        if count > 1 or (count == 1 and candidate + int(found.stops[0]) == data.size):
+            position = candidate + int(found.stops[count - 1])
+            yield replace(found.slice(0, count), base=candidate, status=Status.OK, last=False)
+
+
+def find_swallowed(frames: Frames) -> Frames | None:
+    """Entries that begin inside the last one of a window and go on after it; None if there are none.
+
+    A value may be a recording itself: then its entries end where the value does.
+    """
+    start, end = int(frames.starts[-1]), int(frames.stops[-1])
+    if end - start > LARGEST_SEARCH or frames.kind == 0:
+        return None
+    near = credible_times(frames)[-2:]
+    data = frames.data[start + 1 : end + LARGEST_SEARCH]
+    for found in find_likely(data, end - start - 1, frames.kind, near):
+        edge = end - start - 1 - found.base
+        if ((found.starts < edge) & (edge < found.stops)).any():
+            return replace(
+                found,
+                data=found.data.copy(),  # the walk reads on into the same buffer
+                base=frames.base + start + 1 + found.base,
+                first=frames.first + len(frames) - 1,
+                last=frames.last,
+                status=frames.status,
+            )
+    return None

@@ -81,7 +81,7 @@ def _times(batch: pa.RecordBatch, version: int) -> NDArray[np.int64]:
 
 
 def losses(options: Mapping[str, str]) -> Judge:
-    """What rows of `records` would read back otherwise than they are. OptionError for options that are none."""
+    """What rows of `records` would read back otherwise than they are. OptionError for invalid options."""
     version = version_of(options)
     seen = 0
 

@@ -1,4 +1,4 @@
-"""The folded state of a cluster as tables: a function a table, each from the same State."""
+"""The folded state of a cluster as tables: one function per table, each from the same State."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rawlog.formats.kafka.internal import as_batch, milliseconds
 from rawlog.formats.kafka.secrets import shows_secrets
 from rawlog.formats.kafka.showing import bytes_text, uuid_text
 from rawlog.formats.kraft import names, tables
-from rawlog.formats.kraft.store.replica import At, clusters
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, clusters
 
 ROWS = 1 << 14
 Rows = Iterator[dict[str, Any]]
@@ -62,7 +62,7 @@ def is_under_replicated(partition: Message) -> bool:
 
 
 def directory_text(raw: bytes) -> str:
-    """A directory's id, or the word for one that is none."""
+    """A directory's id, or the word for one of the reserved ids."""
     return names.DIRECTORIES.get(raw) or uuid_text(raw)
 
 
@@ -189,7 +189,7 @@ def _quotas(state: State, show: bool) -> Rows:
 
 
 def level_text(name: str, level: int) -> str | None:
-    """The release that a level of metadata.version stands for."""
+    """The release that a level of metadata.version means."""
     known = name == names.METADATA_VERSION and 0 < level <= meanings.NEWEST_LEVEL
     return meanings.LEVELS[level] if known else None
 

@@ -1,12 +1,15 @@
-"""What happened in a cluster, as sentences: a record a line, and what lies between two moments."""
+"""What happened in a cluster, as sentences; and what differs between two moments, or between two clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
-from rawlog.core.errors import DataError
+from rawlog.core import difference as core
+from rawlog.core.errors import DataError, OptionError
+from rawlog.core.format import File
 from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.layouts import ControlType
 from rawlog.formats.kafka.meanings import (
@@ -23,16 +26,19 @@ from rawlog.formats.kafka.meanings import (
 from rawlog.formats.kafka.messages import decode_control, decode_framed
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import NO_LEADER, SAME_LEADER
+from rawlog.formats.kraft.reader import option
 from rawlog.formats.kraft.store.fold import ROWS_OF, level_text
-from rawlog.formats.kraft.store.replica import Replica, batches
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 
 NO_OP = "NO_OP_RECORD"
+CHANGES = {"removed": core.Change.ONLY_A, "added": core.Change.ONLY_B, "changed": core.Change.DIFFERS}
+CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record of the log, told. `leader` is the controller that wrote it; `topic` the one it is about, if it is about one."""
+    """One record of the log in words. `leader` is the controller that wrote it; `topic` the one it is about, if it is about one."""
 
     offset: int
     timestamp: int | None
@@ -43,8 +49,8 @@ class Event:
     text: str
 
 
-class Teller:
-    """Tells records in the order of the log: it remembers the names of topics, also of those that are gone."""
+class Narrator:
+    """Describes records in the order of the log: it remembers the names of topics, also of those that are gone."""
 
     def __init__(self, show_secrets: bool = False) -> None:
         self.names: dict[bytes, str] = {}
@@ -52,7 +58,7 @@ class Teller:
         self.show_secrets = show_secrets
 
     def learn(self, state: State) -> None:
-        """The names that a snapshot tells."""
+        """Take the names of topics from a snapshot."""
         self.names.update((key, topic.name) for key, topic in state.topics.items())
         self.leader = state.leader
 
@@ -77,15 +83,19 @@ class Teller:
         try:
             found = decode_framed(value)
         except DataError as error:
-            return "?", None, f"cannot be told: {error.message}"
+            return "?", None, f"cannot be decoded: {error.message}"
         message = found.message
         topic = self.names.get(message["topicId"], uuid_text(message["topicId"])) if "topicId" in message else None
         if found.name == "TOPIC_RECORD":
             topic = self.names[message["topicId"]] = message["name"]
         elif found.name == "CONFIG_RECORD" and message["resourceType"] == 2:
             topic = message["resourceName"]
-        tell = _TELL.get(found.name)
-        return found.name, topic, found.name.lower().replace("_", " ") if tell is None else tell(self, message, topic)
+        describe = _TEXTS.get(found.name)
+        return (
+            found.name,
+            topic,
+            found.name.lower().replace("_", " ") if describe is None else describe(self, message, topic),
+        )
 
     def _config(self, message: Message, topic: str | None) -> str:
         kind = CONFIG_RESOURCES.get(message["resourceType"], str(message["resourceType"]))
@@ -135,17 +145,17 @@ class Teller:
         return f"{entity}: {message['key']} {what}"
 
 
-_Tell = Callable[[Teller, Message, str | None], str]
-_TELL: dict[str, _Tell] = {
+_Text = Callable[[Narrator, Message, str | None], str]
+_TEXTS: dict[str, _Text] = {
     "TOPIC_RECORD": lambda self, m, t: f"topic {t} is created ({uuid_text(m['topicId'])})",
     "REMOVE_TOPIC_RECORD": lambda self, m, t: f"topic {t} is deleted",
     "PARTITION_RECORD": lambda self, m, t: (
         f"{t}-{m['partitionId']}: replicas {m['replicas']}, in sync {m['isr']}, "
         + ("no leader" if m["leader"] == NO_LEADER else f"leader {m['leader']}")
     ),
-    "PARTITION_CHANGE_RECORD": Teller._change,
-    "CONFIG_RECORD": Teller._config,
-    "FEATURE_LEVEL_RECORD": Teller._feature,
+    "PARTITION_CHANGE_RECORD": Narrator._change,
+    "CONFIG_RECORD": Narrator._config,
+    "FEATURE_LEVEL_RECORD": Narrator._feature,
     "REGISTER_BROKER_RECORD": lambda self, m, t: (
         f"broker {m['brokerId']} registers at "
         + ", ".join(f"{one['host']}:{one['port']}" for one in m["endPoints"])
@@ -154,11 +164,11 @@ _TELL: dict[str, _Tell] = {
     "UNREGISTER_BROKER_RECORD": lambda self, m, t: f"broker {m['brokerId']} is unregistered",
     "FENCE_BROKER_RECORD": lambda self, m, t: f"broker {m['id']} is fenced",
     "UNFENCE_BROKER_RECORD": lambda self, m, t: f"broker {m['id']} is unfenced",
-    "BROKER_REGISTRATION_CHANGE_RECORD": Teller._broker_change,
+    "BROKER_REGISTRATION_CHANGE_RECORD": Narrator._broker_change,
     "REGISTER_CONTROLLER_RECORD": lambda self, m, t: f"controller {m['controllerId']} registers",
-    "ACCESS_CONTROL_ENTRY_RECORD": Teller._acl,
+    "ACCESS_CONTROL_ENTRY_RECORD": Narrator._acl,
     "REMOVE_ACCESS_CONTROL_ENTRY_RECORD": lambda self, m, t: f"access control entry {uuid_text(m['id'])} is removed",
-    "CLIENT_QUOTA_RECORD": Teller._quota,
+    "CLIENT_QUOTA_RECORD": Narrator._quota,
     "PRODUCER_IDS_RECORD": lambda self, m, t: (
         f"broker {m['brokerId']} takes producer ids up to {m['nextProducerId'] - 1}"
     ),
@@ -182,27 +192,26 @@ _TELL: dict[str, _Tell] = {
 
 
 def events(
-    replica: Replica, *, errors: str = "raise", show_secrets: bool = False, no_ops: bool = False
+    store: MetadataStore, *, errors: str = "raise", show_secrets: bool = False, no_ops: bool = False
 ) -> Iterator[Event]:
-    """Every record of the log, told in order."""
-    teller = Teller(show_secrets)
-    older = [one for one in replica.newest_first if replica.start and one is not None]
-    if older:
-        teller.learn(Replica(replica.folder, [], [older[-1]]).fold(errors="skip"))
-    for batch in batches(replica.segments, errors):
-        for index, offset in enumerate(batch.offsets):
-            value, topic = batch.values[index] or b"", None
-            if batch.controls[index]:
-                type, text = teller.control(batch.kinds[index], value)
+    """Every record of the log as an event, in order."""
+    narrator = Narrator(show_secrets)
+    if store.start and store.snapshots:
+        narrator.learn(MetadataStore(store.newest_first[-1:]).fold(errors="skip"))
+    for rows in store.rows(store.segments, errors):
+        for index, offset in enumerate(rows.offsets):
+            value, topic = rows.values[index] or b"", None
+            if rows.controls[index]:
+                type, text = narrator.control(rows.kinds[index], value)
             else:
-                type, topic, text = teller.record(value)
+                type, topic, text = narrator.record(value)
             if type != NO_OP or no_ops:
-                yield Event(offset, batch.times[index], batch.epochs[index], teller.leader, type, topic, text)
+                yield Event(offset, rows.times[index], rows.epochs[index], narrator.leader, type, topic, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one state has and another has not, or has otherwise: `change` is added, removed or changed."""
+    """What only one of two states has, or has with another value: `change` is added, removed or changed."""
 
     table: str
     key: str
@@ -217,7 +226,7 @@ class Difference:
         changed = {
             name: (before[name], after[name]) for name in before if name in after and before[name] != after[name]
         }
-        changed.pop("configs", None)  # told by the settings themselves
+        changed.pop("configs", None)  # the settings have rows of their own
         return changed
 
 
@@ -263,3 +272,59 @@ def _keyed(rows: Iterator[dict[str, Any]], keys: tuple[str, ...]) -> dict[str, d
         key = "-".join(parts) if "topic" in keys else " ".join(parts)
         found[key if key not in found else f"{key} {row.get('topic_id')}"] = row
     return found
+
+
+# Two clusters -----------------------------------------------------------------------------------------------------------
+
+
+def compare(a: Sequence[File], b: Sequence[File], selection: Any) -> Iterator[core.Difference | int]:
+    """What the clusters of both sides do not agree on: topics, partitions, brokers, settings … A number says how many rows are alike.
+
+    The options atOffset, atTimestamp and showSecrets count for both. OptionError if a side holds several clusters.
+    """
+    one, other = _only(a, "A"), _only(b, "B")
+    if one is None or other is None:
+        lone = one or other
+        if lone is not None and not _narrowed(selection):
+            change = core.Change.ONLY_B if one is None else core.Change.ONLY_A
+            yield core.Difference(change, CLUSTER, lone.cluster_id or lone.folder)
+        return
+    at = At.of(selection.options)
+    before, after = (store.fold(at, selection.errors) for store in (one, other))
+    shown = (option(selection.options, "showSecrets") or "").lower() in ("true", "1", "yes")
+    unlike = 0
+    for found in differences(before, after, show_secrets=shown):
+        row = found.after or found.before or {}
+        only_settings = found.change == "changed" and not found.fields and found.table == "topics"
+        if only_settings or not _wanted(found.table, row, selection):
+            continue  # settings have rows of their own
+        unlike += found.before is not None
+        columns = tuple(found.fields) if found.change == "changed" else ()
+        sides = [None if side is None else _shown(side, columns) for side in (found.before, found.after)]
+        yield core.Difference(CHANGES[found.change], found.table, found.key, columns=columns, a=sides[0], b=sides[1])
+    rows = sum(_wanted(table, row, selection) for table, make in ROWS_OF.items() for row in make(before, False))
+    yield max(0, rows - unlike)
+
+
+def _only(files: Sequence[File], side: str) -> MetadataStore | None:
+    """The one cluster of a side: of its replicas the one that knows most."""
+    found = clusters(files)
+    if len({store.cluster_id for store in found}) > 1:
+        raise OptionError(f"{side} holds the metadata of {len(found)} clusters: name the directory of one")
+    return max(found, key=lambda store: store.furthest, default=None)
+
+
+def _narrowed(selection: Any) -> bool:
+    """Whether only some topics are asked for: whether there is a cluster is not the question then."""
+    return bool(selection.topics or selection.topic_pattern or selection.partitions)
+
+
+def _wanted(table: str, row: dict[str, Any], selection: Any) -> bool:
+    if not selection.topics:
+        return True
+    topic = row.get("topic") if table != "configs" or row["resource_type"] != "topic" else row["resource_name"]
+    return topic is not None and any(fnmatchcase(topic, glob) for glob in selection.topics)
+
+
+def _shown(row: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if (not columns or name in columns) and name != "configs"}

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import decode_run
 from rawlog.formats.kafka.store.salvage import find_sound
-from rawlog.formats.kraft.store.replica import sound_batches
+from rawlog.formats.kraft.store.contents import sound_batches
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 
@@ -99,7 +100,7 @@ class Placed:
     dropped: list[tuple[Batch, str]]
 
 
-def place(segments: Sequence[File], known_end: int = 0) -> Placed:
+def place_batches(segments: Sequence[File], known_end: int = 0) -> Placed:
     """The sound batches of all segments of a log, each at its offset. `known_end` is an offset that the log is known to have reached."""
     dropped: list[tuple[Batch, str]] = []
     seen: set[tuple[int, int, int]] = set()
@@ -137,8 +138,8 @@ def place(segments: Sequence[File], known_end: int = 0) -> Placed:
             if one.crc in certain:
                 dropped.append((one, "a copy of another batch"))
                 continue
-            beside = (None, None) if only_said else neighbours[id(one)]
-            found = _best(one, beside, taken, least, known_end, only_said=only_said)
+            around = (None, None) if only_said else neighbours[id(one)]
+            found = _best(one, around, taken, least, known_end, only_said=only_said)
             if found is None:
                 loose.append(one)
             else:
@@ -146,9 +147,9 @@ def place(segments: Sequence[File], known_end: int = 0) -> Placed:
                 taken.add(one)
                 certain.add(one.crc)
     dropped += [(one, "its offsets belong to other batches, or are far from all others") for one in loose]
-    placed = taken.batches
-    _set_epochs(placed)
-    return Placed(placed, dropped)
+    for one, epoch in zip(taken.batches, right_epochs(taken.batches), strict=True):
+        one.epoch = epoch
+    return Placed(taken.batches, dropped)
 
 
 def _runs(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
@@ -186,7 +187,7 @@ def _agreed(run: Sequence[Batch]) -> list[list[Batch]]:
 
 def _best(
     one: Batch,
-    beside: tuple[Batch | None, Batch | None],
+    around: tuple[Batch | None, Batch | None],
     taken: _Taken,
     least: int,
     known_end: int,
@@ -194,7 +195,7 @@ def _best(
     only_said: bool,
 ) -> int | None:
     """The offset for a batch that no other confirms: one that joins `least` sides of what is placed, its own first."""
-    before, after = beside
+    before, after = around
     choices = [one.said]
     if not only_said and one.start == 0 and one.file.place.start_offset is not None:
         choices.append(one.file.place.start_offset)
@@ -214,7 +215,7 @@ def _best(
 
 
 def _is_flipped(said: int, expected: int, *, after: bool) -> bool:
-    """Whether an offset is a damaged one rather than one behind a gap: out of order, far off, or one bit away from what is expected."""
+    """Whether an offset is a damaged one rather than one after a gap: out of order, far off, or one bit away from what is expected."""
     difference = said - expected if after else expected - said
     return difference < 0 or difference > FAR or (said ^ expected).bit_count() == 1
 
@@ -225,8 +226,8 @@ def is_gapped(batches: Sequence[Batch], follows: Sequence[bool]) -> bool:
     """
     afters = [*batches[1:], None]
     return any(
-        one.is_rebased and (not beside or _is_gap(one, after))
-        for one, after, beside in zip(batches, afters, follows, strict=True)
+        one.is_rebased and (not joins or _is_gap(one, after))
+        for one, after, joins in zip(batches, afters, follows, strict=True)
     )
 
 
@@ -274,9 +275,27 @@ class _Taken:
         return True
 
 
-def _set_epochs(batches: Sequence[Batch]) -> None:
-    """An epoch begins with a control batch, the change of its leader: between two of them most batches outvote one. Epochs never fall."""
-    spans: list[list[Batch]] = []
+class Header(Protocol):
+    """What the epoch of a batch is judged by."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def said_epoch(self) -> int: ...
+
+    @property
+    def is_control(self) -> bool: ...
+
+
+def right_epochs(batches: Sequence[Header]) -> list[int]:
+    """The epochs of batches in their order. An epoch begins with a control batch, the change of its leader: between two of them most
+    batches outvote one. Epochs never fall.
+    """
+    spans: list[list[Header]] = []
     for one in batches:
         if not spans or one.is_control or spans[-1][-1].end != one.first:
             spans.append([])
@@ -285,11 +304,11 @@ def _set_epochs(batches: Sequence[Batch]) -> None:
     epochs = [max(sorted(found, key=abs), key=found.__getitem__) for found in votes]
     keep = _rising(epochs, [max(found.values()) for found in votes])
     last = next((epochs[at] for at in keep), -1)
-    kept = set(keep)
+    kept, made = set(keep), []
     for at, span in enumerate(spans):
         last = epochs[at] if at in kept else last
-        for one in span:
-            one.epoch = last
+        made += [last] * len(span)
+    return made
 
 
 def _rising(values: Sequence[int], weights: Sequence[int]) -> list[int]:

@@ -1,6 +1,7 @@
 """The state of a cluster: what the records of its metadata log add up to, exactly as a controller replays them.
 
-Memory is bounded by the state (and by one open metadata transaction). What a controller would refuse is kept as a problem, and passed over.
+Memory is bounded by the state (and by one open metadata transaction). What a controller would refuse is
+kept as a problem, and not applied.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class State:
     kraft_version: int | None = None
     voters: list[Message] = field(default_factory=list)
     leader: int | None = None
-    #: The offset behind the last record, its epoch and time (ms).
+    #: The offset after the last record, its epoch and time (ms).
     end_offset: int = 0
     epoch: int = -1
     timestamp: int = -1
@@ -80,7 +81,7 @@ class State:
         try:
             key, _, message = decode_record(value)
         except DataError as error:
-            self.complain(offset, error.message, "unknown")
+            self.add_problem(offset, error.message, "unknown")
             return
         self.records += 1
         if _BEGIN <= key <= _ABORT:
@@ -94,23 +95,25 @@ class State:
         """Apply a decoded record, outside of any transaction."""
         replay = _REPLAY.get(key)
         if replay is None:
-            self.complain(offset, f"record type {key} is not replayed", "unknown")
+            self.add_problem(offset, f"record type {key} is not replayed", "unknown")
             return
         try:
             replay(self, message)
         except Refused as refused:
-            self.complain(offset, str(refused))
+            self.add_problem(offset, str(refused))
 
     def _bracket(self, offset: int, key: int) -> None:
         if key == _BEGIN:
             if self._open is not None:
-                self.complain(offset, f"a metadata transaction begins inside that of offset {self._began}", "bracket")
+                self.add_problem(
+                    offset, f"a metadata transaction begins inside that of offset {self._began}", "bracket"
+                )
                 return
             self._open, self._began = [], offset
             return
         if self._open is None:
             what = "ends" if key == _END else "is aborted"
-            self.complain(offset, f"a metadata transaction {what} that has not begun", "bracket")
+            self.add_problem(offset, f"a metadata transaction {what} that has not begun", "bracket")
             return
         held, self._open = self._open, None
         if key == _END:
@@ -124,7 +127,7 @@ class State:
         try:
             _, _, message = decode_control(kind, value)
         except DataError as error:
-            self.complain(offset, error.message, "unknown")
+            self.add_problem(offset, error.message, "unknown")
             return
         if kind == ControlType.LEADER_CHANGE:
             self.leader = message["leaderId"]
@@ -140,7 +143,8 @@ class State:
         """The offset at which a metadata transaction began that has not ended: its records do not count."""
         return self._began if self._open is not None else None
 
-    def complain(self, offset: int, message: str, kind: str = "refused") -> None:
+    def add_problem(self, offset: int, message: str, kind: str = "refused") -> None:
+        """Keep something that a controller would have stopped at, unless there are very many already."""
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(Problem(offset, message, kind))
 
@@ -149,7 +153,7 @@ class State:
         """The metadata.version in force; 1 before it is set (3.0 had no record of it)."""
         return self.features.get(METADATA_VERSION, 1)
 
-    # ------------------------------------------------------------------ replaying, a method a record type
+    # ------------------------------------------------------------------ replaying, one method per record type
 
     def _feature(self, message: Message) -> None:
         if message["featureLevel"] == 0 and message["name"] != METADATA_VERSION:
@@ -188,7 +192,7 @@ class State:
         broker = self._broker(message["brokerId"], message["brokerEpoch"])
         fenced, shutdown = message["fenced"], message.get("inControlledShutdown", 0)
         if fenced not in (-1, 0, 1) or shutdown not in (0, 1):
-            raise Refused(f"fenced {fenced}, inControlledShutdown {shutdown}: no such change")
+            raise Refused(f"fenced {fenced}, inControlledShutdown {shutdown}: an invalid change")
         if fenced:
             broker["fenced"] = fenced == 1
         if shutdown:

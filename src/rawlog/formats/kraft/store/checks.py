@@ -1,63 +1,78 @@
-"""What verification looks for in a metadata directory: its log replayed as a controller would, its snapshots against it."""
+"""What verification looks for in a metadata directory: its log replayed as a controller would, its snapshots compared with it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 
 from rawlog.core.errors import DataError, RawlogError
 from rawlog.core.findings import Few, Mark, Rule, Severity, rule
 from rawlog.core.format import File
+from rawlog.core.store import Store
 from rawlog.formats.kafka.codec import Message
-from rawlog.formats.kafka.heads import heads
-from rawlog.formats.kafka.internal import read_records
 from rawlog.formats.kafka.messages import decode_record, framed_types
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
 from rawlog.formats.kraft.paths import QUORUM_FORMAT, snapshot_id
-from rawlog.formats.kraft.quorum import parse
-from rawlog.formats.kraft.store.replica import At, Replica, is_whole, replicas
+from rawlog.formats.kraft.reader import parse_quorum
+from rawlog.formats.kraft.store.placing import right_epochs
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, is_misnamed, last_time, stores
 from rawlog.io.storage import Source
-from rawlog.io.walk import walk
-from rawlog.kernels import columns
 
 Files = Sequence[File]
-COLUMNS = ("key", "value", "offset", "timestamp", "headers", "batch_position", "is_control", "control_type")
 _BEGIN, _FEATURE = 23, 12
 
 
-@lru_cache(maxsize=2)
-def _survey(files: tuple[File, ...]) -> dict[str, Few]:
-    readable = [one for one in files if one.problem is None]
+def _survey(files: Store) -> dict[str, Few]:
+    """The findings on the metadata directories among some files, by the rule that reports them."""
+    readable = Store(one for one in files if one.problem is None)
+    readable.summaries = files.summaries
     found: dict[str, Few] = defaultdict(Few)
-    for replica in replicas(readable):
-        if replica.segments or replica.snapshots:
-            _Survey(replica, found).run()
+    for store in stores(readable):
+        if store.segments or store.snapshots:
+            _Survey(store, found).run()
             for file in readable:
                 if file.format == QUORUM_FORMAT:
-                    _quorum(file, replica, found)
+                    _quorum(file, store, found)
     return found
 
 
 def _found(files: Files, code: str) -> Iterable[Mark]:
-    return _survey(tuple(files)).get(code, ())
+    return Store.of(files).share(_survey).get(code, ())
+
+
+@dataclass(slots=True)
+class _Header:
+    """A batch of the log: its offsets, what it says of its epoch, and where it is."""
+
+    first: int
+    end: int
+    said_epoch: int
+    is_control: bool
+    position: int
+    file: File
 
 
 class _Survey:
-    """One pass over a metadata log, with the state as it grows."""
+    """A metadata log replayed from what passes over its files found, with the state as it grows."""
 
-    def __init__(self, replica: Replica, found: dict[str, Few]) -> None:
-        self.replica, self.found = replica, found
+    def __init__(self, store: MetadataStore, found: dict[str, Few]) -> None:
+        self.store, self.found = store, found
         self.state = State()
         self.level: int | None = None
         self.early: Mark | None = None
+        self.headers: list[_Header] = []
+        #: The whole snapshots by the last offset that they should have, with the time that they have of it.
+        self.ends: dict[int, tuple[File, int | None]] = {}
 
     def run(self) -> None:
+        self.found["gap"].join(self.store.gaps[0])
+        for segment in self.store.segments:
+            self.found["shape"].join(self.store.contents(segment).shapes)
         self.snapshots()
-        self.gaps()
-        for segment in self.replica.segments:
+        for segment in self.store.segments:
             self.segment(segment)
         began = self.state.open_transaction
         if began is not None:
@@ -65,18 +80,28 @@ class _Survey:
                 "a metadata transaction has not ended: its records do not count", offset=began, severity=Severity.INFO
             )
             self.found["transaction"].append(mark)
+        self.epochs()
         self.partitions()
 
+    def epochs(self) -> None:
+        """Compare the epoch of every batch with those around it."""
+        headers = sorted(self.headers, key=lambda one: one.first)
+        for one, epoch in zip(headers, right_epochs(headers), strict=True):
+            if one.said_epoch != epoch:
+                message = f"epoch {one.said_epoch}, the batches around it are of epoch {epoch}"
+                self.mark("epoch", message, one.file, one.position, one.first, epoch, one.said_epoch)
+
     def snapshots(self) -> None:
-        """Whether a controller could start, and from what; the pass begins from what it would load for the log's start."""
-        replica = self.replica
-        start, (last_epoch, end) = replica.start, replica.end
-        whole = [one for one in replica.newest_first if is_whole(one)]
+        """Whether a controller could start, and from what; the replay begins from what it would load for the log's start."""
+        store = self.store
+        start, (last_epoch, end) = store.start, store.end
+        whole = [one for one in store.newest_first if store.is_whole(one)]
         ids = {one.path: snapshot_id(one.path) or (0, 0) for one in whole}
-        if start > 0 and not any(offset >= start for offset, _ in ids.values()):
-            message = f"the log begins at offset {start}, and no whole snapshot leads up to it"
-            self.found["no-snapshot"].append(Mark(message, offset=start, path=replica.segments[0].path))
-        if whole and replica.segments:
+        self.ends = {ids[one.path][0] - 1: (one, last_time(one, store)) for one in whole}
+        if store.first > 0 and not any(offset >= store.first for offset, _ in ids.values()):
+            message = f"the log begins at offset {store.first}, and no whole snapshot leads up to it"
+            self.found["no-snapshot"].append(Mark(message, offset=store.first, path=store.segments[0].path))
+        if whole and store.segments:
             offset, epoch = ids[whole[0].path]
             if epoch > last_epoch or (epoch == last_epoch and offset > end):
                 message = f"ends at offset {offset} of epoch {epoch}, the log at {end} of {last_epoch}: the log would be emptied"
@@ -87,30 +112,29 @@ class _Survey:
             (one for one in whole if ids[one.path][0] >= start > 0), key=lambda one: ids[one.path], default=None
         )
         if first is not None:
-            replica._load(self.state, first, "skip")
+            store.load(self.state, first, "skip")
             self.state.end_offset = ids[first.path][0]
             self.level = self.state.features.get(METADATA_VERSION)
         self.state.problems.clear()
         self.compare(whole)
 
     def compare(self, whole: Sequence[File]) -> None:
-        """Every snapshot that the log and an older snapshot lead up to, against what they lead to."""
-        replica = self.replica
-        end = replica.end[1]
+        """Compare every snapshot that the log and an older snapshot lead up to with what they lead to."""
+        store = self.store
+        end = store.end[1]
         for one in whole:
             offset, _ = snapshot_id(one.path) or (0, 0)
-            if not max(replica.start, 1) <= offset <= end:
+            if not max(store.start, 1) <= offset <= end:
                 continue
-            others = [other for other in replica.snapshots if (snapshot_id(other.path) or (0, 0))[0] < offset]
-            if replica.start > 0 and not any(
-                (snapshot_id(other.path) or (0, 0))[0] >= replica.start for other in others
-            ):
+            others = [other for other in store.snapshots if (snapshot_id(other.path) or (0, 0))[0] < offset]
+            if store.start > 0 and not any((snapshot_id(other.path) or (0, 0))[0] >= store.start for other in others):
                 continue
             try:
-                grown = Replica(replica.folder, replica.segments, others).fold(At(offset=offset - 1))
-                loaded = Replica(replica.folder, [], [one]).fold()
+                before = MetadataStore([*store.segments, *others], store.folder, store.summaries)
+                grown = before.fold(At(offset=offset - 1))
+                loaded = MetadataStore([one], store.folder, store.summaries).fold()
             except RawlogError:
-                continue  # said elsewhere
+                continue  # reported elsewhere
             if grown.open_transaction is not None or list(map(str, grown.image())) == list(map(str, loaded.image())):
                 continue
             here, there = {str(each) for each in loaded.image()}, {str(each) for each in grown.image()}
@@ -119,47 +143,38 @@ class _Survey:
             )
             self.found["differs"].append(Mark(message, offset=offset, path=one.path))
 
-    def gaps(self) -> None:
-        from rawlog.formats.kafka import LOG
-
-        following: int | None = None
-        for segment in self.replica.segments:
-            for frames in walk(segment, LOG, errors="skip"):
-                head = heads(frames)
-                for index in range(len(frames)):
-                    base, last = int(head["base_offset"][index]), int(head["last_offset"][index])
-                    if not head.sound[index]:
-                        continue
-                    if following is not None and base != following:
-                        message = f"offset {base} follows {following - 1}"
-                        place = {"position": int(frames.positions[index]), "path": segment.path}
-                        self.found["gap"].append(Mark(message, offset=base, expected=following, found=base, **place))  # type: ignore[arg-type]
-                    following = last + 1
-
     def segment(self, file: File) -> None:
-        previous: tuple[int, int | None] | None = None
-        for _, batch in read_records([file], COLUMNS, "skip"):
-            rows = columns.plain_rows(batch)
-            for index, offset in enumerate(rows["offset"]):
-                position, time = rows["batch_position"][index], rows["timestamp"][index]
-                value = rows["value"][index]
-                if rows["is_control"][index]:
-                    self.state.add_control(offset, rows["control_type"][index] or 0, value or b"")
-                    continue
-                if rows["key"][index] is not None or rows["headers"][index] or not value:
-                    self.mark("shape", "a metadata record has a value, no key and no headers", file, position, offset)
-                elif previous is not None and previous[0] == position and previous[1] != time:
-                    self.mark("shape", "records of one batch have different times", file, position, offset)
-                previous = (position, time)
-                if offset >= self.state.end_offset:
-                    self.replay(file, position, offset, value or b"")
+        position = -1
+        for rows in self.store.rows([file], "skip"):
+            for index, offset in enumerate(rows.offsets):
+                value = rows.values[index] or b""
+                if rows.positions[index] != position:
+                    position = rows.positions[index]
+                    self.headers.append(
+                        _Header(offset, offset, rows.epochs[index], rows.controls[index], position, file)
+                    )
+                self.headers[-1].end = offset + 1
+                if offset in self.ends:
+                    self.name(offset, rows.times[index])
+                if rows.controls[index]:
+                    self.state.add_control(offset, rows.kinds[index] or 0, value)
+                elif offset >= self.state.end_offset:
+                    self.replay(file, rows.positions[index], offset, value)
+
+    def name(self, offset: int, time: int | None) -> None:
+        """Compare the time that the snapshot of an offset has of its last record with that of the record in the log."""
+        snapshot, own = self.ends[offset]
+        if time is not None and is_misnamed(offset + 1, own, time // 1000):
+            message = f"its last record is of time {own}, the one at offset {offset} of {time // 1000}"
+            mark = Mark(message, offset=offset + 1, expected=time // 1000, found=own, path=snapshot.path)
+            self.found["name"].append(mark)
 
     def replay(self, file: File, position: int, offset: int, value: bytes) -> None:
         try:
             key, version, message = decode_record(value)
             self.version(file, position, offset, key, version, message)
         except DataError:
-            pass  # the state complains of it
+            pass  # the state reports it
         self.state.add(offset, value)
         for problem in self.state.problems:
             code = {"bracket": "transaction", "unknown": "unknown"}.get(problem.kind, "refused")
@@ -167,7 +182,7 @@ class _Survey:
         self.state.problems.clear()
 
     def version(self, file: File, position: int, offset: int, key: int, version: int, message: Message) -> None:
-        """The version of a record against the metadata.version in force."""
+        """Compare the version of a record with the metadata.version in force."""
         if key == _FEATURE and message["name"] == METADATA_VERSION:
             self.level = message["featureLevel"]
             if self.early is not None and self.level > 1:
@@ -192,7 +207,7 @@ class _Survey:
                 self.found["partition"].append(Mark(f"topic {topic.name} has an id of zeros"))
             for number, one in topic.partitions.items():
                 for what in _oddities(one):
-                    path = self.replica.segments[-1].path if self.replica.segments else self.replica.folder
+                    path = self.store.segments[-1].path if self.store.segments else self.store.folder
                     text = f"{topic.name}-{number} ({uuid_text(key)}): {what}"
                     self.found["partition"].append(Mark(text, offset=self.state.end_offset, path=path))
 
@@ -210,40 +225,49 @@ class _Survey:
 
 
 def _oddities(partition: Message) -> Iterator[str]:
-    replicas_, isr, elr = set(partition["replicas"]), set(partition["isr"]), set(partition["eligibleLeaderReplicas"])
+    replicas, isr, elr = set(partition["replicas"]), set(partition["isr"]), set(partition["eligibleLeaderReplicas"])
     leader = partition["leader"]
-    if not isr <= replicas_:
-        yield f"in sync {sorted(isr - replicas_)}, which are no replicas"
-    if not elr <= replicas_:
-        yield f"eligible to lead {sorted(elr - replicas_)}, which are no replicas"
+    if not isr <= replicas:
+        yield f"in sync {sorted(isr - replicas)}, which are not replicas"
+    if not elr <= replicas:
+        yield f"eligible to lead {sorted(elr - replicas)}, which are not replicas"
     if isr & elr:
         yield f"{sorted(isr & elr)} are both in sync and eligible to lead"
-    if leader != NO_LEADER and leader not in replicas_:
-        yield f"leader {leader} is no replica"
+    if leader != NO_LEADER and leader not in replicas:
+        yield f"leader {leader} is not a replica"
     elif leader != NO_LEADER and leader not in isr and partition["leaderRecoveryState"] == 0:
         yield f"leader {leader} is not in sync"
     if len(partition["directories"]) != len(partition["replicas"]):
         yield f"{len(partition['directories'])} directories for {len(partition['replicas'])} replicas"
 
 
-def _quorum(file: File, replica: Replica, found: dict[str, Few]) -> None:
+def _quorum(file: File, store: MetadataStore, found: dict[str, Few]) -> None:
     try:
         with Source(file.path) as source:
-            epoch = parse(source.read(0, 1 << 20))["leaderEpoch"]
+            epoch = parse_quorum(source.read(0, 1 << 20))["leaderEpoch"]
     except (ValueError, RawlogError):
         return
-    if isinstance(epoch, int) and epoch < replica.end[0]:
-        message = f"epoch {epoch}, although the log reaches {replica.end[0]}"
-        found["quorum"].append(Mark(message, expected=f"at least {replica.end[0]}", found=epoch, path=file.path))
+    if isinstance(epoch, int) and epoch < store.end[0]:
+        message = f"epoch {epoch}, although the log reaches {store.end[0]}"
+        found["quorum"].append(Mark(message, expected=f"at least {store.end[0]}", found=epoch, path=file.path))
 
 
 @rule("kraft.metadata.gap", Severity.ERROR)
 def gap(files: Files) -> Iterator[Mark]:
     """Offsets are missing, or are there twice, between two batches of the metadata log, which is never compacted.
 
-    The state behind the gap is not what the cluster had. Take the missing segment from another controller.
+    The state after the gap is not what the cluster had. Take the missing segment from another controller.
     """
     yield from _found(files, "gap")
+
+
+@rule("kraft.metadata.epoch", Severity.WARNING)
+def epoch(files: Files) -> Iterator[Mark]:
+    """A batch of the metadata log is of another epoch than the batches around it, although no change of leader is between them.
+
+    No checksum covers the epoch of a batch. `rawlog repair` sets it to that of the batches around it.
+    """
+    yield from _found(files, "epoch")
 
 
 @rule("kraft.metadata.shape", Severity.ERROR)
@@ -254,7 +278,7 @@ def shape(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.metadata.unknown", Severity.WARNING)
 def unknown(files: Files) -> Iterator[Mark]:
-    """A record is of a type or version that is not known, or its bytes do not fit its type. It is shown raw and is no part of
+    """A record is of a type or version that is not known, or its bytes do not fit its type. It is shown raw and is not part of
     the state.
 
     A newer Kafka wrote it: an older controller would stop here, too. Or it is damaged, although its checksum is right.
@@ -290,8 +314,8 @@ def level(files: Files) -> Iterator[Mark]:
 
 @rule("kraft.metadata.partition", Severity.ERROR)
 def partition(files: Files) -> Iterator[Mark]:
-    """At the end of the log a partition is in a state that cannot be: its leader or in-sync replicas are none of its replicas, or
-    there are not as many directories as replicas.
+    """At the end of the log a partition is in an invalid state: its leader or in-sync replicas are not among its replicas, or there are
+    not as many directories as replicas.
     """
     yield from _found(files, "partition")
 
@@ -320,6 +344,16 @@ def differs(files: Files) -> Iterator[Mark]:
     yield from _found(files, "differs")
 
 
+@rule("kraft.checkpoint.name", Severity.WARNING)
+def name(files: Files) -> Iterator[Mark]:
+    """A snapshot has another time of its last record than the log has at that offset: it was renamed, or is of another cluster.
+
+    A controller loads it, and then applies records of the log twice or leaves some out. `rawlog repair` gives it the name that its time
+    leads to, or leaves it out.
+    """
+    yield from _found(files, "name")
+
+
 @rule("kraft.quorum.epoch", Severity.WARNING)
 def quorum_epoch(files: Files) -> Iterator[Mark]:
     """The election state is of an older epoch than the log: it was put here from elsewhere. A controller takes the log's."""
@@ -328,4 +362,18 @@ def quorum_epoch(files: Files) -> Iterator[Mark]:
 
 def rules() -> Sequence[Rule[Files]]:
     """All of them."""
-    return (gap, shape, unknown, refused, transaction, level, partition, missing, ahead, differs, quorum_epoch)
+    return (
+        gap,
+        epoch,
+        shape,
+        unknown,
+        refused,
+        transaction,
+        level,
+        partition,
+        missing,
+        ahead,
+        differs,
+        name,
+        quorum_epoch,
+    )

@@ -1,0 +1,208 @@
+"""Recordings written again. Repair: every entry that is whole is kept, in a copy that verifies clean.
+
+The format has no checksum, so nothing confirms what an entry holds: only invalid lengths and times are repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rawlog.core.errors import DataError
+from rawlog.core.format import File, Origin
+from rawlog.core.frames import Frames
+from rawlog.core.report import Action, Report
+from rawlog.core.status import Status
+from rawlog.core.store import Store
+from rawlog.formats.replay import RECORDING
+from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LATEST_CREDIBLE, NO_TIME_SECONDS, VERSIONS
+from rawlog.formats.replay.paths import begin
+from rawlog.formats.replay.reader import (
+    LARGEST_SEARCH,
+    are_zeros,
+    credible_times,
+    ends_in_damage,
+    find_likely,
+    find_swallowed,
+    heads,
+    times,
+)
+from rawlog.formats.replay.writer import file_header
+from rawlog.io.output import Folder
+from rawlog.io.storage import Source
+from rawlog.io.walk import HEAD, WINDOW, walk
+from rawlog.kernels import byte_view
+
+NO_TIME = {
+    0: b"0001-01-01T00:00:00.000000Z",
+    **{kind: NO_TIME_SECONDS.to_bytes(8, "big", signed=True) for kind in VERSIONS},
+}
+
+
+def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Write a repaired copy of a recording. DataError for a header of no known version, unless all that follows are entries of one."""
+    [file] = store
+    report = Report(facts={"files": [store.name]}, counts={"entries": 0})
+    with folder.create(store.name.rpartition("/")[2]) as out:
+        out.writelines(_repaired(file, report))
+    return report
+
+
+def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:
+    """The report on all recordings."""
+    made = Report(facts={"files": [store.name for store in stores]})
+    for store, report in zip(stores, reports, strict=True):
+        made.parts[store.name] = report
+        made.count("entries", report.counts["entries"])
+    return made
+
+
+def _repaired(file: File, report: Report) -> Iterator[bytes]:
+    """The bytes of a repaired recording, in pieces; what is dropped and changed goes into the report."""
+
+    def drop(start: int, stop: int, reason: str) -> None:
+        report.add(Action.DROPPED, reason, file.path, start=start, stop=stop)
+
+    with Source(file.path) as opened:
+        origin = _origin(file, opened, report)
+        if origin.kind:
+            yield file_header(origin.kind)
+        reached, zeros, zeros_from = origin.position, 0, origin.position
+        for frames in _pieces(walk(file, RECORDING, origin=origin, errors="skip", source=opened), opened):
+            if frames.base > reached:
+                drop(reached, frames.base, "damaged bytes")
+            reached = frames.reached_in_file
+            data = _with_sound_times(frames, file, report)
+            sound = _until_zeros(frames)
+            end = int(frames.stops[sound - 1]) if sound else 0
+            if sound:
+                report.count("entries", zeros // ENTRIES[frames.kind].size + sound)
+                yield from _zeros(zeros)
+                yield data[:end]
+                zeros, zeros_from = 0, frames.base + end
+            zeros += frames.reached - end
+            if frames.last and reached < opened.size:
+                what = "an unfinished entry" if frames.status is Status.TRUNCATED else "damaged bytes"
+                drop(reached, opened.size, what)
+        if zeros:
+            drop(zeros_from, zeros_from + zeros, "zero bytes that were never recorded")
+
+
+def _pieces(windows: Iterable[Frames], source: Source) -> Iterator[Frames]:
+    """The windows of a walk, and between them the few entries that are alone among damaged bytes."""
+    reached: int | None = None
+    seconds: list[int] = []
+    for frames in _apart(windows):
+        found = credible_times(frames)
+        if reached is not None and frames.base > reached:
+            yield from _islands(source, reached, frames.base, frames.kind, [*seconds, *found[:1]])
+        reached, seconds = frames.reached_in_file, found[-1:] or seconds
+        ends = frames.last and frames.status.is_damage
+        tail = list(_islands(source, reached, source.size, frames.kind, seconds)) if ends else []
+        yield replace(frames, last=frames.last and not tail)
+        yield from tail[:-1]
+        if tail:
+            yield replace(tail[-1], last=True, status=frames.status)
+
+
+def _islands(source: Source, start: int, stop: int, kind: int, near: Sequence[int]) -> Iterator[Frames]:
+    """Entries among damaged bytes that are too few in a row for `resync`."""
+    if LARGEST_SEARCH >= stop - start > ENTRIES[kind].size:
+        data = byte_view(source.read(start, stop - start))
+        position = 0
+        while (found := next(find_likely(data[position:], data.size, kind, near), None)) is not None:
+            found = replace(found, base=position + found.base)
+            inside = find_swallowed(found)
+            if inside is not None:
+                found = replace(found.slice(0, len(found) - 1), reached=int(found.starts[-1]))
+            if len(found):
+                yield replace(found, base=start + found.base)
+            position = found.reached_in_file if inside is None else inside.base
+
+
+def _apart(windows: Iterable[Frames]) -> Iterator[Frames]:
+    """The windows of a walk. Where the last entry before damage covers the beginning of sound entries, because its length is wrong or
+    bytes of it are missing, it is left out, and those entries are kept.
+    """
+    held: Frames | None = None
+    for frames in windows:
+        if held is not None:  # up to where the walk goes on
+            yield held.slice(0, int(np.searchsorted(held.stops, frames.base - held.base, side="right")))
+            held = None
+        found = find_swallowed(frames) if ends_in_damage(frames) else None
+        if found is None:
+            yield frames
+            continue
+        before = frames.slice(0, len(frames) - 1)
+        start = int(frames.starts[-1])
+        yield replace(before, reached=start, status=Status.OK, last=False)
+        held = found
+    if held is not None:
+        yield held
+
+
+def _zeros(count: int) -> Iterator[bytes]:
+    """So many zero bytes, a window at a time."""
+    while count:
+        yield bytes(min(count, WINDOW))
+        count -= min(count, WINDOW)
+
+
+def _origin(file: File, source: Source, report: Report) -> Origin:
+    """Where the entries begin; what a damaged header does not say, the entries do."""
+    head = source.read(0, HEAD)
+    try:
+        origin = begin(head, source.size)
+    except DataError as error:
+        origin = _guessed(file, source, head, error)
+        report.add(Action.CHANGED, "damaged file header rewritten", file.path, start=0, stop=origin.position)
+        return origin
+    if origin.kind and any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size]):
+        place = {"start": FILE_HEADER.at("reserved"), "stop": FILE_HEADER.size}
+        report.add(Action.CHANGED, "reserved bytes set to zero", file.path, **place, is_expected=True)
+    return origin
+
+
+def _guessed(file: File, source: Source, head: bytes, error: DataError) -> Origin:
+    version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)
+    if source.size < FILE_HEADER.size:
+        return Origin(source.size, version if version in VERSIONS else max(VERSIONS))
+    for kind in VERSIONS:
+        origin = Origin(FILE_HEADER.size, kind)
+        *_, last = walk(file, RECORDING, origin=origin, errors="stop", source=source)
+        if last.status is Status.OK and last.reached_in_file == source.size:
+            return origin
+    raise error.at(path=file.path, format=RECORDING.name) from None
+
+
+def _until_zeros(frames: Frames) -> int:
+    """The number of entries up to the last that is more than zeros, which no recorder writes."""
+    filled = np.flatnonzero(~are_zeros(frames))
+    return int(filled[-1]) + 1 if filled.size else 0
+
+
+def _with_sound_times(frames: Frames, file: File, report: Report) -> bytes:
+    """The bytes of the entries. An invalid time becomes that of a record without one, milliseconds become seconds."""
+    data = frames.data[: frames.reached]
+    _, valid = times(frames)
+    stored = None
+    if frames.kind:
+        stored = heads(frames)["timestamp"].astype(np.int64)
+        valid &= stored <= LATEST_CREDIBLE
+    if valid.all():
+        return data.tobytes()
+    changed = bytearray(data.tobytes())
+    field = ENTRIES[frames.kind].fields[0]
+    for index in np.flatnonzero(~valid).tolist():
+        start, position, number = int(frames.starts[index]), int(frames.positions[index]), frames.first + index
+        place = {"start": position, "stop": position + field.size, "first_offset": number, "stop_offset": number + 1}
+        seconds = -1 if stored is None else int(stored[index]) // 1000
+        if 0 <= seconds <= LATEST_CREDIBLE:
+            reason, new = "a time in milliseconds converted to seconds", seconds.to_bytes(field.size, "big")
+        else:
+            reason, new = "an invalid time; the entry is kept without one", NO_TIME[frames.kind]
+        report.add(Action.CHANGED, reason, file.path, **place, is_expected=new is not NO_TIME[frames.kind])
+        changed[start : start + field.size] = new
+    return bytes(changed)

@@ -1,0 +1,16 @@
+"""The verbs that write stores again, for tests: one call, one report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rawlog.core.report import Report
+from rawlog.engines import local
+from rawlog.jobs.rewrite import Rewriting
+from rawlog.reading.tree import open_tree
+
+
+def rewritten(verb: str, source: Path, target: Path, *, dry_run: bool = False, **options: str) -> Report:
+    """Run `repair`, `rebuild` or `compact` with one thread."""
+    with Rewriting(verb, str(target), options, dry_run=dry_run) as job:
+        return local.run(job, open_tree(str(source)), threads=1)
