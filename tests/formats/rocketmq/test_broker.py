@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.store.repair import repair_store
-from rawlog.formats.rocketmq.store.writer import write_store
 from tests.conftest import needed
+from tests.formats.rocketmq.rewriting import repaired, written
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
 from tests.golden_data import golden_path
@@ -73,7 +72,7 @@ def test_broker_serves_a_store_that_rawlog_wrote(version: str, derived: str, tmp
     """Messages of its own, and a Kafka partition whose offsets begin at 57: the queue begins there too."""
     late = rawlog.read(golden_path("kafka", "broker-4.3.0", "data", "trimmed-0"))
     rows = pa.concat_tables([rawlog.read(store("broker-4.9.7"), topic="gold4_*"), late])
-    write_store(rows.to_batches(), tmp_path / "store", SIZES | {"derived": derived})
+    written(rows.to_batches(), tmp_path / "store", SIZES | {"derived": derived})
     queues = entries(tmp_path / "store")
     assert sum(map(len, queues.values())) == len(rows)
     broker = start(version, tmp_path / "store")
@@ -87,7 +86,7 @@ def test_broker_serves_a_store_that_rawlog_wrote(version: str, derived: str, tmp
 @pytest.mark.parametrize("version", VERSIONS)
 def test_broker_leaves_what_rawlog_wrote_as_it_is(version: str, tmp_path: Path) -> None:
     rows = rawlog.read(store("broker-4.9.7"), topic="gold4_*")
-    write_store(rows.to_batches(), tmp_path / "store", SIZES)
+    written(rows.to_batches(), tmp_path / "store", SIZES)
     before = {
         path: path.read_bytes()
         for path in (tmp_path / "store").rglob("*")
@@ -116,7 +115,7 @@ def test_broker_serves_a_mended_store(version: str, damage: Any, tmp_path: Path)
     """A broker on the damaged store itself would have deleted all that follows the damage (the tests below)."""
     root = copy("broker-4.9.7", tmp_path)
     damage(root)
-    repair_store(rawlog.open(root).files, tmp_path / "mended")
+    repaired(root, tmp_path / "mended")
     queues = entries(tmp_path / "mended")
     assert sum(map(len, queues.values())) > 440
     end = log_end(tmp_path / "mended")

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq import COMMIT_LOG, encoder
+from rawlog.formats.rocketmq import COMMIT_LOG, writer
 from rawlog.formats.rocketmq.index import Index, key_hash
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.store import writer
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.messages import Messages
+from rawlog.formats.rocketmq.store.rewrite import Log
+from rawlog.io.output import Folder
 from rawlog.io.walk import walk
 from rawlog.testing import plain
+from tests.formats.rocketmq.rewriting import rebuilt
 from tests.formats.rocketmq.stores import ALL, BROKERS, ENGINES, expected, log_files, store
 from tests.reference import rocketmq as reference
 
@@ -154,7 +155,7 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
         for frames in walk(file, COMMIT_LOG):
             rows = Messages.take(frames, file)
             if len(rows):
-                entries = encoder.from_messages(rows)
+                entries = writer.from_messages(rows)
                 addresses = rows[fields.F_PHYSICAL].copy()
                 first, size = int(rows[fields.F_START][0]), int(rows[fields.F_SIZE].sum())
                 again = entries.encode(entries.sizes(), addresses, int(addresses[0]), int(addresses[0]) + size)
@@ -167,13 +168,13 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
 def test_the_roll_rule_writes_the_same_files(name: str, tmp_path: Path) -> None:
     """All but the store in which a client batch, which is never cut in two, met the end of a file."""
     files = log_files(store(name))
-    log = writer.LogWriter(tmp_path / "commitlog", files[0].stat().st_size)
+    log = Log(Folder(tmp_path).folder("commitlog"), files[0].stat().st_size)
     for path in files:
         file = rawlog.open(path).files[0]
         for frames in walk(file, COMMIT_LOG):
             rows = Messages.take(frames, file)
             if len(rows):
-                log.append(encoder.from_messages(rows))
+                log.append(writer.from_messages(rows))
     log.close()
     for path in files:
         written = tmp_path / "commitlog" / path.name
@@ -183,8 +184,9 @@ def test_the_roll_rule_writes_the_same_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_rebuilt_queues_and_index_are_the_engines_own(name: str, tmp_path: Path) -> None:
     source, target = store(name), tmp_path / "rebuilt"
-    report = rebuild_store(rawlog.open(source).files, target)
+    report = rebuilt(source, target)
     assert not report.notes
+    assert not report.entries
     for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
         theirs = {
             path.relative_to(source): path.read_bytes() for path in (source / folder).rglob("*") if path.is_file()

@@ -19,13 +19,9 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.engines import local
-from rawlog.formats.rocketmq.store.repair import repair_store
-from rawlog.formats.rocketmq.store.writer import write_store
-from rawlog.jobs.mend import Mend, Mended
-from rawlog.reading.tree import open_tree
+from tests.formats.rocketmq.rewriting import repaired, said, written
 from tests.formats.rocketmq.stores import log_files, store
-from tests.formats.rocketmq.test_mending import row, table
+from tests.formats.rocketmq.test_repair import row, table
 from tests.reference import rocketmq as reference
 from tests.reference.kafka import java_string
 
@@ -95,7 +91,7 @@ def truth_of(name: str) -> Truth:
         ]  # fmt: skip
         sizes = {"commitlog_size": "8192", "queue_size": "400", "index_slots": "50", "index_entries": "150"}
         with tempfile.TemporaryDirectory() as folder:
-            write_store(table(rows), Path(folder) / "store", sizes)
+            written(table(rows), Path(folder) / "store", sizes)
             truth = Truth(Path(folder) / "store")
         truth.files |= settings(truth)
         return truth
@@ -322,7 +318,7 @@ def check_queues(root: Path, entries: dict[int, tuple[reference.Message, bytes]]
     return moved
 
 
-def written(files: Files, root: Path) -> Path:
+def placed(files: Files, root: Path) -> Path:
     for name, data in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -334,11 +330,6 @@ def content(root: Path) -> Files:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def repaired(source: Path, target: Path, options: dict[str, str]) -> Mended:
-    with Mend("repair", str(target), options) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
-
-
 def check_case(number: int, folder: Path) -> None:
     chance = random.Random(f"case {number}")
     name = STORES[number % len(STORES)]
@@ -348,12 +339,12 @@ def check_case(number: int, folder: Path) -> None:
     for damage in damages:
         damage(files, chance, truth)
     told = f"case {number}, {name}: {', '.join(damage.__name__ for damage in damages)}"
-    source = written(files, folder / "source")
+    source = placed(files, folder / "source")
     before = content(source)
     # An operator knows the size of commit-log files; where files do not show the others, they are left to the broker.
     options = {"commitlog_size": str(truth.log_size)}
     outcome = repaired(source, folder / "out", options)
-    report, root = outcome.account, folder / "out"
+    report, root = outcome, folder / "out"
     assert content(source) == before, told
     entries = entries_of(root)
     missing = must_survive(files, truth) - entries.keys()
@@ -371,7 +362,7 @@ def check_case(number: int, folder: Path) -> None:
     assert not lost or not outcome.is_whole, f"{told}: {len(lost)} messages lost without a word"
     assert kept <= truth.messages.keys(), f"{told}: messages that never were"
     left_out = {
-        kind for kind in ("consumequeue", "batchconsumequeue", "index") if f"{kind}: nothing shows" in str(report.notes)
+        kind for kind in ("consumequeue", "batchconsumequeue", "index") if f"{kind}: nothing shows" in said(report)
     }
     assert (root / "abort").exists() == bool(left_out), told
     if not {"consumequeue", "batchconsumequeue"} & left_out:
@@ -388,8 +379,8 @@ def check_case(number: int, folder: Path) -> None:
         assert {each.code for each in findings} == {each.code for each in outcome.remaining}, told
     if outcome.remaining:
         assert not outcome.is_whole, told
-    again = repair_store(rawlog.open(root).files, folder / "again", options)
-    assert again.is_whole, f"{told}: {again.notes}"
+    again = repaired(root, folder / "again", options)
+    assert again.is_whole, f"{told}: {said(again)}"
     assert content(folder / "again") == content(root), told
 
 

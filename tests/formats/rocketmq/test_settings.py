@@ -12,12 +12,11 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.rocketmq import COMMIT_LOG, encoder
+from rawlog.formats.rocketmq import COMMIT_LOG, writer
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
-from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.formats.rocketmq.messages import Messages
 from rawlog.io.walk import walk
+from tests.formats.rocketmq.rewriting import rebuilt, repaired
 from tests.formats.rocketmq.stores import store
 from tests.reference import rocketmq as reference
 
@@ -89,7 +88,7 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
         for frames in walk(file, COMMIT_LOG):
             rows = Messages.take(frames, file)
             for row in range(len(rows)):
-                entry = encoder.from_messages(rows.cut(row, row + 1))
+                entry = writer.from_messages(rows.cut(row, row + 1))
                 start, size = int(rows[fields.F_START][row]), int(rows[fields.F_SIZE][row])
                 address = rows[fields.F_PHYSICAL][row : row + 1].copy()
                 again = entry.encode(entry.sizes(), address, int(address[0]), int(address[0]) + size)
@@ -101,7 +100,7 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_rebuilt_queues_and_index_are_the_brokers_own(name: str, tmp_path: Path) -> None:
     source, target = store(name), tmp_path / "rebuilt"
-    assert not rebuild_store(rawlog.open(roots(name)).files, target).notes
+    assert not rebuilt(roots(name), target).notes
     for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
         theirs = {path.relative_to(source): path.read_bytes() for path in (source / folder).rglob("0000*")}
         assert {path.relative_to(target): path.read_bytes() for path in (target / folder).rglob("0000*")} == theirs
@@ -115,8 +114,8 @@ def test_rebuilt_queues_and_index_are_the_brokers_own(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", [DLEDGER, DLEDGER_CRASHED])
 def test_a_dledger_log_moves_into_a_plain_one(name: str, tmp_path: Path) -> None:
-    report = repair_store(rawlog.open(store(name)).files, tmp_path / "out", {"move": "true"})
-    assert report.is_whole, report.notes
+    report = repaired(store(name), tmp_path / "out", {"move": "true"})
+    assert report.is_whole, report.lines()
     assert [row["body"] for row in rawlog.read(tmp_path / "out", table="rocketmq.messages").to_pylist()] == [
         one.body for one in told(name)
     ]
@@ -238,7 +237,7 @@ def test_queues_as_a_database_are_no_missing_queues(tmp_path: Path) -> None:
         for name in ("CURRENT", "IDENTITY", "LOCK", "MANIFEST-000005", "OPTIONS-000007", "000004.log", "000010.sst"):
             (root / folder / name).write_bytes(b"RocksDB")
     assert rawlog.verify(root).verdict == "clean", list(rawlog.verify(root))
-    rebuild_store(rawlog.open(root).files, tmp_path / "out")
+    rebuilt(root, tmp_path / "out")
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
     assert not (tmp_path / "out" / "consumequeue" / "CURRENT").exists()
     assert (tmp_path / "out" / "config" / "topics" / "CURRENT").exists()

@@ -13,7 +13,6 @@ from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import Inspection
 from rawlog.core.status import Status
 from rawlog.core.text import FIRST_DAY, LAST_DAY, plain_time
-from rawlog.formats.rocketmq.decoder import bodies, walk_inner
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
@@ -25,7 +24,8 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
 )
-from rawlog.formats.rocketmq.reader import Messages
+from rawlog.formats.rocketmq.messages import Messages, out_of_line
+from rawlog.formats.rocketmq.reader import bodies, walk_inner
 from rawlog.kernels import columns
 
 
@@ -210,25 +210,38 @@ def blank_size(seen: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.time", Severity.WARNING)
 def falling_times(seen: Inspection) -> Iterator[Mark]:
-    """The store time of a message is below that of the one before it, or zero.
+    """The store time of a message is below that of the one before it, above that of the one after it, or zero.
 
     Within one broker it never falls: its clock was set back, or the bytes are older than those in front of them. Searching by time is a
     binary search and then finds wrong places; the first message of a file decides where a start after a crash begins to scan.
     """
     rows = seen.share(_rows)
-    rows = rows.where(~rows.stale & ~rows.fillers)
-    times = rows[kernels.F_STORE_TIME]
-    before = seen.memory.get("time", 0)
-    highest = np.maximum.accumulate(np.concatenate(([before], times))) if times.size else np.zeros(1, np.int64)
-    for row in _numbers((times < highest[:-1]) | (times <= 0)):
+    rows = rows.where(rows.sound & ~rows.fillers)
+    places = rows.frames.positions[rows[kernels.F_FRAME]]
+    found = np.stack((rows[kernels.F_STORE_TIME], places, rows[kernels.F_QUEUE_OFFSET]))
+    if (kept := seen.memory.get("kept")) is not None:
+        found = np.concatenate((kept, found), axis=1)
+    # One message is judged by the next; the first of a file by two.
+    first, count = seen.memory.get("decided", 0), found.shape[1]
+    stop = count if seen.frames.last else max(first, count - 1) if count > 2 else first
+    times = found[0]
+    wrong = out_of_line(times)[first:stop]
+    here = times[first:stop]
+    highest = np.maximum.accumulate(np.concatenate(([seen.memory.get("time", 0)], np.where(wrong, 0, here))))
+    for row in _numbers(wrong | (here < highest[:-1]) | (here <= 0)):
+        is_late = here[row] >= highest[row] and here[row] > 0
         yield Mark(
-            "a store time that falls" if times[row] > 0 else "a store time before 1970",
-            position=rows.frame_position(row),
-            offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
-            expected=f"at least {int(highest[row])}",
-            found=int(times[row]),
+            "a store time after that of the next message"
+            if is_late
+            else "a store time that falls"
+            if here[row] > 0
+            else "a store time before 1970",
+            position=int(found[1, first + row]),
+            offset=int(found[2, first + row]),
+            expected=f"at most {int(times[first + row + 1])}" if is_late else f"at least {int(highest[row])}",
+            found=int(here[row]),
         )
-    seen.memory["time"] = int(highest[-1]) if times.size else before
+    seen.memory.update(time=int(highest[-1]), kept=found[:, max(0, stop - 1) :], decided=min(1, stop))
 
 
 @rule("rocketmq.commitlog.far-timestamp", Severity.INFO)

@@ -32,7 +32,7 @@ from rawlog.formats.rocketmq.layouts import (
     TRANSACTIONS,
     SysFlag,
 )
-from rawlog.formats.rocketmq.reader import first_address
+from rawlog.formats.rocketmq.messages import first_address
 from rawlog.io import compression
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source

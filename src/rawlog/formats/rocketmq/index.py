@@ -14,8 +14,8 @@ from rawlog.core.errors import CorruptError, DataError, TruncatedError
 from rawlog.core.format import File, Origin, Want
 from rawlog.core.frames import Bytes, Frames
 from rawlog.formats.rocketmq.layouts import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY, INDEX_HEADER, SLOT
-from rawlog.formats.rocketmq.queues import fixed_frames
-from rawlog.formats.rocketmq.reader import micros
+from rawlog.formats.rocketmq.messages import micros
+from rawlog.formats.rocketmq.units import fixed_frames
 from rawlog.io.storage import Source
 from rawlog.kernels import columns
 
