@@ -119,7 +119,8 @@ def test_declared_sizes_take_no_memory() -> None:
 
 @pytest.mark.parametrize(
     ("codec", "member"),
-    [("gzip", gzip.compress(RECORDS)), ("zstd", zstandard.compress(RECORDS)), ("snappy", None)],
+    [("gzip", gzip.compress(RECORDS, mtime=0)), ("zstd", zstandard.compress(RECORDS)), ("snappy", None)],
+    ids=["gzip", "zstd", "snappy"],
 )
 def test_concatenated_streams_are_read_through(codec: str, member: bytes | None) -> None:
     member = bytes(compress(codec, RECORDS)) if member is None else member
@@ -200,5 +201,5 @@ def test_unknown_codecs_are_answered_with_known_ones() -> None:
 
 def test_zlib_refuses_what_follows_the_stream() -> None:
     for size in range(1, 12):
-        with pytest.raises(CorruptError, match="behind the end"):
+        with pytest.raises(CorruptError, match="after the end"):
             decompress("zlib", zlib.compress(b"x") + b"y" * size, limit=10)

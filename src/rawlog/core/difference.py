@@ -1,4 +1,4 @@
-"""Difference: what two places do not agree on; and how two ordered streams of rows are held against each other."""
+"""Difference: what two places do not agree on; and how two ordered streams of rows are compared."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def compare_ordered(
 
 
 class _Ascending:
-    """A stream that is taken off its front, its keys beside it."""
+    """A stream that is taken off its front, with its keys."""
 
     def __init__(self, stream: Stream, key: str, name: str) -> None:
         self.stream, self.key, self.name = stream, key, name
@@ -313,7 +313,7 @@ def runs_of(*arrays: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _places(keys: NDArray[np.int64], some: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each of `keys` stands in `some`, both sorted, and whether it does."""
+    """Where each of `keys` is in `some`, both sorted, and whether it is there."""
     import numpy as np
 
     at = np.searchsorted(some, keys)

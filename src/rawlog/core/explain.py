@@ -56,7 +56,7 @@ class Node:
 
 
 def leaf(data: Bytes, start: int, size: int, base: int, name: str, type: str, value: Any, meaning: str = "") -> Node:
-    """A node over `data[start:start + size]`, which stands `base` bytes further in the file."""
+    """A node over `data[start:start + size]`, which is `base` bytes further in the file."""
     return Node(base + start, size, name, type, value, meaning, bytes(data[start : start + size]).hex(" "))
 
 

@@ -117,7 +117,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What frames cover, a value a frame, known without decoding them. None: the format does not say.
+    """What frames cover, one value per frame, known without decoding them. None: the format does not say.
 
     Offsets are half-open ranges; times are microseconds, `NO_TIME` where a frame has none; `records` is the number of
     rows that a frame gives in the table `records`, -1 where only decoding tells. `min_is_exact` is false where rows may
@@ -177,7 +177,7 @@ class Format:
     match: Callable[[str], Place | None] | None = None
     #: By the first bytes: (head, size of the file) -> whether they are of this format.
     sniff: Callable[[bytes, int], bool] | None = None
-    #: (head, size of the file) -> Origin; raises DataError for a header that cannot be.
+    #: (head, size of the file) -> Origin; raises DataError for an invalid header.
     begin: Callable[[bytes, int], Origin] | None = None
     #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
     ordered: bool = False
@@ -203,7 +203,7 @@ class Format:
     count: Callable[[File, int, int | None], tuple[int, int]] | None = None
     #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
     resync: Callable[[Bytes, int, int], int] | None = None
-    #: (frames whose status is damage) -> the error that tells what stands there.
+    #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.
     explain: Callable[[Frames, File], list[Node]] | None = None
@@ -214,7 +214,7 @@ class Format:
     context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
     #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
     floor: Callable[[File, Sequence[File]], int | None] | None = None
-    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, not behind the first wanted row.
+    #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, at or before the first wanted row.
     seek: Callable[[File, Sequence[File], int | None, int | None], int] | None = None
     #: (file, its group's files, table, Selection) -> byte ranges, cut at frames, outside of which there is no wanted row; None: unknown.
     pick: Callable[[File, Sequence[File], Table, Any], list[tuple[int, int | None]] | None] | None = None
@@ -290,7 +290,7 @@ def units_of(groups: Mapping[str, Sequence[File]], options: Mapping[str, str]) -
 class Work:
     """A verb that writes new directories from a family's files, which are never touched. Its units can be done anywhere, in any order."""
 
-    #: (the files of a unit, the directory to write, options) -> what came of it.
+    #: (the files of a unit, the directory to write, options) -> the result.
     do: Callable[[Sequence[File], str, Mapping[str, str]], Account]
     #: The names of the options that it understands. `dry_run` among them: it can tell what it would do; `source`: it is told the path
     #: that was asked for.

@@ -21,7 +21,7 @@ class Frames:
 
     `starts` and `stops` are positions in `data`; `first` is the number of the first frame in its file; `kind` is
     what the file's header says of all of them (a version), 0 where frames speak for themselves. `reached` is the
-    position in `data` behind the last whole frame, where `status` was found; `last` says that no window follows.
+    position in `data` after the last whole frame, where `status` was found; `last` says that no window follows.
     """
 
     data: Bytes

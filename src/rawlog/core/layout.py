@@ -1,4 +1,4 @@
-"""Layout: the fixed part of a binary structure, declared a field a line.
+"""Layout: the fixed part of a binary structure, declared one field per line.
 
 Everything that needs a position, a size or a type of such a structure asks its layout: kernels, readers,
 `explain` and the byte tables in the docs. Declaring one needs no NumPy, so listing formats stays quick.
@@ -52,7 +52,7 @@ class Layout:
         return self._at[name]
 
     def after(self, name: str) -> int:
-        """The position just behind a field."""
+        """The position just after a field."""
         return self._at[name] + self.field(name).size
 
     def field(self, name: str) -> Field:

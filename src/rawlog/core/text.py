@@ -18,7 +18,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def to_json(value: Any) -> str:
-    """A value as one line of JSON: compact, text as it is but for control and direction characters, which are escaped."""
+    """A value as one line of JSON: compact, text as it is, except control and direction characters, which are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_default)
     text = _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -56,7 +56,7 @@ def formed(value: bytes, form: str) -> str:
 
 
 def printable(value: str | bytes) -> str:
-    """Text that is safe to show: control and direction characters and bytes that are not UTF-8 stand as escapes."""
+    """Text that is safe to show: control and direction characters and bytes that are not UTF-8 become escapes."""
     text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
     if text.isascii() and text.isprintable():
         return text
@@ -74,7 +74,7 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def valid_text(text: str) -> str:
-    """Text that UTF-8 and Arrow can hold: bytes of a file name that are not UTF-8 stand as `\\xNN`."""
+    """Text that UTF-8 and Arrow can hold: bytes of a file name that are not UTF-8 become `\\xNN`."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -25,9 +25,9 @@ _attempts = itertools.count()
 def run(
     job: Job[D, O], tree: Tree, *, threads: int | None = None, progress: Callable[[Progress], None] | None = None
 ) -> O:
-    """Run a job to its end and return what came of it. Raises what the first failing split raised.
+    """Run a job to its end and return the result. Raises what the first failing split raised.
 
-    `threads` is one a core unless said otherwise; `progress` is told now and then, from any thread, how far the job is.
+    `threads` is one per core unless said otherwise; `progress` is called now and then, from any thread, with how far the job is.
     """
     splits = job.plan(tree)
     meter = _Meter(progress)

@@ -41,7 +41,7 @@ TOLD = struct.Struct("<3q")
 
 
 def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[Progress], None] | None = None) -> O:
-    """Run a job to its end with tasks on Spark, and return what came of it.
+    """Run a job to its end with tasks on Spark, and return the result.
 
     Raises what the first failing split raised, or AccessError if Spark itself failed.
     """
@@ -68,11 +68,11 @@ def _round(
 ) -> list[D]:
     """Splits that do not depend on one another, as one write of Spark's."""
     with scratch() as folder:
-        answers, told = Path(folder) / "answers", Path(folder) / "told"
-        told.mkdir(mode=0o700)
+        answers, reports = Path(folder) / "answers", Path(folder) / "reports"
+        reports.mkdir(mode=0o700)
         try:
-            with _watching(spark, splits, progress, told):
-                _write(job, splits, spark, answers, told)
+            with _watching(spark, splits, progress, reports):
+                _write(job, splits, spark, answers, reports)
         except Exception as error:
             raise AccessError(f"the job failed on Spark: {reason(error)}") from error
         # Our own driver process wrote them a moment ago.
@@ -83,7 +83,7 @@ def _round(
     return [answer.result for answer in given]
 
 
-def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, told: Path) -> None:
+def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Path, reports: Path) -> None:
     import pyarrow as pa
 
     ship(spark)
@@ -99,15 +99,15 @@ def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Pa
     frame = spark.createDataFrame(rows).repartitionById(len(order), "task")
     writer = frame.write.format(JobSink.name()).mode("append")
     writer = writer.option("job", base64.b64encode(pickle.dumps(job)).decode()).option("answers", str(answers))
-    writer.option("told", str(told)).option("attempts", str(_attempts(spark))).save()
+    writer.option("reports", str(reports)).option("attempts", str(_attempts(spark))).save()
 
 
 def reason(error: BaseException) -> str:
     """The line of a Spark error that says why: the last of a Python traceback inside it, else its first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
-    inner = [line for line in told if not line.startswith(("py4j.", "org.", "java.", "Caused by"))]
-    return (inner or told or lines or [type(error).__name__])[0]
+    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
+    inner = [line for line in errors if not line.startswith(("py4j.", "org.", "java.", "Caused by"))]
+    return (inner or errors or lines or [type(error).__name__])[0]
 
 
 def _attempts(spark: SparkSession) -> int:
@@ -120,7 +120,7 @@ def _attempts(spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a split: its Done, or the error that it ended with."""
+    """The result of a split: its Done, or the error that it ended with."""
 
     number: int
     result: Any
@@ -142,12 +142,12 @@ class JobSink(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer, made on the driver."""
         options = self.options
-        return _JobWriter(options["job"], options["answers"], options["told"], int(options["attempts"]))
+        return _JobWriter(options["job"], options["answers"], options["reports"], int(options["attempts"]))
 
 
 class _JobWriter(DataSourceArrowWriter):
-    def __init__(self, job: str, answers: str, told: str, attempts: int) -> None:
-        self.job, self.answers, self.told, self.attempts = job, answers, told, attempts
+    def __init__(self, job: str, answers: str, reports: str, attempts: int) -> None:
+        self.job, self.answers, self.reports, self.attempts = job, answers, reports, attempts
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Message:
         from pyspark import TaskContext
@@ -163,7 +163,7 @@ class _JobWriter(DataSourceArrowWriter):
         for batch in iterator:
             for pickled in batch.column("split").to_pylist():
                 split: Split = pickle.loads(pickled)  # noqa: S301
-                message.answers.append(_Answer(split.number, _work(job, split, number, last, self.told)))
+                message.answers.append(_Answer(split.number, _work(job, split, number, last, self.reports)))
         return message
 
     def commit(self, messages: list[_Message | None]) -> None:  # type: ignore[override]
@@ -175,10 +175,10 @@ class _JobWriter(DataSourceArrowWriter):
         """Nothing counts before the job's own commit, so there is nothing to take back."""
 
 
-def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool, told: str = "") -> Any:
+def _work(job: Job[Any, Any], split: Split, attempt: int, last: bool, reports: str = "") -> Any:
     """Do a split. An error about the input is an answer: trying again would not change it, unless a path could not be reached."""
     with scratch() as folder:
-        teller = _Teller(f"{told}/{split.number}-{attempt}") if os.path.isdir(told) else None
+        teller = _Teller(f"{reports}/{split.number}-{attempt}") if os.path.isdir(reports) else None
         stage = Stage(job.stage or folder, f"{split.number:05d}-{attempt}", teller)
         try:
             return job.work(split, stage)
@@ -210,8 +210,8 @@ class _Teller:
             file.write(TOLD.pack(*self.sums))
 
 
-def _told(folder: Path) -> tuple[int, int, int]:
-    """What all tasks have told so far; of several attempts at a split, what the furthest did."""
+def _reported(folder: Path) -> tuple[int, int, int]:
+    """What all tasks have reported so far; of several attempts at a split, what the furthest did."""
     furthest: dict[str, tuple[int, int, int]] = {}
     with suppress(OSError):
         for path in folder.iterdir():
@@ -224,7 +224,7 @@ def _told(folder: Path) -> tuple[int, int, int]:
 
 @contextmanager
 def _watching(
-    spark: SparkSession, splits: list[Split], progress: Callable[[Progress], None] | None, told: Path
+    spark: SparkSession, splits: list[Split], progress: Callable[[Progress], None] | None, reports: Path
 ) -> Iterator[None]:
     """Tell `progress` now and then how far the tasks are.
 
@@ -240,7 +240,7 @@ def _watching(
         tracker = _tracker(spark)
         while tracker is not None and not ended.wait(INTERVAL):
             done = _tasks_done(tracker, count)
-            size, frames, rows = _told(told)
+            size, frames, rows = _reported(reports)
             progress(Progress(min(max(total * done // count, size), total), total, done, count, frames, rows))
 
     thread = threading.Thread(target=watch, name="rawlog-progress", daemon=True)
@@ -251,7 +251,7 @@ def _watching(
     finally:
         ended.set()
         thread.join()
-    progress(Progress(total, total, count, count, *_told(told)[1:]))
+    progress(Progress(total, total, count, count, *_reported(reports)[1:]))
 
 
 def _tracker(spark: SparkSession) -> Any:

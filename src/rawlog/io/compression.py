@@ -133,14 +133,14 @@ def _decompress_zlib(view: memoryview, limit: int) -> Bytes:
     piece, position = _inflate("zlib", view, 0, 0, limit, 15, len(view))
     # isal overlooks a single byte there; the stream ends with its checksum.
     if position != len(view) or int.from_bytes(view[-4:], "big") != isal_zlib.adler32(piece):
-        raise _corrupt("zlib", "bytes behind the end of the stream")
+        raise _corrupt("zlib", "bytes after the end of the stream")
     return piece
 
 
 def _inflate(
     codec: str, view: memoryview, position: int, size: int, limit: int, wbits: int, step: int
 ) -> tuple[Bytes, int]:
-    """One stream from `position` on, `size` bytes having come before. -> its bytes, the position behind it"""
+    """One stream from `position` on, `size` bytes having come before. -> its bytes, the position after it"""
     inflater: Any = isal_zlib.decompressobj(wbits)
     pieces = _Pieces()
     try:
@@ -320,7 +320,7 @@ def _decompress_lz4(view: memoryview, limit: int, broken: bool) -> Bytes:
         pieces.append(piece)
     if flags & _LZ4_SUM and len(view) - position < 4:
         raise _corrupt("lz4", "it ends before the content checksum")
-    # Kafka does not verify the content checksum, nor look at what is behind the frame.
+    # Kafka does not verify the content checksum, nor what follows the frame.
     return pieces.joined()
 
 

@@ -47,12 +47,12 @@ def refuse_nested(target: PathLike, sources: Iterable[PathLike]) -> None:
 
     Symbolic links and `..` are resolved, also in parts of the target that do not exist yet; a glob means what it matches.
     """
-    told = os.fspath(target)
-    finals = set() if is_remote(told) else _resolved(told)
+    named = os.fspath(target)
+    finals = set() if is_remote(named) else _resolved(named)
     for source in sources:
         name = os.fspath(source)
-        if _is_nested(told, finals, name):
-            raise OptionError(f"{told}: the target and the source {name} are the same or lie inside one another")
+        if _is_nested(named, finals, name):
+            raise OptionError(f"{named}: the target and the source {name} are the same or lie inside one another")
 
 
 def _is_nested(target: str, finals: Iterable[Path], source: str) -> bool:
@@ -673,14 +673,14 @@ def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLi
 
     AccessError if it exists already, unless `overwrite` says to replace it; OptionError if a source would be touched.
     """
-    told = os.fspath(path)
-    refuse_nested(told, sources)
-    if not overwrite and exists(told):
-        raise AccessError(f"{told}: exists already; choose another name or ask to overwrite it")
-    if is_remote(told):
-        yield from _writing_remote(told)
+    named = os.fspath(path)
+    refuse_nested(named, sources)
+    if not overwrite and exists(named):
+        raise AccessError(f"{named}: exists already; choose another name or ask to overwrite it")
+    if is_remote(named):
+        yield from _writing_remote(named)
         return
-    target = os.path.abspath(local_path(told))
+    target = os.path.abspath(local_path(named))
     temporary = None
     try:
         temporary, descriptor = _new_file(target)
@@ -695,7 +695,7 @@ def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLi
         sync_directory(Path(target).parent)
     except OSError as error:
         _remove(temporary)
-        raise error if isinstance(error, AccessError) else AccessError(f"{told}: {error.strerror or error}") from None
+        raise error if isinstance(error, AccessError) else AccessError(f"{named}: {error.strerror or error}") from None
     except BaseException:
         _remove(temporary)
         raise

@@ -68,7 +68,7 @@ def _file_system(scheme_and_host: str, query: str) -> fs.FileSystem:
 
 
 def _remote(path: str) -> tuple[fs.FileSystem, str, str, str]:
-    """The file system, the path in it, and what to put before and behind such a path to make it a URL again."""
+    """The file system, the path in it, and what to put before and after such a path to make it a URL again."""
     scheme, rest = path.split("://", 1)
     rest, mark, query = rest.partition("?")
     host = rest.split("/", 1)[0]
@@ -244,7 +244,7 @@ def _local_entry(path: str) -> Entry:
 def _remote_listing(path: str) -> Iterator[Entry]:
     from pyarrow import fs
 
-    system, inner, before, behind = _remote(path)
+    system, inner, before, after = _remote(path)
     pattern = None
     if any(mark in inner for mark in "*?["):
         pattern = inner
@@ -271,7 +271,7 @@ def _remote_listing(path: str) -> Iterator[Entry]:
         raise AccessError(f"{path}: no such file or directory")
     for info in found:
         modified = info.mtime_ns / 1e9 if info.mtime_ns else None
-        yield Entry(f"{before}{info.path}{behind}", int(info.size), modified)
+        yield Entry(f"{before}{info.path}{after}", int(info.size), modified)
 
 
 def exists(path: str) -> bool:

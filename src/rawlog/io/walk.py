@@ -53,9 +53,9 @@ def walk(
 ) -> Iterator[Frames]:
     """Yield the frames of `file` from byte `start` to `stop`, a window at a time; the last window has `last` set.
 
-    A window's arrays are valid until the next one is asked for. `errors` says what damage does: `raise` a DataError behind
+    A window's arrays are valid until the next one is asked for. `errors` says what damage does: `raise` a DataError after
     the whole frames before it, `stop` there, or `skip` to the next credible frame (the next window's `base` then lies
-    behind this one's `reached_in_file`). An unfinished last frame is never an error: the last window's `status` tells.
+    after this one's `reached_in_file`). An unfinished last frame is never an error: the last window's `status` tells.
     With an `origin` the file's header is not asked: it may be damaged.
     """
     if format.scan is None:
@@ -162,7 +162,7 @@ class _Walk:
 
     @property
     def held(self) -> Bytes:
-        """The bytes that were read and not yet left behind."""
+        """The bytes that were read and are still needed."""
         return self.buffer[self.front : self.front + self.filled]
 
     def carry(self, frames: Frames, base: int) -> int:
@@ -182,7 +182,7 @@ class _Walk:
             if got == 0:
                 break
             if piece[:got].any():
-                # A few zeros before the window's end may well be the first bytes of a frame that goes on behind it.
+                # A few zeros before the window's end may well be the first bytes of a frame that goes on after it.
                 begins = self.filled - frames.reached < HEAD
                 return replace(frames, status=Status.TRUNCATED if begins else Status.BAD_LENGTH)
             position += got
@@ -244,7 +244,7 @@ _WORDS = {
 
 
 def describe(format: Format, frames: Frames, path: str) -> DataError:
-    """The error for frames that ended in damage, with the bytes that stand there."""
+    """The error for frames that ended in damage, with the bytes there."""
     if format.fault is not None:
         error = format.fault(frames)
     else:

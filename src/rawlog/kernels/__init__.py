@@ -3,7 +3,7 @@
 `kernel` compiles a loop over bytes that releases the GIL and is cached on disk; `inline` compiles a helper that
 disappears into the kernels calling it. With NUMBA_DISABLE_JIT=1 both return the function as it is.
 
-Numba's own cache looks only at the file a function stands in, so a changed layout or helper elsewhere would
+Numba's own cache looks only at the file that has the function, so a changed layout or helper elsewhere would
 leave old machine code in use. The cache here is named by a digest of every source that can reach a kernel.
 """
 
@@ -66,7 +66,7 @@ def inline(function: F) -> F:
 
 
 def host_has(*features: str) -> bool:
-    """Whether kernels may use these instructions of the x86 host: not if numba was told to compile for another processor."""
+    """Whether kernels may use these instructions of the x86 host: not if numba compiles for another processor."""
     import llvmlite.binding
 
     if not JIT or _config.CPU_NAME or _config.CPU_FEATURES is not None:

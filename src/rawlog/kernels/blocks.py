@@ -14,7 +14,7 @@ BLOCK = 64
 SCRATCH = BLOCK + SLACK
 """Bytes that a digest needs for a block of the message."""
 LENGTH = BLOCK - 8
-"""Where the length of the message stands in the last block."""
+"""Where the last block has the length of the message."""
 LOW = 0xFFFFFFFF
 _END = 0x80
 

@@ -72,7 +72,7 @@ def _intrinsic(*, long: bool) -> Any:
                 return builder.insert_element(constant(0), value, first_half)
 
             def each(width: int, body: Callable[[Any], None]) -> None:
-                """Go over whole steps of so many bytes; `at` is left behind them."""
+                """Go over whole steps of so many bytes; `at` is after them."""
                 base = builder.load(at)
                 count = builder.udiv(builder.sub(stop, base), number(width))
                 with tools.for_range(builder, count) as loop:
@@ -82,10 +82,10 @@ def _intrinsic(*, long: bool) -> Any:
             one, four = constant(*FOLD_ONE), constant(*FOLD_FOUR)
             stop = builder.add(start, size)
             partial = builder.add(builder.and_(builder.sub(size, number(1)), number(STEP - 1)), number(1))
-            behind = builder.mul(builder.sub(number(STEP), partial), number(8))
+            after = builder.mul(builder.sub(number(STEP), partial), number(8))
             first = builder.bitcast(builder.xor(load(start), widened(crc)), wide)
             state = tools.alloca_once_value(
-                builder, builder.bitcast(builder.shl(first, builder.zext(behind, wide)), pair)
+                builder, builder.bitcast(builder.shl(first, builder.zext(after, wide)), pair)
             )
             inside = builder.icmp_unsigned(">=", partial, number(4))
             shift = builder.select(inside, number(32), builder.mul(partial, number(8)))

@@ -1,7 +1,7 @@
 """Copying spans of bytes, the part of decoding that costs most.
 
 `copy_wide` moves 32 bytes at a time and may read and write up to 31 bytes too many: both sides need SLACK spare
-bytes behind the span. `copy_exact` touches nothing else. `copy` asks, and takes the wide way where it may.
+bytes after the span. `copy_exact` touches nothing else. `copy` asks, and takes the wide way where it may.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ copy32, copy_exact, prefetch = _intrinsics() if JIT else (_plain_copy32, _plain_
 
 @inline
 def copy_wide(out: Any, to: Any, data: Any, start: Any, size: Any) -> None:
-    """Copy in steps of 32 bytes; SLACK bytes behind both spans must exist."""
+    """Copy in steps of 32 bytes; SLACK bytes after both spans must exist."""
     step = np.int64(0)
     while step < size:
         copy32(out, to + step, data, start + step)

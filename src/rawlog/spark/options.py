@@ -146,7 +146,7 @@ def absolute(path: str) -> str:
     if is_remote(path) and "@" in path.split("://", 1)[1].split("/", 1)[0]:
         bare = re.sub(r"://[^/]*@", "://", path).partition("?")[0]
         raise OptionError(
-            f"{bare}: credentials in a URL would stand in plans and logs; give them by the environment (AWS_…)"
+            f"{bare}: credentials in a URL would appear in plans and logs; give them by the environment (AWS_…)"
         )
     return path if is_remote(path) else os.path.abspath(local_path(path))
 

@@ -1,4 +1,4 @@
-"""Spark as the engine of questions in SQL: embedded, on a cluster, or behind Spark Connect."""
+"""Spark as the engine of questions in SQL: embedded, on a cluster, or through Spark Connect."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def _environment(target: str, remote: bool) -> Iterator[None]:
     os.environ.setdefault("PYSPARK_PYTHON", _python() if is_local(target) and not remote else sys.executable)
     changes: dict[str, str | None] = {}
     if not remote:
-        changes["SPARK_REMOTE"] = None  # PySpark refuses a master beside it
+        changes["SPARK_REMOTE"] = None  # PySpark refuses a master next to it
     if not target.startswith("sc://") and "PYSPARK_GATEWAY_PORT" not in os.environ:
         changes["JAVA_HOME"] = str(facade(find_java()))
         # The launcher is a JVM of its own that lives for half a second.
@@ -256,7 +256,7 @@ def _put(variables: Mapping[str, str | None]) -> None:
 
 
 def _python() -> str:
-    """The interpreter for workers on this machine: this one, behind a script, if there is a place for one."""
+    """The interpreter for workers on this machine: this one, started by a script, if there is a place for one."""
     script = PYTHON.format(daemon=shlex.quote(str(DAEMON)), python=shlex.quote(sys.executable))
     path = cache_directory() / "python" / f"python-{hashlib.blake2b(script.encode(), digest_size=6).hexdigest()}"
     if os.name != "posix":
@@ -275,7 +275,7 @@ def _python() -> str:
 
 @cache
 def scratch() -> Path:
-    """A directory for what Spark would otherwise leave where the user stands; gone when Python ends."""
+    """A directory for what Spark would otherwise leave in the working directory; gone when Python ends."""
     held = hold_scratch("spark-")
     atexit.register(held.close)
     return Path(held.path)

@@ -1,6 +1,6 @@
 """rawlog sent with the job: an archive of its own code, for executors that do not have it installed.
 
-Only rawlog itself: what it stands on (pyarrow, numba, the codecs) must be in the executors' Python, see docs/clusters.md.
+Only rawlog itself: what it needs (pyarrow, numba, the codecs) must be in the executors' Python, see docs/clusters.md.
 `python -m rawlog.spark.shipping OUT.zip` writes the archive for `spark-submit --py-files`.
 """
 

@@ -1,7 +1,7 @@
 """The sink `rawlog`: a DataFrame of `records` into the files of a message system, in two phases.
 
-Every task writes below a stage beside the target; the driver then joins what the winning attempts wrote, or removes all of it. Formats that
-are written in shares (Kafka's partitions) are encoded in the tasks; of others the tasks lay their rows aside and the driver encodes them.
+Every task writes below a stage next to the target; the driver then joins what the winning attempts wrote, or removes all of it. Formats
+that are written in shares (Kafka's partitions) are encoded in the tasks; of others the tasks stage their rows and the driver encodes them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Message(WriterCommitMessage):
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkWriter:
-    """The writer for a DataFrame of this schema. OptionError for options that are none, EncodeError for columns that are none."""
+    """The writer for a DataFrame of this schema. OptionError for unknown options, EncodeError for columns that are none."""
     given = dict(options)
     named = {name.lower(): given.pop(name) for name in list(given) if name.lower() in {own.lower() for own in OWN}}
     if "to" not in named:
@@ -83,8 +83,8 @@ class SinkWriter(DataSourceArrowWriter):
     def commit(self, messages: list[Message | None]) -> None:  # type: ignore[override]
         """Join what the winning attempts wrote. LossError, with nothing written, if a loss was not accepted."""
         try:
-            told = sorted((one for one in messages if one is not None), key=lambda one: one.number)
-            shares = [one.share for one in told]
+            written = sorted((one for one in messages if one is not None), key=lambda one: one.number)
+            shares = [one.share for one in written]
             if not self.target.divides:
                 shares = [self.target.write(spilled(shares), f"{self.stage}/all", "rows")]
             lost = added(share.lost for share in shares)

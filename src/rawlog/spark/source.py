@@ -74,7 +74,7 @@ class RawlogSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For `df.write`: rows of `records` into the files of a system, named by the option `to`; see `rawlog.spark.sink`.
 
-        OptionError for an option that is not one, EncodeError for columns that are none of `records`.
+        OptionError for an option that is not one, EncodeError for columns that `records` does not have.
         """
         from rawlog.spark import sink
 

@@ -118,7 +118,7 @@ def spark_schema(request: Request, schema: StructType) -> tuple[Request, pa.Sche
 def read(splits: InputPartition, request: Request, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of one task as Spark wants them. DataError at damage if the mode says so."""
     if not isinstance(splits, Splits):
-        return  # Spark's stand-in for "no partitions"
+        return  # what Spark gives for "no partitions"
     gc.freeze()  # the collection Spark asks for after each task then costs nothing
     yield from resize(_fit(batch, schema) for batch in _rows(splits, request))
 
@@ -142,7 +142,7 @@ def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
 
 
 def _note(text: str) -> None:
-    """Damage that was passed over is a warning in the executor's log; an unfinished last frame is none."""
+    """Damage that was passed over is a warning in the executor's log; an unfinished last frame is not."""
     log.log(logging.WARNING if isinstance(text, rows.Loss) else logging.DEBUG, "%s", text)
 
 
