@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 import rawlog
+from rawlog import registry
 from rawlog.core.errors import AccessError, CorruptError, OptionError
 from rawlog.engines import local
 from rawlog.jobs.job import Stage
 from rawlog.jobs.mend import Mend
+from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import store_path
 from tests.formats.rocketmq.stores import store as rocketmq_store
@@ -55,12 +57,17 @@ def content(folder: Path) -> dict[str, bytes | None]:
 
 def mend(verb: str, source: Path, target: Path, options: dict[str, str] | None = None, **more: Any) -> Any:
     spark = more.pop("spark", None)
-    with Mend(verb, str(target), options, **more) as job:
+    tree = open_tree(str(source))
+    systems = {file.system for file in tree}
+    is_new = any(verb in family.rewrites for family in registry.families() if family.name in systems)
+    with (Rewriting if is_new else Mend)(verb, str(target), options, **more) as job:
         if spark is None:
-            return local.run(job, open_tree(str(source)), threads=2).account
-        from rawlog.engines import spark as on_spark
+            done = local.run(job, tree, threads=2)
+        else:
+            from rawlog.engines import spark as on_spark
 
-        return on_spark.run(job, open_tree(str(source)), spark).account
+            done = on_spark.run(job, tree, spark)
+    return done if is_new else done.account
 
 
 CASES = [

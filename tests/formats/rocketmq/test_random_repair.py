@@ -12,13 +12,16 @@ import random
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import rawlog
+from rawlog.core.findings import Finding
+from rawlog.core.report import Action, Entry, Report
 from tests.formats.rocketmq.rewriting import repaired, said, written
 from tests.formats.rocketmq.stores import log_files, store
 from tests.formats.rocketmq.test_repair import row, table
@@ -330,6 +333,40 @@ def content(root: Path) -> Files:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
+def is_explained(entry: Entry, findings: Sequence[Finding]) -> bool:
+    """Whether verification of the source has a finding where repair lost, dropped, changed or moved something."""
+    start, stop = entry.start, entry.stop
+    if "after the end of the log" in entry.reason:
+        # Where files have other names, verification sees the end as a file that is missing between two.
+        findings = [*findings, *(replace(one, path=entry.path) for one in findings if "missing-file" in one.code)]
+    for one in findings:
+        if one.path == entry.path:
+            size = max(one.size or 1, 1)
+            if (
+                start is None
+                or one.position is None
+                or (one.position < max(stop or 0, start + 1) and one.position + size > start)
+            ):
+                return True
+        elif start is not None and str(entry.path).rpartition("/")[2].isdecimal():
+            # A unit that points into the file: repair goes by what queues say.
+            address = int(str(entry.path).rpartition("/")[2]) + start
+            if one.code == "rocketmq.store.queue-dangling" and str(one.found) == str(address):
+                return True
+    return False
+
+
+def check_diagnosis(report: Report, findings: Sequence[Finding], source: Files, root: Path, told: str) -> None:
+    """Repair acts on what verification finds: nowhere else, and a store without findings stays as it is."""
+    acted = report.with_action(Action.DROPPED, Action.LOST, Action.CHANGED, Action.MOVED)
+    unexplained = [entry for entry in acted if not is_explained(entry, findings)]
+    assert not unexplained, f"{told}: {[entry.line() for entry in unexplained]}"
+    if not [each for each in findings if each.severity != "info"]:
+        assert report.is_whole, f"{told}: {said(report)}"
+        for name in of(source, "commitlog/"):
+            assert (root / name).read_bytes() == source[name], f"{told}: {name}"
+
+
 def check_case(number: int, folder: Path) -> None:
     chance = random.Random(f"case {number}")
     name = STORES[number % len(STORES)]
@@ -343,7 +380,9 @@ def check_case(number: int, folder: Path) -> None:
     before = content(source)
     # An operator knows the size of commit-log files; where files do not show the others, they are left to the broker.
     options = {"commitlog_size": str(truth.log_size)}
+    found = list(rawlog.verify(source))
     outcome = repaired(source, folder / "out", options)
+    check_diagnosis(outcome, found, files, folder / "out", told)
     report, root = outcome, folder / "out"
     assert content(source) == before, told
     entries = entries_of(root)

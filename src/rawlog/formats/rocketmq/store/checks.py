@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -426,58 +427,82 @@ def index_differs(files: Sequence[File]) -> Iterator[Mark]:
     checkpoint and builds them anew as far as it scans. `rawlog rebuild` makes the index anew.
     """
     for store in views(files):
-        found = sorted(store.of("rocketmq.index"), key=lambda file: file.path)
-        if not found or not store.logs:
-            continue
-        pairs = []
-        for file in found:
-            with contextlib.suppress(RawlogError), Index(file.path) as index:
-                rows = index.table()[1:]
-                pairs.append((file, rows["key_hash"].astype(np.int64), rows["physical_offset"].astype(np.int64)))
-        every = [where for _, _, where in pairs if where.size]
-        if not every:
-            continue
-        hashes, addresses = store.keys()
+        if store.logs:
+            yield from _index_marks(store)
+
+
+def _index_marks(store: View) -> Iterator[Mark]:
+    """The key index compared with the log, the keys of some messages at a time."""
+    found = []
+    for file in sorted(store.of("rocketmq.index"), key=lambda file: file.path):
+        with contextlib.suppress(RawlogError):
+            if (rows := _index_rows(file)).size:
+                found.append((file, int(rows[1, 0]), int(rows[1, -1]), int(rows[1].min()), int(rows[1].max())))
+    if not found:
+        return
+    begin, end = found[0][1], found[-1][2]
+    load = functools.lru_cache(maxsize=2)(_index_rows)
+    missing, first_missing = 0, -1
+    wrong: dict[str, list[int]] = {}
+    start, before = store.begin, np.empty((2, 0), np.int64)
+    for keys in (*store.key_runs(), None):
+        # The keys of one run, and what the index has from its first message to that of the next.
+        stop = store.end if keys is None else int(keys[1, 0])
+        there = []
+        for file, _, _, low, high in found:
+            if low < stop and high >= start:
+                rows = load(file)
+                here = np.flatnonzero((rows[1] >= start) & (rows[1] < stop))
+                there.append(rows[:, here])
+                bad = here[~_among(there[-1], before)].tolist()
+                wrong.setdefault(file.path, []).extend(bad)
+        absent = ~_among(before, np.concatenate([*there, np.empty((2, 0), np.int64)], axis=1))
         # Of the message at either end some keys may lie in a file that is gone or not begun.
-        inside = (addresses > every[0][0]) & (addresses < every[-1][-1])
-        there = np.concatenate([each for _, each, _ in pairs]), np.concatenate([where for _, _, where in pairs])
-        missing = np.flatnonzero(~_among((hashes, addresses), there) & inside)
-        if missing.size:
+        absent &= (before[1] > begin) & (before[1] < end)
+        if absent.any():
+            missing += int(absent.sum())
+            first_missing = int(before[1, np.argmax(absent)]) if first_missing < 0 else first_missing
+        if keys is not None:
+            start, before = max(stop, store.begin), keys
+    if missing:
+        yield Mark(
+            f"{missing:,} keys of messages are not in the key index",
+            path=found[0][0].path,
+            found=f"the first at physical offset {first_missing}",
+        )
+    for file, _, _, _, high in found:
+        if bad := wrong.get(file.path):
+            what = f"{len(bad):,} entries of the key index belong to no key of a message"
+            yield Mark(what, path=file.path, found=f"entry {min(bad) + 1}")
+        if high >= store.end:
+            past = np.flatnonzero(load(file)[1] >= store.end)
             yield Mark(
-                f"{missing.size:,} keys of messages are not in the key index",
-                path=found[0].path,
-                found=f"the first at physical offset {int(addresses[missing[0]])}",
+                f"{past.size:,} entries of the key index point past the end of the log",
+                path=file.path,
+                found=f"entry {int(past[0]) + 1}",
+                severity=Severity.INFO if store.is_unclean else Severity.WARNING,
             )
-        for file, each, where in pairs:
-            known = _among((each, where), (hashes, addresses))
-            wrong = np.flatnonzero(~known & (where >= store.begin) & (where < store.end))
-            if wrong.size:
-                what = f"{wrong.size:,} entries of the key index belong to no key of a message"
-                yield Mark(what, path=file.path, found=f"entry {int(wrong[0]) + 1}")
-            past = np.flatnonzero(where >= store.end)
-            if past.size:
-                yield Mark(
-                    f"{past.size:,} entries of the key index point past the end of the log",
-                    path=file.path,
-                    found=f"entry {int(past[0]) + 1}",
-                    severity=Severity.INFO if store.is_unclean else Severity.WARNING,
-                )
 
 
-Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
+def _index_rows(file: File) -> NDArray[np.int64]:
+    """The hashes and addresses that an index file has."""
+    with Index(file.path) as index:
+        rows = index.table()[1:]
+    return np.stack((rows["key_hash"].astype(np.int64), rows["physical_offset"].astype(np.int64)))
 
 
-def _among(keys: Keys, others: Keys) -> NDArray[np.bool_]:
+def _among(keys: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which pairs of hash and address are among some others."""
-    hashes, addresses = (np.concatenate(pair) for pair in zip(others, keys, strict=True))
+    count = others.shape[1]
+    hashes, addresses = np.concatenate((others, keys), axis=1)
     order = np.lexsort((hashes, addresses))  # stable: the others come first among equals
     hashes, addresses = hashes[order], addresses[order]
     is_new = np.ones(order.size, np.bool_)
     is_new[1:] = (hashes[1:] != hashes[:-1]) | (addresses[1:] != addresses[:-1])
     first = order[np.flatnonzero(is_new)]
     found = np.empty(order.size, np.bool_)
-    found[order] = first[np.cumsum(is_new) - 1] < others[0].size
-    return found[others[0].size :]
+    found[order] = first[np.cumsum(is_new) - 1] < count
+    return found[count:]
 
 
 @rule("rocketmq.store.checkpoint", Severity.WARNING)
