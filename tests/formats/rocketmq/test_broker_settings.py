@@ -105,10 +105,10 @@ def test_delay_levels_that_nothing_shows_are_an_assumption_that_is_reported(tmp_
         assert [note for note in report.lines() if "defaults are assumed" in note], report.lines()
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "broker.conf").write_text("messageDelayLevel=1m 2m 3m\nstorePathRootDir=/nowhere/store\n")
-    report = repaired(root, tmp_path / "told")
+    report = repaired(root, tmp_path / "listed")
     assert not [note for note in report.lines() if "assumed" in note]
     times = {one.physical_offset: one for path in log_files(root) for one in reference.messages(path.read_bytes())}
-    for path in (tmp_path / "told" / SCHEDULE).rglob("0000*"):
+    for path in (tmp_path / "listed" / SCHEDULE).rglob("0000*"):
         for address, _, due in reference.units(path.read_bytes()):
             level = min(3, int(times[address].shown[b"DELAY"]))
             assert due == times[address].stored + 60_000 * level

@@ -1,4 +1,4 @@
-"""Whatever was damaged: the mended copy is clean, mending it again changes nothing, and no message outside the damage is lost."""
+"""Whatever was damaged: the repaired copy is clean, repairing it again changes nothing, and no message outside the damage is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.formats.rocketmq.test_repair import places
 from tests.reference import rocketmq as reference
 
 Lost = tuple[int, int]
-"""The stretch of the log in which messages may be lost: its first address, and the one behind it."""
+"""The stretch of the log in which messages may be lost: its first address, and the one after it."""
 NOTHING = (0, 0)
 
 
@@ -24,7 +24,7 @@ def rest_of_file(path: Path, position: int) -> Lost:
 
 
 def some_message(path: Path, chance: random.Random) -> reference.Message:
-    """One that has messages before and behind it."""
+    """One that has messages before and after it."""
     return chance.choice(list(reference.messages(path.read_bytes()))[4:-4])
 
 

@@ -1,4 +1,4 @@
-"""A store whose commit log DLedger wrote: messages inside of its entries, after the format (specs: 48 bytes of head in front of each)."""
+"""A store whose commit log DLedger wrote: messages inside of its entries, after the format (specs: 48 bytes of head before each)."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_moved_entries_have_a_new_checksum_of_the_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"policy": "cut"}, {"move": "true"}])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_dry_run_tells_the_same_and_writes_nothing(damage, options, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_dry_run_reports_the_same_and_writes_nothing(damage, options, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     root = copy("broker-4.9.7", tmp_path)
     damage(root)
     said = repaired(root, tmp_path / "repaired", options, dry_run=True)
@@ -108,7 +108,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(damage, options, tmp_path: 
     assert (said.entries, said.counts, said.notes) == (done.entries, done.counts, done.notes)
 
 
-def test_fillers_are_no_records_and_are_told(tmp_path: Path) -> None:
+def test_fillers_are_no_records_and_are_reported(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     records = len(rawlog.read(root))
     flip_body(root)
@@ -184,9 +184,9 @@ def test_written_rows_are_read_again(codec: str, tmp_path: Path) -> None:
     findings = rawlog.verify(tmp_path / "out")
     assert findings.verdict == "clean", list(findings)
     assert all(path.stat().st_size == 65536 for path in log_files(tmp_path / "out"))
-    told = [message for path in log_files(tmp_path / "out") for message in reference.messages(path.read_bytes())]
-    assert len(told) == 300
-    assert all(message.crc_ok for message in told)
+    listed = [message for path in log_files(tmp_path / "out") for message in reference.messages(path.read_bytes())]
+    assert len(listed) == 300
+    assert all(message.crc_ok for message in listed)
 
 
 def test_whole_entry_checksums_are_written_and_right(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_whole_entry_checksums_are_written_and_right(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [7, 8, 9])
 def test_roll_rule_leaves_room_for_a_blank_entry(more: int, tmp_path: Path) -> None:
-    """An entry goes into the file if eight bytes are left behind it, else into the next."""
+    """An entry goes into the file if eight bytes are left after it, else into the next."""
     size = 4096
     first = row(0, value=b"", key=None)
     small = len(
@@ -228,7 +228,7 @@ def test_what_no_entry_holds_is_refused(tmp_path: Path) -> None:
         written(table([row(1)]), tmp_path / "out", SMALL)
 
 
-def test_losses_are_told_by_column() -> None:
+def test_losses_are_named_by_column() -> None:
     rows = [row(0), row(1), row(2, value=None), row(3), row(4, timestamp=1), row(5, timestampType=1), row(6, offset=7)]
     [batch] = table(rows)
     lost = {name: np.flatnonzero(mask).tolist() for name, mask in rewrite.losses({})(batch).items() if mask.any()}

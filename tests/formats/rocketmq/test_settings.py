@@ -39,8 +39,8 @@ def logs(name: str) -> list[Path]:
 LOG_FOLDERS = ("commitlog", "commitlog2", "data")
 
 
-def told(name: str) -> Iterator[reference.Message]:
-    """The messages as the reference reads them; those of DLedger stand behind heads of its own."""
+def messages_of(name: str) -> Iterator[reference.Message]:
+    """The messages as the reference reads them; those of DLedger follow heads of its own."""
     for path in logs(name):
         data = path.read_bytes()
         if path.parent.name != "data":
@@ -62,7 +62,7 @@ def told(name: str) -> Iterator[reference.Message]:
 @pytest.mark.parametrize("name", ALL)
 def test_every_message_is_what_the_reference_reads(name: str) -> None:
     rows = rawlog.read(roots(name), table="rocketmq.messages").to_pylist()
-    wanted = list(told(name))
+    wanted = list(messages_of(name))
     assert len(rows) == len(wanted) > 400
     for row, message in zip(rows, wanted, strict=True):
         assert (row["physical_offset"], row["size"], row["queue_offset"], row["body_crc"]) == (
@@ -94,7 +94,7 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
                 again = entry.encode(entry.sizes(), address, int(address[0]), int(address[0]) + size)
                 assert bytes(again) == bytes(frames.data[start : start + size])
                 count += 1
-    assert count >= len(list(told(name)))
+    assert count >= len(list(messages_of(name)))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -117,7 +117,7 @@ def test_a_dledger_log_moves_into_a_plain_one(name: str, tmp_path: Path) -> None
     report = repaired(store(name), tmp_path / "out", {"move": "true"})
     assert report.is_whole, report.lines()
     assert [row["body"] for row in rawlog.read(tmp_path / "out", table="rocketmq.messages").to_pylist()] == [
-        one.body for one in told(name)
+        one.body for one in messages_of(name)
     ]
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
@@ -154,7 +154,7 @@ def test_popped_messages_are_followed_to_their_source() -> None:
     assert {(row["kind"], row["group"], row["source_topic"]) for row in rows} == {
         ("retry", "popg", topic) for topic in ("T1", "T2", "B")
     }
-    messages = {one.physical_offset: one for one in told(DISKS)}
+    messages = {one.physical_offset: one for one in messages_of(DISKS)}
     followed = [row for row in rows if row["source_physical_offset"] is not None]
     assert followed
     for row in followed:
@@ -168,7 +168,7 @@ def test_popped_messages_are_followed_to_their_source() -> None:
 
 def test_timer_units_are_those_of_their_messages() -> None:
     """Over several timer-log files, each closed by a blank one; a message due after the roll window is scheduled again."""
-    messages = {one.physical_offset: one for one in told(DISKS)}
+    messages = {one.physical_offset: one for one in messages_of(DISKS)}
     units = rawlog.read(roots(DISKS), table="rocketmq.timers").to_pylist()
     assert len({row["path"] for row in units}) > 1
     assert {row["physical_offset"] for row in units} == {
@@ -193,7 +193,7 @@ def test_timer_units_are_those_of_their_messages() -> None:
 def test_a_compaction_pass_leaves_the_newest_of_each_key() -> None:
     """The pass took the closed files; the units of the queue point to the messages that are left, with gaps in their numbers."""
     rows = rawlog.read(store(DISKS), table="rocketmq.compacted").to_pylist()
-    every = [one for one in told(DISKS) if one.topic == b"C"]
+    every = [one for one in messages_of(DISKS) if one.topic == b"C"]
     for queue_id in (0, 1):
         here = [row for row in rows if row["queue_id"] == queue_id]
         units = [
@@ -243,7 +243,7 @@ def test_queues_as_a_database_are_no_missing_queues(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "config" / "topics" / "CURRENT").exists()
 
 
-def test_a_copy_of_the_log_beside_a_store_is_not_taken_for_another_disk(tmp_path: Path) -> None:
+def test_a_copy_of_the_log_next_to_a_store_is_not_taken_for_another_disk(tmp_path: Path) -> None:
     shutil.copytree(store("4.9.8"), tmp_path / "all" / "store")
     shutil.copytree(store("4.9.8") / "commitlog", tmp_path / "all" / "backup" / "commitlog")
     groups = {file.place.group for file in rawlog.open(tmp_path / "all") if file.format == "rocketmq.commitlog"}

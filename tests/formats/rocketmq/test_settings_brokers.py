@@ -70,12 +70,12 @@ def test_other_delay_levels_are_kept(version: str, tmp_path: Path) -> None:
     bare = tmp_path / "made" / "bare"
     shutil.copytree(root, bare)
     shutil.rmtree(bare / SCHEDULE)
-    (tmp_path / "told").mkdir()
-    shutil.copytree(bare, tmp_path / "told" / "store")
-    (tmp_path / "told" / "broker.conf").write_text(
+    (tmp_path / "listed").mkdir()
+    shutil.copytree(bare, tmp_path / "listed" / "store")
+    (tmp_path / "listed" / "broker.conf").write_text(
         "# settings\nmessageDelayLevel = 1s 1h 2h\nmappedFileSizeConsumeQueue=2000\n"
     )
-    rebuilt(tmp_path / "told" / "store", tmp_path / "by-conf")
+    rebuilt(tmp_path / "listed" / "store", tmp_path / "by-conf")
     rebuilt(bare, tmp_path / "by-option", {"delay_levels": LEVELS["messageDelayLevel"]})
     assert queues(tmp_path / "by-conf") == queues(tmp_path / "by-option") == theirs
     guessed = rebuilt(bare, tmp_path / "guessed")

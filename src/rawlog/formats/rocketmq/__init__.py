@@ -44,7 +44,7 @@ COMMIT_LOG = Format(
     tables=(RECORDS, MESSAGES),
     carries=frozenset(
         {"key", "topic", "partition", "headers"}
-    ),  # no null values, offsets without gaps, times in whole milliseconds; what properties cannot say stands in one of our own
+    ),  # no null values, offsets without gaps, times in whole milliseconds; what properties cannot say is in one of our own
     match=paths.is_commit_log,
     sniff=paths.sniff_commit_log,
     begin=paths.begin_commit_log,
@@ -80,7 +80,7 @@ COMPACTION_LOG = Format(
 )
 CONSUME_QUEUE = Format(
     name="rocketmq.consumequeue",
-    title="consume queue: where the messages of one queue stand",
+    title="consume queue: where the messages of one queue are",
     files="consumequeue/<topic>/<queue>/<20 digits>",
     layouts=(layouts.UNIT,),
     tables=(QUEUES,),
@@ -271,7 +271,7 @@ FAMILY = Family(
         DLEDGER_INDEX,
         _listed(
             "queuedatabase",
-            "all consume queues as a RocksDB database; the commit log tells the same",
+            "all consume queues as a RocksDB database; the commit log has the same",
             "consumequeue/<file of RocksDB>",
             paths.is_queue_database,
         ),
@@ -287,7 +287,7 @@ FAMILY = Family(
         _listed("epochs", "epochs of a controller", "epochFileCheckpoint", paths.file_named("epochFileCheckpoint")),
         _listed("identity", "identity of a broker", "brokerIdentity", paths.file_named("brokerIdentity")),
         _listed(
-            "stray", "a file that keeps a broker from starting", "anything else beside a log's files", paths.is_stray
+            "stray", "a file that keeps a broker from starting", "anything else next to a log's files", paths.is_stray
         ),
     ),
     folds={table.name: _in("store.state", table.name.split(".")[1]) for table in FOLDS},

@@ -32,7 +32,7 @@ _COLUMNS = {"key": ("keys", "unique_key"), "id": ("message_id", "unique_key", "s
 
 
 def columns(table: Table, what: str) -> tuple[str, ...]:
-    """The columns that tell the keys or ids of a table's rows."""
+    """The columns with the keys or ids of a table's rows."""
     if table.name == "records":
         return ("key", "headers") if what == "key" else ("headers",)
     return tuple(name for name in _COLUMNS[what] if name in table.names)
@@ -58,7 +58,7 @@ def by_key(batch: pa.RecordBatch, key: bytes) -> pa.Array:
 
 
 def by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
-    """Which rows have an id: the unique key, or the broker's message id where the table tells it."""
+    """Which rows have an id: the unique key, or the broker's message id where the table has it."""
     import pyarrow.compute as pc
 
     found = _is(_unique_keys(batch), id.encode())
@@ -69,7 +69,7 @@ def by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
 
 
 def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
-    """Which messages have a broker's message id; None if it is none."""
+    """Which messages have a broker's message id; None for text that is not one."""
     if address(id) is None:
         return None
     from rawlog.core.errors import DataError
@@ -89,7 +89,7 @@ def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
 
 
 def address(id: str) -> int | None:
-    """The physical offset at the end of a broker's message id; None if it is none."""
+    """The physical offset at the end of a broker's message id; None for text that is not one."""
     if len(id) not in SIZES:
         return None
     try:
@@ -117,7 +117,7 @@ def _unique_keys(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _is(values: pa.Array, wanted: bytes) -> pa.Array:
-    """Which values are these bytes; null is none of them."""
+    """Which values are these bytes; null is not."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -130,7 +130,7 @@ _QUEUES = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
 
 
 def pick(file: File, group: Sequence[File], table: Table, selection: Any) -> Ranges | None:
-    """Byte ranges of a commit-log file outside of which no wanted row stands; None where nothing tells."""
+    """Byte ranges of a commit-log file outside of which there is no wanted row; None where nothing shows them."""
     start = file.place.start_offset
     if start is None:
         return None
@@ -144,7 +144,7 @@ def pick(file: File, group: Sequence[File], table: Table, selection: Any) -> Ran
         if selection.since is not None and table.times == ("store_timestamp", "store_timestamp"):
             return _by_time(file, group, selection.since)
     except RawlogError:
-        return None  # a derived file that cannot be read: the log itself tells
+        return None  # a derived file that cannot be read: the log itself has all
     return None
 
 
@@ -246,7 +246,7 @@ def _by_key(file: File, group: Sequence[File], selection: Any, key: bytes) -> Ra
 
 
 def _frame_of(source: Source, position: int, address: int) -> tuple[int, int] | None:
-    """Where the entry of the message at a position begins and ends, if one stands there and knows its address."""
+    """Where the entry of the message at a position begins and ends, if there is one that has its own address."""
     raw = source.read(position, HEAD.size)
     if len(raw) < HEAD.size:
         return None
@@ -312,7 +312,7 @@ def _by_offset(file: File, group: Sequence[File], selection: Any) -> Ranges | No
 def _queue_range(
     topic: str, queue_id: int | None, group: Sequence[File], first: int, after: int | None
 ) -> tuple[int, int] | None:
-    """Addresses from the message numbered `first` to behind the one before `after`, in one queue."""
+    """Addresses from the message numbered `first` to the end of the one before `after`, in one queue."""
     files = sorted(
         (
             f
@@ -323,12 +323,12 @@ def _queue_range(
     )
     low = _unit(files, first)
     if low is None:
-        # Behind the last unit, or before the first: a queue may lag behind the log.
+        # After the last unit, or before the first: a queue may lag behind the log.
         last = _last_unit(files)
         if last is None:
             return None
         low = last if first > last[2] else (0, 0, 0)
-    # Prepared and rolled-back messages of old brokers all have the number 0 and no unit: they may stand anywhere.
+    # Prepared and rolled-back messages of old brokers all have the number 0 and no unit: they may be anywhere.
     high = None if after is None or first <= 0 else _unit(files, after - 1)
     return low[0], (1 << 62) if high is None else high[0] + high[1]
 
@@ -359,7 +359,7 @@ def _last_unit(files: Sequence[File]) -> tuple[int, int, int] | None:
 
 
 def _by_time(file: File, group: Sequence[File], since: int) -> Ranges | None:
-    """From the last message known to be stored before a time on. Store times do not fall, so nothing in front of it is wanted."""
+    """From the last message known to be stored before a time on. Store times do not fall, so nothing before it is wanted."""
     start, best = file.place.start_offset or 0, 0
     for found in _indexes(group):
         with Index(found.path) as index:

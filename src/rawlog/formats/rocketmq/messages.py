@@ -33,7 +33,7 @@ _FILLER_HOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 
 
 def first_address(file: File, kind: int) -> int:
-    """The physical offset of a file's first byte: by its name, else by its first message; -1 if neither tells."""
+    """The physical offset of a file's first byte: by its name, else by its first message; -1 if neither says it."""
     return kind if file.place.start_offset is None else file.place.start_offset
 
 
@@ -94,7 +94,7 @@ class Messages:
 
     @property
     def stale(self) -> NDArray[np.bool_]:
-        """Which messages say that they stand elsewhere."""
+        """Which messages say that they are at another place."""
         if self.start < 0 or not self.odd[kernels.O_STALE]:
             return np.zeros(len(self), np.bool_)
         found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start

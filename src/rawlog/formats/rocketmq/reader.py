@@ -135,7 +135,7 @@ class Bodies:
 
 
 def bodies(rows: Messages, limit: int) -> Bodies:
-    """The bodies of messages, decompressed, as many as fit a batch; `error` tells why the one behind them is not among them."""
+    """The bodies of messages, decompressed, as many as fit a batch; `error` says why the one after them is not among them."""
     starts, sizes = rows[kernels.F_BODY], rows[kernels.F_BODY_SIZE]
     if not rows.odd[kernels.O_COMPRESSED]:
         return Bodies(rows.data, starts, sizes, len(rows))
@@ -433,7 +433,7 @@ def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int) -> pa
 
 
 def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> pa.RecordBatch:
-    """Rows of `rocketmq.messages`: an entry each."""
+    """Rows of `rocketmq.messages`: one per entry."""
     flags, count = rows[kernels.F_SYS_FLAG], len(rows)
     made: dict[str, pa.Array] = {}
     for name, field, type in _MESSAGE_NUMBERS:

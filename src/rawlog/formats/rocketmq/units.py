@@ -69,7 +69,7 @@ def scan_batch(data: Bytes, kind: int) -> Frames:
     frames = fixed_frames(data, BATCH_UNIT, valid, kind)
     at = frames.reached // BATCH_UNIT.size
     if frames.status is Status.BAD_VALUE and int(rows["physical_offset"][at]) == -1 and int(rows["size"][at]) == 0:
-        # The mark behind the last unit of a compaction topic's queue.
+        # The mark after the last unit of a compaction topic's queue.
         frames = Frames(
             data, frames.starts, frames.stops, frames.reached, _end_of(data, frames.reached + BATCH_UNIT.size), kind
         )
@@ -81,7 +81,7 @@ def _end_of(data: Bytes, position: int) -> Status:
 
 
 def scan_ext(data: Bytes, kind: int) -> Frames:
-    """Units one behind the other; a size of -1 ends the file."""
+    """Units, each directly after the one before; a size of -1 ends the file."""
     starts: list[int] = []
     stops: list[int] = []
     position, status = 0, Status.OK
@@ -111,7 +111,7 @@ def scan_ext(data: Bytes, kind: int) -> Frames:
 
 
 def fault(frames: Frames) -> DataError:
-    """A unit that cannot be, with sound or foreign bytes behind it."""
+    """An invalid unit, with sound or foreign bytes after it."""
     return CorruptError(
         "a unit that points to nothing, with other bytes after it; a broker ends the queue here and cuts the rest off",
         position=frames.reached_in_file,
@@ -154,7 +154,7 @@ def decode_batch(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
 
 def decode_ext(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """Rows of `rocketmq.queues`; the mark that ends a file is none."""
+    """Rows of `rocketmq.queues`; the mark that ends a file gives no row."""
     whole = EXT_UNIT.take(np.concatenate((frames.data, np.zeros(EXT_UNIT.size, np.uint8))), frames.starts)
     keep = whole["size"] != EXT_END
     frames = Frames(
@@ -213,7 +213,7 @@ def spans_batch(frames: Frames, file: File) -> Spans:
 def scan_timer_log(data: Bytes, kind: int) -> Frames:
     """Units of 52 bytes; a blank one covers the rest of the file."""
     rows = TIMER_UNIT.view(np.ascontiguousarray(data))
-    # A blank one may be as large as a unit; its magic stands in the same place.
+    # A blank one may be as large as a unit; its magic is at the same place.
     frames = fixed_frames(data, TIMER_UNIT, (rows["size"] == TIMER_UNIT.size) & (rows["magic"] != MAGIC_BLANK), kind)
     left = data[frames.reached :]
     if frames.status in (Status.BAD_VALUE, Status.TRUNCATED) and left.size >= TIMER_BLANK.size:

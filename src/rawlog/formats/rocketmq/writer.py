@@ -94,7 +94,7 @@ class Entries:
         return sizes
 
     def encode(self, sizes: NDArray[np.int64], addresses: NDArray[np.int64], start: int, stop: int) -> Bytes:
-        """The bytes of the log from address `start` to `stop`, zero where no entry stands."""
+        """The bytes of the log from address `start` to `stop`, zero where there is no entry."""
         self.numbers[kernels.N_PHYSICAL] = addresses
         self.numbers[kernels.N_AT] = addresses - start
         out = np.zeros(stop - start + SLACK, np.uint8)
@@ -152,13 +152,13 @@ def from_messages(rows: Messages, *, moves: bool = False) -> Entries:
 
 
 def _hosts(rows: Messages, field: int) -> NDArray[np.uint8]:
-    """Twenty bytes from each host's first on; IPv4 uses eight of them. A message goes on for longer than that behind both."""
+    """Twenty bytes from each host's first on; IPv4 uses eight of them. A message goes on for longer than that after both."""
     at = rows[field][:, None] + np.arange(HOST_V6.size)
     return np.ascontiguousarray(rows.data[np.minimum(at, rows.data.size - 1)])
 
 
 def host_bytes(text: str) -> tuple[NDArray[np.uint8], bool]:
-    """An `address:port` as twenty bytes, and whether it is IPv6. OptionError if it is none."""
+    """An `address:port` as twenty bytes, and whether it is IPv6. OptionError for other text."""
     address, _, port = text.rpartition(":")
     try:
         parsed: Any = ipaddress.ip_address(address.strip("[]"))
@@ -170,7 +170,7 @@ def host_bytes(text: str) -> tuple[NDArray[np.uint8], bool]:
 
 
 def host_flags(born_is_v6: bool, store_is_v6: bool) -> int:
-    """The bits of the sysflag that tell the sizes of hosts."""
+    """The bits of the sysflag for the sizes of hosts."""
     return int(SysFlag.BORNHOST_V6) * born_is_v6 | int(SysFlag.STOREHOST_V6) * store_is_v6
 
 

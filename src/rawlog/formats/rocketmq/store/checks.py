@@ -173,7 +173,7 @@ QUEUE_FORMATS = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketm
 
 @rule("rocketmq.store.stray", Severity.ERROR)
 def stray_file(files: Sequence[File]) -> Iterator[Mark]:
-    """A file that is none of the broker's lies among those of a log or queue.
+    """A file that is not the broker's lies among those of a log or queue.
 
     A broker takes every file there for its own and does not start: the name must be a number and the size that of the others. Checksum
     files such as `.name.crc` and marks such as `_SUCCESS` come from Hadoop and Spark. Remove it.
@@ -188,7 +188,7 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
     """A file of a log or queue has another size than its neighbours.
 
     All must have exactly the size the broker is configured with, or it does not start (4.5.1 and later; before that, and in 4.9.2, the file
-    and all behind it are ignored). A file that was cut, or not padded with zeros to its full size.
+    and all after it are ignored). A file that was cut, or not padded with zeros to its full size.
     """
     for store in views(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
@@ -206,7 +206,7 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
 
 @rule("rocketmq.store.file-name", Severity.ERROR)
 def file_names(files: Sequence[File]) -> Iterator[Mark]:
-    """A file's name is not a multiple of the size of its log's files, so that it cannot be where it says.
+    """A file's name is not a multiple of the size of its log's files, so it is not where it says.
 
     The name is the address of the first byte. Something renamed or renumbered the file.
     """
@@ -225,7 +225,7 @@ def file_names(files: Sequence[File]) -> Iterator[Mark]:
 def missing_files(files: Sequence[File]) -> Iterator[Mark]:
     """A commit-log file in the middle is missing.
 
-    A broker passes over it without a word; queues that it rebuilds close ranks, so that their numbers no longer are those in the messages.
+    A broker skips it and reports nothing; queues that it rebuilds have no gap, so that their numbers are not those in the messages.
     Where the last file ends with a blank entry, the log went on in another, which is not here: no more than a remark, for these files may
     be only a part of the store.
     """
@@ -238,10 +238,19 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
                     expected=f"{log.stop:020}",
                     found=f"{following.start:020}",
                 )
+        logs = {_key(file) for file in store.of("rocketmq.compactionlog")}
+        for file in store.of("rocketmq.compactioncq"):
+            if _key(file) not in logs:
+                what = "the log of this queue of a compaction topic is missing"
+                yield Mark(what, path=file.path, severity=Severity.WARNING)
         if store.logs and store.logs[-1].ends_with == "blank" and not store.logs[-1].is_dledger:
             last = store.logs[-1]
             what = "the log goes on after this file, and the next one is missing"
             yield Mark(what, path=last.file.path, expected=f"{last.stop:020}", severity=Severity.INFO)
+
+
+def _key(file: File) -> tuple[str | None, int | None, int | None]:
+    return file.place.topic, file.place.partition, file.place.start_offset
 
 
 @rule("rocketmq.store.blank", Severity.ERROR)
@@ -265,19 +274,19 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
     """What a broker would destroy at its next start: from the first byte it cannot read on, the log is cut and later files are deleted.
 
     Which file it begins with depends on its version, on whether `abort` is there, and on the checkpoint (after a crash) or the queues
-    (since 5.3.2). Mend a copy with `rawlog repair` before any broker sees the store. Nothing is said of a log that DLedger wrote, whose
-    own recovery decides.
+    (since 5.3.2). Write a repaired copy with `rawlog repair` before any broker sees the store. Nothing is said of a log that DLedger
+    wrote, whose own recovery decides.
     """
     for store in views(files):
         if any(log.is_dledger for log in store.logs):
             continue
-        told: dict[tuple[str, int], list[str]] = {}
+        ends: dict[tuple[str, int], list[str]] = {}
         for name, first in scan_starts(store):
             end = _scan(store, first)
             if end is None:
                 continue
-            told.setdefault((end.file.path, end.end), []).append(name)
-        for (path, position), names in told.items():
+            ends.setdefault((end.file.path, end.end), []).append(name)
+        for (path, position), names in ends.items():
             number = next(n for n, log in enumerate(store.logs) if log.file.path == path)
             log, later = store.logs[number], store.logs[number + 1 :]
             lost = log.after + sum(each.messages + each.after for each in later)
@@ -336,16 +345,16 @@ def _scan(store: View, first: int) -> LogSummary | None:
 def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
     """A unit of a consume queue does not say of its message what the commit log says: size or tag hash differ.
 
-    Consumers get wrong bytes, or a filter by tag passes over the message. `rawlog rebuild` makes the queues anew.
+    Consumers get wrong bytes, or a filter by tag passes over the message. `rawlog rebuild` rebuilds the queues.
     """
     yield from compared(files).differing
 
 
 @rule("rocketmq.store.queue-dangling", Severity.ERROR)
 def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
-    """A unit of a consume queue points to no message: into the middle of one, or behind the end of the commit log.
+    """A unit of a consume queue points to no message: into the middle of one, or after the end of the commit log.
 
-    A broker cuts off units that point behind the end of the log; those that point into it give consumers garbage. Units that point before
+    A broker cuts off units that point past the end of the log; those that point into it give consumers garbage. Units that point before
     the log's first byte are only expired and no finding.
     """
     yield from compared(files).dangling
@@ -389,7 +398,7 @@ def queue_gap(files: Sequence[File]) -> Iterator[Mark]:
     """The queue offsets in the messages of one queue are not consecutive.
 
     A plain consume queue cannot show a gap: from there on the place of a unit and the number in its message differ, for consumers too.
-    Where an entry that `rawlog repair` wrote over lost bytes stands between the two messages, the missing ones were lost there: no more
+    Where an entry that `rawlog repair` wrote over lost bytes is between the two messages, the missing ones were lost there: no more
     than a remark.
     """
     yield from compared(files).gaps
@@ -414,17 +423,17 @@ def _gaps(store: View, queue: Queue, units: NDArray[np.int64]) -> Iterator[Mark]
 
 
 def _has_filler(store: View, start: int, stop: int) -> bool:
-    """Whether an entry that covers a hole stands between two addresses."""
+    """Whether an entry that covers a hole is between two addresses."""
     number = bisect.bisect_left(store.fillers, start)
     return number < len(store.fillers) and store.fillers[number] < stop
 
 
 @rule("rocketmq.store.index-differs", Severity.WARNING)
 def index_differs(files: Sequence[File]) -> Iterator[Mark]:
-    """The key index does not hold the keys of the messages in its range, or holds others.
+    """The key index does not have the keys of the messages in its range, or has others.
 
     Look-ups by key or by unique key fail, or find other messages. After a crash a broker deletes index files that are newer than the
-    checkpoint and builds them anew as far as it scans. `rawlog rebuild` makes the index anew.
+    checkpoint and builds them again as far as it scans. `rawlog rebuild` rebuilds the index.
     """
     for store in views(files):
         if store.logs:
@@ -540,12 +549,16 @@ def abort(files: Sequence[File]) -> Iterator[Mark]:
 def config_files(files: Sequence[File]) -> Iterator[Mark]:
     """A file of `config/` is not JSON, or not of the shape that a broker reads: a list for a table, text for a number, null entries.
 
-    A broker deletes it and takes the `.bak` beside it, which is one version older; without that it starts with nothing: topics, groups
-    or offsets are forgotten. A name that occurs twice in one table is a warning: the last one counts. rawlog reads what can be read;
+    A broker deletes it and takes the `.bak` next to it, which is one version older; without that it starts with nothing: topics, groups
+    or offsets are forgotten. A name that occurs twice in one table is a warning: the last one counts. A damaged `.bak` next to the file
+    is a remark. rawlog reads what can be read;
     `rawlog repair` keeps that, and rebuilds topics, groups and delay offsets where nothing is left of them.
     """
     for file in files:
-        if file.format != "rocketmq.config" or file.problem is not None or file.place.state is not None:
+        if file.format != "rocketmq.config" or file.problem is not None:
+            continue
+        if file.place.state is not None:
+            yield from _backup_marks(file, files)
             continue
         backup = any(other.path == f"{file.path}.bak" for other in files)
         then = "would delete it and take the .bak" if backup else "would delete it and start without"
@@ -562,6 +575,19 @@ def config_files(files: Sequence[File]) -> Iterator[Mark]:
             yield Mark(f"{problem}; a broker {then}", path=file.path)
         for problem in one.repeated:
             yield Mark(problem, path=file.path, severity=Severity.WARNING)
+
+
+def _backup_marks(file: File, files: Sequence[File]) -> Iterator[Mark]:
+    """A copy that a broker could not take: no more than a remark while the file itself is there. An empty one is normal."""
+    is_needed = not any(f"{other.path}.bak" == file.path for other in files)
+    try:
+        one = config.read(file)
+        problems = one.problems[:1] if one.is_refused else []
+    except RawlogError as error:
+        problems = [str(getattr(error, "message", error))] if file.size else []
+    for problem in problems:
+        what = f"{problem}; a broker could not take this copy"
+        yield Mark(what, path=file.path, severity=Severity.WARNING if is_needed else Severity.INFO)
 
 
 @rule("rocketmq.store.queue-type", Severity.ERROR)

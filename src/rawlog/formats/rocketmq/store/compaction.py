@@ -1,5 +1,5 @@
 """The logs of compaction topics in a repaired store. A message lost there is taken from the commit log, where it is the same but for its
-physical offset; what that no longer has is covered, and taken out of the topic's own queue.
+physical offset; what that does not have any more is covered, and taken out of the topic's own queue.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a broker derives from each message of the commit log: units of queues, keys of the index.
 
-Rebuilding, writing and verifying share it, so that they agree on what a derived file must hold.
+Rebuilding, writing and verifying share it, so that they agree on what a derived file must contain.
 """
 
 from __future__ import annotations

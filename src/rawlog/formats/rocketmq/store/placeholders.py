@@ -91,7 +91,7 @@ def _properties(slot: Slot) -> bytes:
 def covering(address: int, size: int, store_time: int, slot: Slot | None) -> bytes:
     """An entry of exactly `size` bytes, zeros inside: with the number of a lost message, else one that no queue shows.
 
-    For a lost batch it has all the batch's numbers and is one empty message to a consumer: nothing tells it to unpack.
+    For a lost batch it has all the batch's numbers and is one empty message to a consumer: nothing says that it is to be unpacked.
     """
     topic = FILLER_TOPIC if slot is None else slot.topic
     numbers = np.zeros((kernels.NUMBERS, 1), np.int64)

@@ -231,7 +231,7 @@ def topic_config(name: str, queues: int, attributes: Mapping[str, str] | None = 
 
 
 def pad(file: IO[bytes], used: int, size: int) -> None:
-    """Make a file `size` bytes long whose first `used` bytes are written; zeros that nobody writes take no room on disk."""
+    """Make a file `size` bytes long whose first `used` bytes are written; zeros that are not written take no room on disk."""
     if used < size:
         file.seek(size - 1)
         file.write(b"\0")
@@ -550,7 +550,7 @@ def write_index(folder: Folder, derived: Derived, sizes: Sizes, report: Report) 
 
 
 def _index_name(ms: int) -> str:
-    """17 digits; a broker takes its local clock, which nobody reads."""
+    """17 digits; a broker takes its local clock, which has no meaning."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(max(ms, 0), 250_000_000_000_000))
     return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03}"
 

@@ -107,10 +107,10 @@ def _read(path: Path) -> BrokerConf | None:
 
 
 def _belongs(conf: BrokerConf, root: Path) -> bool:
-    told = conf.values.get("storePathRootDir")
-    if not told:
+    named = conf.values.get("storePathRootDir")
+    if not named:
         return True
-    path = Path(conf.path).parent / told
+    path = Path(conf.path).parent / named
     try:
         return not path.exists() or path.samefile(root)
     except (OSError, ValueError):
@@ -188,7 +188,7 @@ def usual_size(files: Sequence[File]) -> int:
     """The size that a broker gives the files of a log or of queues; 0 if none of them shows it.
 
     The one that most files have and most names are multiples of, for the name of a file is the address of its first byte. Where all files
-    were cut or lengthened, the names alone tell.
+    were cut or lengthened, the names alone show it.
     """
     named = [file for file in files if file.place.start_offset is not None]
     sizes = Counter(file.size for file in named if file.size)
@@ -293,7 +293,7 @@ class Delays:
 
     @property
     def highest(self) -> int:
-        """The highest level that anything tells of."""
+        """The highest level that anything shows."""
         return max(len(self.levels_ms or ()), *self.by_level, 0)
 
     def of_level(self, level: int) -> tuple[int, bool]:
@@ -337,8 +337,8 @@ def delays_of(files: Sequence[File], options: Mapping[str, str] | None = None) -
     conf = conf_near(files)
     if conf is not None:
         try:
-            told = conf.values.get("messageDelayLevel")
-            levels = DELAY_LEVELS_MS if told is None else parse_levels(told)
+            text = conf.values.get("messageDelayLevel")
+            levels = DELAY_LEVELS_MS if text is None else parse_levels(text)
         except OptionError:
             levels = None
     queues = [

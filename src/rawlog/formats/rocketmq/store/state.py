@@ -423,7 +423,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
             state = "delivered" if copy is not None or was_read else "pending"
         else:
             level, text = None, entry.properties.get("TIMER_OUT_MS", "")
-            due = entry.stored if (told := _number(text)) is None else told
+            due = entry.stored if (asked := _number(text)) is None else asked
             state = "delivered" if copy is not None else "cancelled" if entry.unique_key in cancelled else "pending"
             if state == "pending" and reached and due <= reached and "TIMER_DEL_UNIQKEY" in entry.properties:
                 state = "cancelled"
@@ -530,7 +530,7 @@ class _Names:
     def apart(self, name: str, *, was_popped: bool) -> tuple[str, str | None]:
         """The group of a retry topic and, where messages are popped, the topic they came from: `group_topic`, on request `group+topic`.
 
-        Both names may hold a `_`, so the groups and topics that the store knows decide.
+        Both names may have a `_`, so the groups and topics that the store knows decide.
         """
         group, plus, topic = name.partition("+")
         if plus:
@@ -546,7 +546,7 @@ class _Names:
 
 
 def _found(files: Sequence[File], wanted: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Where the one message of a topic with a unique key stands. Those of a batch may all have the same: then nobody can tell."""
+    """Where the one message of a topic with a unique key is. Those of a batch may all have the same: then none is given."""
     found: dict[tuple[str, str], int] = {}
     if not wanted:
         return found

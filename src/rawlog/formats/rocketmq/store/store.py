@@ -2,7 +2,7 @@
 
 What one pass over a commit-log file finds is a `LogSummary`: where a broker's scan of the file ends, and the queue units and index keys
 that its messages give. Summaries of neighbouring bytes merge, in order; those of all files are what the rules over a store compare the
-other files with, so that nobody reads the log again.
+other files with, so that the log is read once.
 
 Units and keys are kept small: differences of neighbouring values in as few bytes as they take, compressed. A message takes about 3 bytes,
 and 5 more for each key: 100 million messages with two keys are 1.3 GB of summaries. Rules unpack one queue at a time (48 bytes per message
