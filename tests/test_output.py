@@ -219,7 +219,7 @@ def test_restoring_a_cluster_with_a_hostile_topic_is_refused(name: str, place: P
 
     rawlog.write(place / "in", rows("sound"), format="kafka")
     topics = [Topic(one, one, new_id(), 1, {}) for one in ("sound", name)]
-    Blueprint(1, "AAAAAAAAAAAAAAAAAAAAAA", topics, None).write(str(place / "in"), 1_700_000_000_000)
+    Blueprint(1, "AAAAAAAAAAAAAAAAAAAAAA", topics, None).write(Folder(place / "in"), 1_700_000_000_000)
     done = run("restore", place / "in", place / "out", *LOCAL)
     assert done.exit_code == 2, done.stderr
     assert "Kafka takes no such name" in done.stderr

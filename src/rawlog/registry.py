@@ -9,6 +9,7 @@ from functools import lru_cache
 from rawlog.core.errors import UnknownFormatError, unknown
 from rawlog.core.format import Family, Format, Lookup
 from rawlog.core.tables import COMMON, Table
+from rawlog.core.verb import Verb
 
 FAMILIES = ("kafka", "kraft", "rocketmq", "replay", "ambry")
 """In the order in which recognition asks them: the head of a recording is almost all zeros, and DLedger's is one too."""
@@ -48,6 +49,12 @@ def format_named(name: str) -> Format:
                 if format.is_written or len(candidate.formats) == 1:
                     return format
     raise UnknownFormatError(str(unknown("format", name, known)))
+
+
+@lru_cache(maxsize=1)
+def verbs() -> dict[str, Verb]:
+    """The verbs that only one family has, by name."""
+    return {name: verb for family in families() for name, verb in family.verbs.items()}
 
 
 @lru_cache(maxsize=1)

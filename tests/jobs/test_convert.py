@@ -99,8 +99,8 @@ def test_any_table_goes_to_a_file(tmp_path: Path) -> None:
         convert(KAFKA / "codec-gzip-0", tmp_path / "y", "replay", table="kafka.batches")
 
 
-def test_a_directory_gets_a_file_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rawlog.jobs.convert.SHARE", 4096)
+def test_a_directory_gets_one_file_for_each_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rawlog.jobs.convert.SPLIT_SIZE", 4096)
     convert(KAFKA / "segments-by-size-0", tmp_path / "out", "jsonl")
     files = sorted((tmp_path / "out").iterdir())
     assert [one.name for one in files] == [f"part-{number:05d}.jsonl" for number in range(len(files))]
@@ -530,7 +530,7 @@ def test_batches_are_made_anew_where_options_ask_for_it(tmp_path: Path) -> None:
 def test_partitions_of_several_disks_are_not_mixed_up(tmp_path: Path) -> None:
     for disk in ("a", "b"):
         log_of(tmp_path / disk, row(0))
-    with pytest.raises(OptionError, match="orders-0 is there twice"):
+    with pytest.raises(OptionError, match="orders-0 exists twice"):
         convert([tmp_path / "a", tmp_path / "b"], tmp_path / "out", "kafka")
     assert not (tmp_path / "out").exists()
 

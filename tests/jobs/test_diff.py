@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rawlog
-from rawlog.compare import comparison
-from rawlog.compare.fingerprints import compare_mixed, show_values
+from rawlog.compare import pairs
+from rawlog.compare.mixed import compare_mixed, show_values
 from rawlog.core.difference import Change, Tally, compare_ordered
 from rawlog.core.errors import CorruptError, OptionError, UnknownFormatError
 from rawlog.core.tables import RECORDS
@@ -118,7 +118,7 @@ def test_several_replicas_on_one_side_cannot_be_told_apart(tmp_path: Path) -> No
     for broker in ("one", "two"):
         (tmp_path / "b").mkdir(exist_ok=True)
         partition(tmp_path / "b" / broker, rows)
-    with pytest.raises(OptionError, match="orders-0 is there 2 times"):
+    with pytest.raises(OptionError, match="orders-0 was found 2 times"):
         diff(one, tmp_path / "b")
     assert diff(tmp_path / "b", tmp_path / "b").alike == 4
 
@@ -135,7 +135,7 @@ def test_a_large_log_is_compared_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     one = partition(tmp_path / "a", rows, segment_bytes=20_000)
     other = partition(tmp_path / "b", [*rows[:100], *rows[1900:]])
     whole = diff(one, other)
-    monkeypatch.setattr(comparison, "PIECE", 30_000)
+    monkeypatch.setattr(pairs, "SPLIT_SIZE", 30_000)
     job = Diff(open_tree(str(other)))
     splits = job.plan(open_tree(str(one)))
     assert len(splits) > 3
@@ -167,7 +167,7 @@ def test_stores_that_hold_several_topics_are_compared_record_by_record(monkeypat
     assert same.is_same
     assert same.alike == rawlog.open(one).table("records").count()
     assert unlike.alike + unlike.only_in_a + unlike.differs == same.alike
-    monkeypatch.setattr(comparison, "PASS", 1 << 20)
+    monkeypatch.setattr(pairs, "PASS", 1 << 20)
     assert len(Diff(open_tree(str(other))).plan(open_tree(str(one)))) > 1
     assert diff(one, one).summary() == same.summary()
     assert diff(one, other).summary() | {"unlisted": 0} == unlike.summary()

@@ -19,12 +19,12 @@ from click.testing import CliRunner
 import rawlog
 from rawlog.cli import cli
 from rawlog.core.errors import AccessError, DataError, EncodeError, OptionError
+from rawlog.core.report import Report
 from rawlog.core.tables import RECORDS
 from rawlog.engines import local
 from rawlog.formats.kraft.store.committed import partition_of
 from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.restore import Asked, Restore, Restored
-from rawlog.jobs.restore import directories as source_of_batches
+from rawlog.jobs.restore import Asked, Restore
 from rawlog.reading.tree import Tree, open_tree
 from tests.formats.ambry.stores import store_path
 from tests.golden_data import golden_path
@@ -34,10 +34,10 @@ KAFKA = SAMPLES / "kafka"
 SORT = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
 
 
-def restored(source: Path, target: Path, **asked: Any) -> Restored:
+def restored(source: Path, target: Path, **asked: Any) -> Report:
     tree = Tree((str(source),), ()) if (source / "catalog.db").is_file() else open_tree(source)
     with Restore(str(target), Asked(**asked)) as job:
-        return local.run(job, tree).account
+        return local.run(job, tree)
 
 
 def digest(folder: Path) -> str:
@@ -140,7 +140,7 @@ def test_offsets_are_committed_anew_at_the_time_of_the_restore(whole: Path) -> N
 def test_chosen_topics_under_other_names_keep_their_groups(tmp_path: Path) -> None:
     found = rawlog.read(KAFKA, table="kafka.offsets", where="is_current AND NOT deleted").to_pylist()
     topic = found[0]["topic"]
-    account = restored(KAFKA, tmp_path / "data", topics=(topic,), rename={topic: "other.name"})
+    report = restored(KAFKA, tmp_path / "data", topics=(topic,), rename={topic: "other.name"})
     clean(tmp_path / "data")
     rows = rawlog.read(KAFKA, topic=topic).drop(["topic"]).sort_by(SORT[1:])
     assert rawlog.read(tmp_path / "data", topic="other.name").drop(["topic"]).sort_by(SORT[1:]).equals(rows)
@@ -148,7 +148,7 @@ def test_chosen_topics_under_other_names_keep_their_groups(tmp_path: Path) -> No
     wanted = {(row["group"], row["partition"], row["committed_offset"]) for row in found if row["topic"] == topic}
     assert {(row["group"], row["partition"], row["committed_offset"]) for row in mine} == wanted
     assert {row["topic"] for row in mine} == {"other.name"}
-    assert account.offsets_committed == len(wanted)
+    assert report.counts["offsets_committed"] == len(wanted)
     count = len(list((tmp_path / "data").glob("__consumer_offsets-*")))
     batches = rawlog.read(tmp_path / "data", table="kafka.records", topic="__consumer_offsets").to_pylist()
     for row in mine:
@@ -168,9 +168,9 @@ def test_the_coordinator_of_a_group_is_that_of_the_broker() -> None:
 def test_a_moment_has_what_was_written_before_it(tmp_path: Path) -> None:
     rows = rawlog.read(KAFKA, table="kafka.records", topic="transactions", where="is_control")
     moment = sorted(rows["timestamp"].cast("int64").to_pylist())[rows.num_rows // 2]
-    account = restored(KAFKA, tmp_path / "data", until=moment)
+    report = restored(KAFKA, tmp_path / "data", until=moment)
     clean(tmp_path / "data")
-    assert account.transactions_aborted
+    assert report.counts["transactions_aborted"]
     then = rawlog.read(KAFKA, table="kraft.topics", options={"atTimestamp": str(moment // 1000 - 1)})["topic"]
     old = records(KAFKA, until=moment // 1000)
     assert set(pc.unique(old["topic"]).to_pylist()) - set(then.to_pylist())  # made later, and so not there
@@ -182,9 +182,9 @@ def test_a_moment_has_what_was_written_before_it(tmp_path: Path) -> None:
 
 
 def test_a_lake_gives_the_committed_records_back(lake: Path, tmp_path: Path) -> None:
-    account = restored(lake, tmp_path / "data")
+    report = restored(lake, tmp_path / "data")
     clean(tmp_path / "data")
-    assert account.is_whole, account.lines()
+    assert report.is_whole, report.lines()
     drop = ["timestampType"]
     floor = records(KAFKA, isolation="read_committed")
     mine = records(tmp_path / "data")
@@ -195,7 +195,7 @@ def test_a_lake_gives_the_committed_records_back(lake: Path, tmp_path: Path) -> 
     assert topics["meta-grown"]["topic_id"] == old["meta-grown"]["topic_id"]
     assert topics["meta-grown"]["partitions"] == old["meta-grown"]["partitions"]
     assert dict(topics["compacted"]["configs"])["cleanup.policy"] == "compact"
-    assert rawlog.read(tmp_path / "data", table="kafka.offsets").num_rows == account.offsets_committed > 0
+    assert rawlog.read(tmp_path / "data", table="kafka.offsets").num_rows == report.counts["offsets_committed"] > 0
 
 
 def test_rows_of_a_lake_that_kafka_cannot_take_are_refused_or_left_out_by_name(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_rows_of_a_lake_that_kafka_cannot_take_are_refused_or_left_out_by_name(t
     with pytest.raises(OptionError, match=re.escape(repr(strange[0]))):
         restored(lake, tmp_path / "data")
     names = {name: f"blobs-{number}" for number, name in enumerate(strange)}
-    assert restored(lake, tmp_path / "data", rename=names).records == rawlog.read(store).num_rows
+    assert restored(lake, tmp_path / "data", rename=names).counts["records"] == rawlog.read(store).num_rows
     with pytest.raises(EncodeError, match="--topic chooses"):
         restored(store, tmp_path / "other")
     with Ingest(str(tmp_path / "nameless")) as job:
@@ -220,8 +220,8 @@ def test_topics_of_other_systems_in_a_lake_are_told(tmp_path: Path) -> None:
     store = store_path("store-small")
     with Ingest(str(tmp_path / "lake")) as job:
         job.complete(lambda: local.run(job, open_tree([KAFKA / "codec-none-0", store])))
-    account = restored(tmp_path / "lake", tmp_path / "data")
-    [note] = [note for note in account.notes if "other systems" in note]
+    report = restored(tmp_path / "lake", tmp_path / "data")
+    [note] = [note for note in report.notes if "other systems" in note]
     assert all(name in note for name in set(rawlog.read(store, columns=["topic"])["topic"].to_pylist()))
     assert records(tmp_path / "data")["topic"].unique().to_pylist() == ["codec-none"]
 
@@ -234,10 +234,10 @@ def test_parquet_files_in_any_order_are_restored_in_order(tmp_path: Path) -> Non
         pq.write_table(part, tmp_path / "files" / f"{3 - number}.parquet")
     rest = rows.filter(pc.equal(pc.bit_wise_and(rows["offset"], 3), 3)).sort_by([("offset", "descending")])
     pq.write_table(rest, tmp_path / "files" / "0.parquet")
-    account = restored(tmp_path / "files", tmp_path / "data")
+    report = restored(tmp_path / "files", tmp_path / "data")
     clean(tmp_path / "data")
     assert records(tmp_path / "data").equals(rows.sort_by(SORT))
-    assert account.metadata_version == 21
+    assert report.facts["metadata_version"] == 21
     bare = rows.drop(["topic"])
     pq.write_table(bare, tmp_path / "bare.parquet")
     with pytest.raises(OptionError, match="no column topic"):
@@ -245,7 +245,7 @@ def test_parquet_files_in_any_order_are_restored_in_order(tmp_path: Path) -> Non
 
 
 def test_rows_of_another_system_are_restored(tmp_path: Path) -> None:
-    account = restored(SAMPLES / "rocketmq", tmp_path / "data", topics=("T2",), rename={"T2": "two"})
+    report = restored(SAMPLES / "rocketmq", tmp_path / "data", topics=("T2",), rename={"T2": "two"})
     clean(tmp_path / "data")
     columns = ["key", "value", "partition", "offset", "timestamp", "headers"]
     assert (
@@ -253,7 +253,7 @@ def test_rows_of_another_system_are_restored(tmp_path: Path) -> None:
         .select(columns)
         .equals(rawlog.read(SAMPLES / "rocketmq", topic="T2").select(columns))
     )
-    assert account.records > 10
+    assert report.counts["records"] > 10
 
 
 def test_damage_is_refused_or_left_out_by_name(damaged: Path, tmp_path: Path) -> None:
@@ -261,15 +261,15 @@ def test_damage_is_refused_or_left_out_by_name(damaged: Path, tmp_path: Path) ->
     with pytest.raises(DataError, match="checksum"):
         restored(damaged, tmp_path / "data")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged"]
-    account = restored(damaged, tmp_path / "data", errors="skip")
-    assert not account.is_whole
+    report = restored(damaged, tmp_path / "data", errors="skip")
+    assert not report.is_whole
     clean(tmp_path / "data")
-    lost = account.partitions["segments-by-size-0"]
-    assert lost.bytes_lost
-    assert any("no sound batches" in note for note in lost.notes)
+    lost = report.parts["segments-by-size-0"]
+    assert lost.counts["bytes_lost"]
+    assert any("not valid batches" in line for line in lost.lines())
     assert records(tmp_path / "data").equals(records(damaged, errors="skip"))
     stopped = restored(damaged, tmp_path / "stopped", errors="stop")
-    assert stopped.partitions["segments-by-size-0"].records < lost.records
+    assert stopped.parts["segments-by-size-0"].counts["records"] < lost.counts["records"]
     clean(tmp_path / "stopped")
     assert digest(damaged) == before
 
@@ -278,9 +278,9 @@ def test_an_unfinished_last_batch_is_normal_and_one_in_the_middle_is_not(tmp_pat
     shutil.copytree(KAFKA / "segments-by-size-0", tmp_path / "source" / "segments-by-size-0")
     first, *_, last = sorted((tmp_path / "source").rglob("*.log"))
     last.write_bytes(last.read_bytes()[:-7])
-    account = restored(tmp_path / "source", tmp_path / "data")
-    assert account.is_whole
-    assert any("unfinished batch" in line for line in account.lines())
+    report = restored(tmp_path / "source", tmp_path / "data")
+    assert report.is_whole
+    assert any("unfinished batch" in line for line in report.lines())
     clean(tmp_path / "data")
     first.write_bytes(first.read_bytes()[:-7])
     with pytest.raises(DataError):
@@ -296,26 +296,26 @@ def test_a_segment_that_is_gone_is_reported(tmp_path: Path) -> None:
     paths = sorted((source / "segments-by-size-0").glob("*.log"))
     first, last = int(paths[2].stem), int(paths[3].stem) - 1
     paths[2].unlink()
-    account = restored(source, tmp_path / "target")
-    assert not account.is_whole
-    assert account.partitions["segments-by-size-0"].lost == [(first, last)]
-    assert any(f"offsets {first} to {last} are missing" in line for line in account.lines())
+    report = restored(source, tmp_path / "target")
+    assert not report.is_whole
+    assert report.parts["segments-by-size-0"].lost == [(first, last)]
+    assert any(f"offsets {first} to {last} are missing" in line for line in report.lines())
     run = CliRunner().invoke(cli, ["restore", str(source), str(tmp_path / "again")])
     assert run.exit_code == 1
     damaged = bytearray(paths[1].read_bytes())
     damaged[3000:9000] = bytes(6000)
     paths[1].write_bytes(damaged)
-    account = restored(source, tmp_path / "third", errors="skip")
-    assert account.partitions["segments-by-size-0"].lost == [(first, last)]
+    report = restored(source, tmp_path / "third", errors="skip")
+    assert report.parts["segments-by-size-0"].lost == [(first, last)]
     (source / "cleaner-offset-checkpoint").write_text(f"0\n1\nsegments-by-size 0 {last + 1}\n")
-    assert not restored(source, tmp_path / "fourth", errors="skip").partitions["segments-by-size-0"].lost
+    assert not restored(source, tmp_path / "fourth", errors="skip").parts["segments-by-size-0"].lost
 
 
 def test_logs_of_every_age_are_carried(tmp_path: Path) -> None:
     for broker in sorted(golden_path("kafka", "legacy").glob("broker-*")):
         source = broker / "data" if (broker / "data").is_dir() else broker
-        account = restored(source, tmp_path / broker.name)
-        assert account.is_whole, account.lines()
+        report = restored(source, tmp_path / broker.name)
+        assert report.is_whole, report.lines()
         mine, theirs = logs(tmp_path / broker.name), logs(source)
         for name, data in mine.items():
             assert data.startswith(theirs[name]), name
@@ -326,18 +326,18 @@ def test_what_the_source_does_not_have_is_told(tmp_path: Path) -> None:
     shutil.copytree(KAFKA, tmp_path / "source")
     shutil.rmtree(tmp_path / "source" / "codec-none-1")
     shutil.copytree(tmp_path / "source" / "codec-none-0", tmp_path / "source" / "unheard-of-0")
-    account = restored(tmp_path / "source", tmp_path / "data")
-    assert account.missing == ["codec-none-1"]
-    assert not account.is_whole
-    assert any("unheard-of-0 is left out" in note for note in account.notes)
-    assert any("the quorum of the source was a dynamic one" in note for note in account.notes)
+    report = restored(tmp_path / "source", tmp_path / "data")
+    assert report.facts["missing"] == ["codec-none-1"]
+    assert not report.is_whole
+    assert any("unheard-of-0 is left out" in note for note in report.notes)
+    assert any("the quorum of the source was a dynamic one" in note for note in report.notes)
     topics = {
         row["topic"]: row["partitions"] for row in rawlog.read(tmp_path / "data", table="kraft.topics").to_pylist()
     }
     assert topics["codec-none"] == 2
     assert "unheard-of" not in topics
     named = restored(tmp_path / "source", tmp_path / "named", topics=("unheard-of",))
-    assert set(named.partitions) == {"unheard-of-0"}
+    assert set(named.parts) == {"unheard-of-0"}
 
 
 def test_only_partitions_go_into_a_directory_that_is_there(whole: Path, tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_only_partitions_go_into_a_directory_that_is_there(whole: Path, tmp_path
     clean(tmp_path / "data")
     alone = restored(KAFKA, tmp_path / "alone", topics=("codec-gzip",), partitions_only=True)
     assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == ["codec-gzip-0", "codec-gzip-1"]
-    assert alone.cluster_id is None
+    assert "cluster_id" not in alone.facts
 
 
 def test_a_target_that_cannot_be_is_refused_and_nothing_is_left(
@@ -393,7 +393,7 @@ def test_a_read_only_place_is_refused(tmp_path: Path) -> None:
         (["--rename", "codec-none"], 2, "OLD=NEW"),
         (["--rename", "nothing=x"], 2, "no such topic"),
         (["--rename", "codec-none=codec-gzip"], 2, "two topics"),
-        (["--rename", "codec-none=a b"], 2, "no name for a topic"),
+        (["--rename", "codec-none=a b"], 2, "not a valid name for a topic"),
         (["--topic", "nothing-*"], 2, "no topic here is asked for"),
         (["--metadata-version", "9.9"], 2, "a release such as"),
         (["--cluster-id", "x"], 2, "22 characters"),
@@ -412,14 +412,14 @@ def test_the_verb_tells_what_it_did(damaged: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output + done.stderr
     told = json.loads(done.output)
     assert told["topics"] == 7  # with the one for offsets
-    assert told["partitions"]["codec-none-0"]["records"] == 85
+    assert told["parts"]["codec-none-0"]["records"] == 85
     assert told["metadata_version"] == 30
     lost = CliRunner().invoke(
         cli, ["restore", str(damaged), str(tmp_path / "skipped"), "--errors", "skip", "--metadata-version", "3.9"]
     )
     assert lost.exit_code == 1
-    assert "something is lost" in lost.output
-    assert "metadata.version 21 (3.9-IV0)" in lost.output
+    assert "something was lost" in lost.output
+    assert "metadata version 21, release 3.9-IV0" in lost.output
     refused = CliRunner().invoke(cli, ["restore", str(damaged), str(tmp_path / "refused")])
     assert refused.exit_code == 1
     assert "checksum" in refused.stderr
@@ -431,8 +431,8 @@ def test_spark_restores_the_same(spark: Any, whole: Path, tmp_path: Path) -> Non
     from rawlog.engines import spark as on_spark
 
     with Restore(str(tmp_path / "data"), Asked()) as job:
-        account = on_spark.run(job, open_tree(KAFKA), spark).account
-    assert account.is_whole
+        report = on_spark.run(job, open_tree(KAFKA), spark)
+    assert report.is_whole
     mine, theirs = logs(tmp_path / "data"), logs(whole)
     assert {name for name in mine if mine[name] != theirs[name]} <= {
         name for name in mine if name.startswith("__consumer_offsets")
@@ -447,17 +447,17 @@ def test_a_partition_number_that_cannot_be_takes_no_time(tmp_path: Path) -> None
 
 
 def test_offsets_can_be_left_out(tmp_path: Path) -> None:
-    account = restored(KAFKA, tmp_path / "data", offsets=False)
-    assert account.offsets_committed == 0
+    report = restored(KAFKA, tmp_path / "data", offsets=False)
+    assert report.counts["offsets_committed"] == 0
     assert not list((tmp_path / "data").glob("__consumer_offsets-*"))
-    assert restored(KAFKA, tmp_path / "some", topics=("codec-*",), offsets=False).topics == 6
+    assert restored(KAFKA, tmp_path / "some", topics=("codec-*",), offsets=False).counts["topics"] == 6
 
 
 def test_a_partition_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(KAFKA / "codec-none-0", tmp_path / name / "codec-none-0")
     with pytest.raises(OptionError, match="more than once"):
-        source_of_batches.offered(open_tree(tmp_path), None, "raise", ())
+        restored(tmp_path, tmp_path.parent / "data")
 
 
 def test_a_name_that_kafka_does_not_take_is_refused(tmp_path: Path) -> None:

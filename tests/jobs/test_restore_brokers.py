@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 import rawlog
+from rawlog.core.report import Report
 from rawlog.engines import local
 from rawlog.jobs.ingest import Ingest
-from rawlog.jobs.restore import Asked, Restore, Restored
+from rawlog.jobs.restore import Asked, Restore
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
 from tests.conftest import needed
@@ -40,10 +41,10 @@ HASTY = {
 Rows = dict[tuple[str, int], list[tuple[Any, ...]]]
 
 
-def restored(source: Path | str, target: Path, **asked: Any) -> Restored:
+def restored(source: Path | str, target: Path, **asked: Any) -> Report:
     tree = Tree((str(source),), ()) if (Path(source) / "catalog.db").is_file() else open_tree(source)
     with Restore(str(target), Asked(**asked)) as job:
-        return local.run(job, tree).account
+        return local.run(job, tree)
 
 
 def rows_of(path: Path, isolation: str = "read_uncommitted") -> Rows:
@@ -167,11 +168,11 @@ def test_a_broker_serves_a_restored_directory_and_goes_on(source: Source, scratc
     from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
     target = scratch / "data"
-    account = restored(source.path, target)
-    assert account.is_whole, account.lines()
+    report = restored(source.path, target)
+    assert report.is_whole, report.lines()
     clean(target)
     expected, wanted = rows_of(source.path), rows_of(source.path, "read_committed")
-    ends = {name: one.end_offset for name, one in account.partitions.items()}
+    ends = {name: one.facts["end_offset"] for name, one in report.parts.items()}
     places = sorted(
         (name.rpartition("-")[0], int(name.rpartition("-")[2])) for name in ends if not name.startswith("__")
     )
@@ -200,7 +201,7 @@ def test_a_broker_serves_a_restored_directory_and_goes_on(source: Source, scratc
     with Ingest(str(lake), selection=Selection(topics=chosen)) as job:
         job.complete(lambda: local.run(job, open_tree(source.path)))
     dropped = restored(lake, target, topics=chosen, partitions_only=True, overwrite=True)
-    assert set(dropped.partitions) == {
+    assert set(dropped.parts) == {
         "transactions-0",
         "transactions-1",
         "codec-none-0",
@@ -243,9 +244,9 @@ def as_of(source: Source, moment: int) -> Rows:
 def test_a_moment_is_restored_with_a_topic_renamed(source: Source, scratch: Path) -> None:
     target = scratch / "data"
     moment = source.moment
-    account = restored(source.path, target, until=moment * 1000, rename={"codec-none": "renamed"})
-    assert account.records_cut
-    assert account.transactions_aborted
+    report = restored(source.path, target, until=moment * 1000, rename={"codec-none": "renamed"})
+    assert report.counts["records_cut"]
+    assert report.counts["transactions_aborted"]
     clean(target)
     expected = as_of(source, moment)
     for number in (0, 1):

@@ -102,7 +102,7 @@ def test_splits_of_a_file_find_what_one_pass_finds(
     plain = verify_tree(tree)
     monkeypatch.setattr(verify, "CUT", 100_000)
     job = Verify()
-    planned = [part for split in job.plan(tree) for part in split.task.parts]
+    planned = [span for split in job.plan(tree) for span in split.task.spans]
     assert seed or any(part.start for part in planned)
     found = local.run(Verify(), tree, threads=2).findings
     assert set(map(str, found.items)) ^ set(map(str, plain.items)) == set()

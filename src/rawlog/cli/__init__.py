@@ -1,6 +1,7 @@
 """The command line: a table of verbs, each a module that is imported when it is used. `main` is the console entry.
 
-To add a verb: a module below `commands` with a click command named `command`, and its line in VERBS.
+To add a verb: a module below `commands` with a click command named `command`, and its line in VERBS. Verbs that only one family has are
+registered by it (`Family.verbs`), not here.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "diff": ("check and repair", "rawlog.cli.commands.diff", "What two places do not agree on."),
     "convert": ("move", "rawlog.cli.commands.convert", "Rows to another system or to Parquet, JSON lines, CSV."),
     "restore": ("move", "rawlog.cli.commands.restore", "A data directory that a real broker starts on."),
-    "extract": ("move", "rawlog.cli.commands.extract", "Write blobs as files, with a manifest."),
     "erase": ("move", "rawlog.cli.commands.erase", "A copy without chosen records or blobs."),
     "repair": (
         "check and repair",
@@ -43,7 +43,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "sql": ("ask", "rawlog.cli.commands.sql", "A prompt for SQL that keeps its session."),
     "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
     "lake": ("ask", "rawlog.cli.commands.lake", "What a lake holds, and its upkeep."),
-    "cluster": ("ask", "rawlog.cli.commands.cluster", "The cluster as the KRaft log tells it."),
     "submit": ("ask", "rawlog.cli.commands.submit", "Run a verb on a cluster, with rawlog sent along."),
     "completion": ("shell", "rawlog.cli.commands.completion", "Print the completion script of a shell."),
 }
@@ -54,12 +53,17 @@ class Verbs(click.Group):
     """A group that knows its verbs without importing them, and ends with the exit codes that rawlog promises."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs that work, in the order of the table."""
-        return [name for name, (_, module, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
+        """The verbs that work, in the order of the table, then those of families."""
+        from rawlog import registry
+
+        there = [name for name, (_, module, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
+        return [*there, *registry.verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of a verb."""
-        if cmd_name not in VERBS or importlib.util.find_spec(VERBS[cmd_name][1]) is None:
+        if cmd_name not in VERBS:
+            return _family_command(cmd_name)
+        if importlib.util.find_spec(VERBS[cmd_name][1]) is None:
             return None
         command: click.Command = importlib.import_module(VERBS[cmd_name][1]).command
         command.name = cmd_name
@@ -79,10 +83,13 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by group, without importing any of them."""
-        there = self.list_commands(ctx)
-        width = max(map(len, there))
+        from rawlog import registry
+
+        shown = {name: (VERBS[name][0], VERBS[name][2]) for name in self.list_commands(ctx) if name in VERBS}
+        shown |= {name: (verb.group, verb.summary) for name, verb in registry.verbs().items()}
+        width = max(map(len, shown))
         for group in GROUPS:
-            lines = [(name.ljust(width), VERBS[name][2]) for name in there if VERBS[name][0] == group]
+            lines = [(name.ljust(width), text) for name, (own, text) in shown.items() if own == group]
             if lines:
                 with formatter.section(group[0].upper() + group[1:]):
                     formatter.write_dl(lines)
@@ -101,6 +108,15 @@ class Verbs(click.Group):
         if not standalone_mode:
             return run()
         raise SystemExit(guarded(run))
+
+
+def _family_command(name: str) -> click.Command | None:
+    """The command of a verb that only one family has."""
+    from rawlog import registry
+    from rawlog.cli.family_verb import command_of
+
+    verb = registry.verbs().get(name)
+    return None if verb is None else command_of(name, verb)
 
 
 @click.group(

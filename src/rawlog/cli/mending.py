@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: What the bar says meanwhile.
-DOING = {"repair": "mending", "rebuild": "rebuilding", "compact": "compacting"}
+DOING = {"repair": "mending", "rebuild": "rebuilding", "compact": "compacting", "erase": "erasing"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
 SHOWN = 20
 

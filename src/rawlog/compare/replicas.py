@@ -1,4 +1,4 @@
-"""Replicas of the same partitions or stores in two trees: which belong together, and the rules for families that have none of their own."""
+"""Replicas of the same partitions or stores in two trees: which belong together, and the rules for families without their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rawlog import registry
-from rawlog.compare.comparison import Group, Pair, compare, groups, matched
+from rawlog.compare.pairs import Group, Pair, compare, groups, matched
 from rawlog.core.difference import Change, Difference, Tally
 from rawlog.core.errors import unknown
 from rawlog.core.findings import Mark, Rule, Severity, rule
@@ -17,7 +17,7 @@ from rawlog.reading.inspection import FILE_RULES, Chosen, framing_rules
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
-#: Differences of one pair that become findings each; behind them one tells how many more there are.
+#: So many differences of one pair become a finding each; one more finding says how many others there are.
 MOST = 1000
 
 
@@ -50,8 +50,8 @@ def _compared(replicas: Replicas) -> Tally:
     passes = max(1, -(-whole.size // (1 << 30))) if any(mixed) else 1
     result = Tally()
     for number in range(passes):
-        piece = replace(whole, mixed=any(mixed), number=number, passes=passes)
-        result.take(compare(piece, Selection(errors="skip"), MOST))
+        one = replace(whole, mixed=any(mixed), number=number, passes=passes)
+        result.take(compare(one, Selection(errors="skip"), MOST))
     return result
 
 
@@ -63,9 +63,9 @@ def _span(one: Difference) -> str:
 
 @rule("rawlog.replica.absent", Severity.INFO)
 def absent(replicas: Replicas) -> Iterator[Mark]:
-    """A partition, store or file has no replica in the other place, so nothing could be held against it.
+    """A partition, store or file has no replica in the other place, so nothing could be compared with it.
 
-    That is normal where brokers share partitions out between them.
+    That is normal where each broker has only some of the partitions.
     """
     side = "the other place" if replicas.a else "this place"
     yield Mark(f"{replicas.name}: {side} has no replica of it", path=(*replicas.a, *replicas.b)[0].path)
@@ -73,7 +73,7 @@ def absent(replicas: Replicas) -> Iterator[Mark]:
 
 @rule("rawlog.replica.missing", Severity.WARNING)
 def missing(replicas: Replicas) -> Iterator[Mark]:
-    """Records that one replica has and the other lacks.
+    """Records that one replica has and the other does not.
 
     At the end of a log that is normal for a replica that lags, at its beginning for one that was trimmed further; anywhere else records are
     lost.
@@ -89,7 +89,7 @@ def missing(replicas: Replicas) -> Iterator[Mark]:
 
 @rule("rawlog.replica.record", Severity.ERROR)
 def record(replicas: Replicas) -> Iterator[Mark]:
-    """Two replicas hold other records at the same topic, partition and offset.
+    """Two replicas have different records at the same topic, partition and offset.
 
     Look at both with `rawlog diff`, and restore the wrong one from the right one.
     """

@@ -1,4 +1,4 @@
-"""Difference: what two places do not agree on; and how two ordered streams of rows are compared."""
+"""Difference: what is not the same in two places; and how two ordered streams of rows are compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST = 256
 
 
 class Change(StrEnum):
-    """Who has it: the first place only, the second only, or both, and not alike."""
+    """Who has it: only the first place, only the second, or both, with different content."""
 
     ONLY_A = "only_in_a"
     ONLY_B = "only_in_b"
@@ -29,7 +29,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing, or a run of `count` things in a row, that two places do not agree on.
+    """One thing, or a run of `count` things, that is not the same in two places.
 
     `what` is its kind (`record`, `blob`, `topics` …) and `name` which one: a partition, a blob id, a setting. Records have the offsets
     from `start` to before `stop`. `columns` are those that differ, `a` and `b` their values on both sides, of the first of a run.
@@ -62,7 +62,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Tally:
-    """What a comparison came to: how many things are alike and how many are not, and the first differences, at most `limit` of them."""
+    """The result of a comparison: how many things are alike and how many are not, and the first differences, at most `limit` of them."""
 
     limit: int | None = None
     alike: int = 0
@@ -313,7 +313,7 @@ def runs_of(*arrays: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _places(keys: NDArray[np.int64], some: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each of `keys` is in `some`, both sorted, and whether it is there."""
+    """The index of each of `keys` in `some`, both sorted, and whether it is there."""
     import numpy as np
 
     at = np.searchsorted(some, keys)

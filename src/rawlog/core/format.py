@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rawlog.core.findings import Rule
 from rawlog.core.layout import Layout
 from rawlog.core.tables import Table
+from rawlog.core.verb import Verb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rawlog.core.explain import Node
     from rawlog.core.frames import Bytes, Frames
     from rawlog.core.report import Account, Report
+    from rawlog.core.restore import Asked, Restorer
     from rawlog.core.store import Store
     from rawlog.io.output import Folder
     from rawlog.io.storage import Source
@@ -151,11 +153,11 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """How rows are written by several at once.
+class SplitWriter:
+    """How rows are written in several splits at once.
 
-    `write` takes batches and a directory that is there and empty, fills it, and tells what it holds (to be pickled); `join` takes what
-    all of them told, in the order of the rows, with their directories, and makes the whole appear at the target.
+    `write` takes batches and an empty directory, fills it, and returns what it has (picklable); `join` takes what was returned for all
+    splits, in the order of the rows, with their directories, and makes the whole appear at the target.
     """
 
     write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str]], Any]
@@ -225,15 +227,15 @@ class Format:
     #: (batches of `records`, a directory, options, whether to replace what is there) -> the number of rows. For formats whose rows go to
     #: several files at once; nothing appears in the directory unless all of it is whole.
     write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str], bool], int] | None = None
-    #: The same in shares that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
-    shares: Shares | None = None
+    #: The same in splits that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
+    splits: SplitWriter | None = None
     #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.
     losses: Callable[[Mapping[str, str]], Judge] | None = None
     #: (files of one group, a new directory, keep, options) -> Account: the same frames without the rows that `keep` says no to.
-    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account] | None = None
+    sift: Callable[[Sequence[File], str, Keep, Mapping[str, str]], Account | Report] | None = None
     #: (the groups that were sifted, what came of each, the new directory they are in) -> what came of all of them, with what that
     #: directory says of itself and of them written into it.
-    around: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
+    around: Callable[[Sequence[Unit], Sequence[Account | Report], Path | None], Account | Report] | None = None
     #: Checks over one file's frames.
     rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
 
@@ -384,6 +386,10 @@ class Family:
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
     #: would not load now (`state`), and where a file begins in a log of several (`start_offset`).
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None
+    #: Operations that only this family has, by name: `rawlog NAME` on the command line.
+    verbs: Mapping[str, Verb] = field(default_factory=dict)
+    #: (what is asked for, the path of the target) -> how the verb `restore` makes a data directory that the system starts on.
+    restorer: Callable[[Asked, Path], Restorer] | None = None
     #: (its files on one side, those on the other, Selection) -> differences, and now and then how many more things are alike. For
     #: families whose records are not compared one by one; `compared` names the table whose files these are (see `takes`).
     compare: Callable[[Sequence[File], Sequence[File], Any], Iterator[Difference | int]] | None = None

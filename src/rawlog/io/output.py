@@ -18,7 +18,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
@@ -442,17 +442,21 @@ class Output:
         self.check()
         self._replace(Path(made), Path(self.path), REPLACED)
 
-    def add(self, made: PathLike) -> None:
-        """Put what is in a directory into the target, which may exist: all of it, or nothing if one name is taken."""
+    def add(self, made: PathLike, *, merged: Collection[str] = ()) -> None:
+        """Put what is in a directory into the target, which may exist: all of it, or nothing if one name is taken.
+
+        `merged` are files that replace those of the target, after everything else: the caller has put the content of both into them.
+        """
         folder, final = Path(made), Path(self.path)
         if not os.path.lexists(final):
             self._replace(folder, final, REPLACED)
             return
         if not final.is_dir():
             raise AccessError(f"{self.named}: exists already and is not a directory")
-        names = sorted(one.name for one in folder.iterdir())
+        names = sorted((one.name for one in folder.iterdir()), key=lambda name: (name in merged, name))
         for name in names:
-            self.refuse_existing(name)
+            if name not in merged:
+                self.refuse_existing(name)
         for name in names:
             self._replace(folder / name, final / name, f"{REPLACED_IN}/{name}")
 

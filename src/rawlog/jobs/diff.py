@@ -1,11 +1,11 @@
-"""Diff: two trees against each other, a partition, a store or a piece of a log at a time."""
+"""Diff: two trees compared, one partition, store or range of a log at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rawlog.compare.comparison import Pair, compare, pairs
+from rawlog.compare.pairs import Pair, compare, pairs
 from rawlog.core.difference import Difference, Tally
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.reading.select import Selection
@@ -14,14 +14,14 @@ from rawlog.reading.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class Compared(Done):
-    """What one split came to."""
+    """The result of one split."""
 
     tally: Tally
 
 
 @dataclass(frozen=True, slots=True)
 class Differences(Outcome):
-    """What both sides do not agree on, in the order of the first side's files."""
+    """The differences, in the order of the first side's files."""
 
     tally: Tally
 
@@ -36,7 +36,7 @@ class Diff(Job[Compared, Differences]):
         self.limit = limit
 
     def plan(self, tree: Tree) -> list[Split]:
-        """A split a pair of partitions or stores; large logs in several."""
+        """A split for each pair of partitions or stores; large logs in several."""
         assert self.other is not None
         found = pairs(tree, self.other, self.selection)
         return [Split(number, pair.size, pair) for number, pair in enumerate(found)]
@@ -49,7 +49,7 @@ class Diff(Job[Compared, Differences]):
         return Compared(split.number, tally)
 
     def commit(self, done: Sequence[Compared]) -> Differences:
-        """Add up, and join runs that a cut between two pieces had parted."""
+        """Add up, and join runs that were cut between two splits."""
         result = Tally()
         for one in done:
             result.take(one.tally)

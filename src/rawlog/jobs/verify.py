@@ -19,7 +19,7 @@ from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
 from rawlog.reading.tree import Tree
 
-#: Small files share a split, up to so many bytes and files: starting one costs more than reading them.
+#: Small files are put into one split, up to so many bytes and files: starting one costs more than reading them.
 SMALLEST, LARGEST = 1 << 20, 32 << 20
 SPLIT_FILES = 64
 #: So many splits at least, if there is enough to do, so that every thread or task finds some.
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Span:
     """Bytes of a file to check, and the files next to it that the pass looks into."""
 
     file: File
@@ -45,10 +45,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one split checks: parts of files; stores; a pair of replicas; or the tree."""
+class VerifySplit:
+    """What one split checks: spans of files; stores; a pair of replicas; or the tree."""
 
-    parts: tuple[Part, ...] = ()
+    spans: tuple[Span, ...] = ()
     groups: tuple[Store, ...] = ()
     replicas: Replicas | None = None
     tree: Store | None = None
@@ -74,8 +74,7 @@ class _Progress:
     """What the driver knows between rounds."""
 
     tree: Tree
-    planned: list[Look] = field(default_factory=list)
-    parts: dict[str, list[tuple[int, Checked]]] = field(default_factory=dict)
+    planned: list[VerifySplit] = field(default_factory=list)
     whole: dict[str, Checked] = field(default_factory=dict)
     done: int = 0
     is_compared: bool = False
@@ -92,50 +91,50 @@ class Verify(Job[Found, Verified]):
         self._now: _Progress | None = None
 
     def plan(self, tree: Tree) -> list[Split]:
-        """A split for each large part of a file; small ones share one."""
+        """A split for each large span of a file; several small ones are in one split."""
         self._now = _Progress(tree)
-        parts = [part for file in tree for part in _parts(file, tree.group_of(file))]
-        return self._splits([Look(parts=run) for run in packed(parts, lambda part: part.size)])
+        spans = [span for file in tree for span in _spans(file, tree.group_of(file))]
+        return self._splits([VerifySplit(spans=run) for run in packed(spans, lambda span: span.size)])
 
-    def _splits(self, looks: Iterable[Look]) -> list[Split]:
+    def _splits(self, found: Iterable[VerifySplit]) -> list[Split]:
         assert self._now is not None
         first = len(self._now.planned)
-        self._now.planned += looks
-        return [Split(first + at, _weight(look), look) for at, look in enumerate(self._now.planned[first:])]
+        self._now.planned += found
+        return [Split(first + at, _weight(one), one) for at, one in enumerate(self._now.planned[first:])]
 
     def work(self, split: Split, stage: Stage) -> Found:
         """The findings on the split's files, or on files together."""
-        look: Look = split.task
+        own: VerifySplit = split.task
         checked: list[Checked] = []
-        for part in look.parts:
-            before = [part.start or 0]
+        for span in own.spans:
+            before = [span.start or 0]
 
             def seen(frames: Any, before: list[int] = before) -> None:
                 stage.advance(frames.reached_in_file - before[0], len(frames))
                 before[0] = frames.reached_in_file
 
-            store = Store((part.file, *part.near))
-            checked.append(check_file(part.file, self.chosen, seen, store=store, start=part.start, stop=part.stop))
+            store = Store((span.file, *span.near))
+            checked.append(check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop))
         items: list[Finding] = []
-        for group in look.groups:
+        for group in own.groups:
             items += inspect_group(group, self.chosen).items
-        if look.replicas is not None:
-            items += inspect_replicas(look.replicas, rules_for(look.replicas), self.chosen).items
-        if look.tree is not None:
-            items += inspect_tree(Tree((), look.tree.files), self.chosen, look.tree.summaries).items
-        if not look.parts:
+        if own.replicas is not None:
+            items += inspect_replicas(own.replicas, rules_for(own.replicas), self.chosen).items
+        if own.tree is not None:
+            items += inspect_tree(Tree((), own.tree.files), self.chosen, own.tree.summaries).items
+        if not own.spans:
             stage.advance(split.size)
         return Found(split.number, tuple(checked), tuple(items))
 
     def follow(self, done: Sequence[Found]) -> list[Split]:
-        """First files whose splits do not fit together, each in one; then what files say together."""
+        """First files whose splits do not fit together, each in one split; then the checks over several files."""
         now = self._now
         assert now is not None
         again = self._take(done[now.done :])
         now.done = len(done)
         if again:
             beside = {file.path: near(file, now.tree.group_of(file)) for file in again}
-            return self._splits([Look(parts=(Part(file, beside[file.path]),)) for file in again])
+            return self._splits([VerifySplit(spans=(Span(file, beside[file.path]),)) for file in again])
         if now.is_compared:
             return []
         now.is_compared = True
@@ -159,15 +158,17 @@ class Verify(Job[Found, Verified]):
                 again.append(first.file)
         return again
 
-    def _together(self) -> list[Look]:
+    def _together(self) -> list[VerifySplit]:
         now = self._now
         assert now is not None
         summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
         stores = [with_summaries(group, summaries) for group in now.tree.groups]
-        looks = [Look(groups=groups) for groups in packed(stores, unread)]
+        splits = [VerifySplit(groups=groups) for groups in packed(stores, unread)]
         if self.against is not None:
-            looks += [Look(replicas=one) for one in replicas_of(now.tree, self.against)]
-        return [*looks, Look(tree=with_last_summaries(now.tree.files, stores))] if len(now.tree) else looks
+            splits += [VerifySplit(replicas=one) for one in replicas_of(now.tree, self.against)]
+        if len(now.tree):
+            splits.append(VerifySplit(tree=with_last_summaries(now.tree.files, stores)))
+        return splits
 
     def commit(self, done: Sequence[Found]) -> Verified:
         """Put the findings in order."""
@@ -184,14 +185,14 @@ class Verify(Job[Found, Verified]):
         return {"chosen": self.chosen, "_now": None, "against": None}
 
 
-def _parts(file: File, store: Store) -> list[Part]:
+def _spans(file: File, store: Store) -> list[Span]:
     """A file to be checked, in splits if it is large and its format knows where to cut it without reading it."""
     beside = near(file, store)
     format = registry.formats().get(str(file.format))
     if format is None or format.summary is None or format.cuts is None or file.size < CUT * 3 // 2 or file.problem:
-        return [Part(file, beside)]
+        return [Span(file, beside)]
     edges = [None, *format.cuts(file, store, CUT), None]
-    return [Part(file, beside, start, stop) for start, stop in pairwise(edges)]
+    return [Span(file, beside, start, stop) for start, stop in pairwise(edges)]
 
 
 def near(file: File, store: Store) -> tuple[File, ...]:
@@ -227,9 +228,9 @@ def unread(store: Store) -> int:
     return sum(file.size for file in store if file.path not in store.summaries)
 
 
-def _weight(look: Look) -> int:
-    both = () if look.replicas is None else (*look.replicas.a, *look.replicas.b)
-    return sum(part.size for part in look.parts) + sum(map(unread, look.groups)) + _size(both)
+def _weight(split: VerifySplit) -> int:
+    both = () if split.replicas is None else (*split.replicas.a, *split.replicas.b)
+    return sum(span.size for span in split.spans) + sum(map(unread, split.groups)) + _size(both)
 
 
 def _size(files: Sequence[File]) -> int:
@@ -237,7 +238,7 @@ def _size(files: Sequence[File]) -> int:
 
 
 def packed(items: Sequence[T], size_of: Callable[[T], int]) -> list[tuple[T, ...]]:
-    """Runs of items, in order, that are worth a split each."""
+    """Runs of items, in order, each large enough for a split."""
     target = min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST)
     runs: list[tuple[T, ...]] = []
     run: list[T] = []

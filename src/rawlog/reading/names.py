@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rawlog import registry
-from rawlog.core.errors import OptionError, RawlogError, unknown
+from rawlog.core.errors import OptionError, RawlogError
+from rawlog.core.names import missing_topics
 from rawlog.core.tables import Table
 from rawlog.reading.parts import reads_itself
 from rawlog.reading.rows import Rows
@@ -13,12 +14,6 @@ from rawlog.reading.select import Selection, partition_column
 from rawlog.reading.tree import Tree
 
 Known = set[tuple[str, int | None]]
-GLOB = frozenset("*?[")
-
-
-def is_glob(name: str) -> bool:
-    """Whether a name is a pattern that may match several names or none."""
-    return not GLOB.isdisjoint(name)
 
 
 def check_names(
@@ -122,19 +117,6 @@ def _problems(selection: Selection, known: Known) -> Iterator[OptionError | str]
             yield OptionError(f"unknown partition {_ranges(run)}; known: {has}")
         elif there and missing:
             yield f"--partition {_ranges(run)}: there is no {_ranges(missing)}"
-
-
-def missing_topics(asked: Iterable[str], known: Collection[str]) -> Iterator[OptionError | str]:
-    """What is to be said of names and patterns that match no known topic: an error with the nearest name, or a note."""
-    for name in asked:
-        if any(Selection(topics=(name,)).takes_topic(topic) for topic in known):
-            continue
-        if is_glob(name):
-            yield f"--topic {name}: no topic matches"
-        elif known:
-            yield unknown("topic", name, known)
-        else:
-            yield OptionError(f"unknown topic {name!r}: there are no topics here")
 
 
 def _runs(numbers: Iterable[int]) -> list[list[int]]:

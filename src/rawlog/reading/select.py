@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rawlog import registry
@@ -15,6 +13,7 @@ from rawlog.core.errors import OptionError, unknown
 from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Lookup, Spans
 from rawlog.core.store import Store
 from rawlog.core.tables import Table
+from rawlog.core.times import parse_time as parse_time
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +31,6 @@ _COLUMN_OF = {
     "last": "offset", "starts": "offset", "since": "time", "until": "time", "key": "key", "id": "id",
 }  # fmt: skip
 _UNUSED: dict[str, tuple[()]] = {"topics": (), "partitions": ()}
-_RELATIVE = re.compile(r"^-([0-9]{1,25}(?:\.[0-9]{1,25})?)(ms|s|m|h|d|w)$")
-_UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,33 +328,6 @@ def partition_columns(table: Table) -> tuple[str, str]:
     if partition is None or "topic" not in table.names:
         raise OptionError(f"table {table.name} cannot be selected by partition: its rows have none")
     return "topic", partition
-
-
-def parse_time(text: str | int | datetime, now: float | None = None) -> int:
-    """Microseconds of a time: ISO 8601 (UTC unless it says otherwise), epoch milliseconds, or `-2h` before now.
-
-    OptionError if it is none of these.
-    """
-    if isinstance(text, datetime):
-        moment = text if text.tzinfo else text.replace(tzinfo=UTC)
-        return _microseconds(moment)
-    text = str(text).strip()
-    if match := _RELATIVE.match(text):
-        return int((time.time() if now is None else now) * 10**6 - float(match.group(1)) * _UNITS[match.group(2)])
-    if re.fullmatch(r"-?[0-9]{1,25}", text) and not re.fullmatch(r"[0-9]{4}", text):
-        return int(text) * 1000
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(
-            f"time {text!r}: ISO 8601 (2024-09-11T09:12:23Z), epoch milliseconds, or an age such as -2h expected"
-        ) from None
-    return _microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def _microseconds(moment: datetime) -> int:
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86400 + delta.seconds) * 10**6 + delta.microseconds
 
 
 def parse_offset_option(text: str) -> dict[str, int | None]:

@@ -1,7 +1,7 @@
 """The sink `rawlog`: a DataFrame of `records` into the files of a message system, in two phases.
 
 Every task writes below a stage next to the target; the driver then joins what the winning attempts wrote, or removes all of it. Formats
-that are written in shares (Kafka's partitions) are encoded in the tasks; of others the tasks stage their rows and the driver encodes them.
+that are written in splits (Kafka's partitions) are encoded in the tasks; of others the tasks stage their rows and the driver encodes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.tables import RECORDS
 from rawlog.io.output import Output, remove_stage
 from rawlog.io.storage import is_remote
-from rawlog.jobs.convert.outlets import PLAIN, FormatOutlet, Share, made_directory, outlet
+from rawlog.jobs.convert.outlets import PLAIN, FormatOutlet, WrittenSplit, made_directory, outlet
 from rawlog.jobs.target import LossError, added, as_records, check_columns
 from rawlog.spark.options import absolute
 
@@ -35,7 +35,7 @@ class Message(WriterCommitMessage):
     """What one task wrote, with its number among the tasks."""
 
     number: int
-    share: Share
+    split: WrittenSplit
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkWriter:
@@ -84,16 +84,16 @@ class SinkWriter(DataSourceArrowWriter):
         """Join what the winning attempts wrote. LossError, with nothing written, if a loss was not accepted."""
         try:
             written = sorted((one for one in messages if one is not None), key=lambda one: one.number)
-            shares = [one.share for one in written]
+            splits = [one.split for one in written]
             if not self.target.divides:
-                shares = [self.target.write(spilled(shares), f"{self.stage}/all", "rows")]
-            lost = added(share.lost for share in shares)
+                splits = [self.target.write(spilled(splits), f"{self.stage}/all", "rows")]
+            lost = added(split.lost for split in splits)
             refused = [one for name, one in lost.items() if name not in self.target.accepted]
             if refused:
-                rows = sum(share.rows for share in shares)
+                rows = sum(split.rows for split in splits)
                 error = LossError(self.target.format, refused, rows, self.target.accepted)
                 raise OptionError(error.told('.option("acceptLoss", …) with '))
-            self.target.join(shares)
+            self.target.join(splits)
         finally:
             remove_stage(self.stage)
 
@@ -102,7 +102,7 @@ class SinkWriter(DataSourceArrowWriter):
         remove_stage(self.stage)
 
 
-def spill(batches: Iterable[pa.RecordBatch], folder: str) -> Share:
+def spill(batches: Iterable[pa.RecordBatch], folder: str) -> WrittenSplit:
     """Lay rows aside. AccessError if they cannot be written."""
     made_directory(folder)
     path, rows = os.path.join(folder, SPILL), 0
@@ -114,11 +114,11 @@ def spill(batches: Iterable[pa.RecordBatch], folder: str) -> Share:
                 rows += batch.num_rows
     except OSError as error:
         raise AccessError(f"{path}: {error.strerror or error}") from None
-    return Share(folder, rows, path)
+    return WrittenSplit(folder, rows, path)
 
 
-def spilled(shares: Iterable[Share]) -> Iterator[Any]:
+def spilled(splits: Iterable[WrittenSplit]) -> Iterator[Any]:
     """The rows that tasks laid aside, in the order of the tasks."""
-    for share in shares:
-        with pa.OSFile(share.told, "rb") as file, pa.ipc.open_stream(file) as stream:
+    for split in splits:
+        with pa.OSFile(split.made, "rb") as file, pa.ipc.open_stream(file) as stream:
             yield from stream

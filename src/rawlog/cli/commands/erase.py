@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE
+from rawlog.cli import engine, mending, options
 from rawlog.core.errors import OptionError
-from rawlog.core.text import counted, printable
+
+if TYPE_CHECKING:
+    from rawlog.reading.tree import Tree
 
 
-@click.command(epilog="Exit codes: 0 done; 2 a blob that is not there; 3 cannot be read or written.")
+@click.command(epilog="Exit codes: 0 done; 2 wrong usage, or a blob that does not exist; 3 cannot be read or written.")
 @click.argument("source", type=options.PATH, metavar="SRC")
 @click.argument("target", metavar="DST")
 @click.option("--blob", "blobs", multiple=True, metavar="ID", help="A blob of Ambry to erase; may be given again.")
 @click.option(
     "--key", "drop_key", multiple=True, metavar="TEXT", help="A key whose Kafka records are erased; may be given again."
 )
-@click.option("--keys", "drop_keys", type=click.Path(), metavar="FILE", help="Such keys, one a line of a file.")
+@click.option("--keys", "drop_keys", type=click.Path(), metavar="FILE", help="A file with such keys, one per line.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Replace what is at DST already: Kafka partitions one by one, an Ambry store as a whole.",
+    help="Replace what exists at DST: Kafka partitions one by one, an Ambry store as a whole.",
 )
 @engine.engine_by_size
 @options.json_flag
 @click.pass_context
 def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **given: Any) -> None:
-    """Copy SRC to DST without chosen records or blobs. SRC is never touched.
+    """Copy SRC to DST without chosen records or blobs. SRC is never changed.
 
-    Of Kafka logs, the records with these keys go; all others keep their offsets, times, producers and transactions, as after Kafka's
-    own cleaner, and indexes are rebuilt. `rawlog convert --to kafka --where 'NOT …'` does the same by an expression.
+    Kafka logs: the records with these keys are left out. All others keep their offsets, times, producers and transactions, as after
+    Kafka's own log cleaner, and indexes are rebuilt. `rawlog convert --to kafka --where 'NOT …'` does the same with an expression.
 
-    In an Ambry store the content of these blobs is zeroed in place, as Ambry's own hard delete does: sizes, positions, index and
-    checksums of the copy are right.
+    Ambry stores: the content of these blobs is overwritten with zeros, as Ambry's own hard delete does; sizes, positions, index and
+    checksums of the copy are correct.
+
+    \b
+    rawlog erase /var/kafka-logs/customers-0 out/customers-0 --key customer-17
     """
     if bool(given["blobs"]) == bool(given["drop_key"] or given["drop_keys"]):
         raise OptionError("name what to erase: --blob for an Ambry store, or --key for Kafka logs")
     if given["blobs"]:
-        _erase_blobs(source, target, given, as_json=as_json)
-        ctx.exit(DONE)
+        chosen = {"blobs": ",".join(given["blobs"])}
+        mending.run(ctx, "erase", source, target, chosen, {**given, "as_json": as_json})
     from rawlog.cli.commands.convert import dropped_keys, run
     from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
     from rawlog.jobs.convert import outlet
+    from rawlog.reading.tree import open_tree
 
     engine.check(given)
     every = {
@@ -52,21 +57,22 @@ def command(ctx: click.Context, /, source: str, target: str, as_json: bool, **gi
         "where": None, "find": None, "start": (), "own": (), "isolation": "read_uncommitted", "errors": "raise",
         "max_decompressed": MAX_DECOMPRESSED, "max_headers": MAX_HEADERS, "as_format": None, "dry_run": False,
     }  # fmt: skip
-    made = outlet("kafka", target, overwrite=given["force"])
+    made = outlet(_sifted(open_tree(source)), target, overwrite=given["force"])
     ctx.exit(run((source,), made, dropped_keys(given), every | given, as_json=as_json))
 
 
-def _erase_blobs(source: str, target: str, given: dict[str, Any], *, as_json: bool) -> None:
-    from rawlog.formats.ambry.store.erase import erase_blobs
-    from rawlog.reading.tree import open_tree
+def _sifted(tree: Tree) -> str:
+    """The one system among the files whose logs can be copied without some records. UnknownFormatError if there is none."""
+    from rawlog import registry
+    from rawlog.core.errors import UnknownFormatError
 
-    tree = open_tree(source)
-    files = [file for file in tree.files if file.system == "ambry"]
-    report = erase_blobs(files, target, given["blobs"], sources=tree.sources, overwrite=given["force"])
-    if as_json:
-        output.json_line({"erased": report.messages, "files": report.files, "target": target})
-    else:
-        for note in report.notes:
-            output.line(printable(note))
-        output.line(f"{counted(report.messages, 'blob')} erased in {printable(target)}")
-    output.flush()
+    able = {name: format.family for name, format in registry.formats().items() if format.sift is not None}
+    found = {able[file.format] for file in tree if file.format in able}
+    if len(found) > 1:
+        raise OptionError(f"files of {' and '.join(sorted(found))} are here; name the directory of one of them")
+    if not found:
+        raise UnknownFormatError(
+            f"{', '.join(tree.roots)}: no records here can be erased by key; these systems can be: "
+            f"{', '.join(registry.family(name).title for name in sorted(set(able.values())))}"
+        )
+    return found.pop()

@@ -9,6 +9,7 @@ from rawlog.core.layout import Layout
 from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry import layouts, paths
 from rawlog.formats.ambry.tables import BLOBS, CHUNKS, INDEX, MESSAGES
+from rawlog.formats.ambry.verbs import EXTRACT
 
 _AMBRY = "rawlog.formats.ambry"
 _READER, _INDEX = f"{_AMBRY}.reader", f"{_AMBRY}.index"
@@ -148,7 +149,9 @@ FAMILY = Family(
             "max_entries",
             "probability",
         ),
+        "erase": Work(do=Deferred(f"{_AMBRY}.store.erase", "erase_store"), options=("blobs",)),
     },
+    verbs={"extract": EXTRACT},
     title="LinkedIn Ambry",
     formats=(
         LOG,

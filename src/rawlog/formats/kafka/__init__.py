@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.core.format import Deferred, Family, Format, Shares, Work
+from rawlog.core.format import Deferred, Family, Format, SplitWriter, Work
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka import paths
 from rawlog.formats.kafka.layouts import (
@@ -61,7 +61,7 @@ LOG = Format(
     **_from("store.sink", write="write", losses="losses"),
     **_from("store.sift", sift="sift_partition"),
     **_from("store.works", around="join"),
-    shares=Shares(**_from("store.sharing", write="write_share", join="join_shares")),
+    splits=SplitWriter(**_from("store.sharing", write="write_share", join="join_shares")),
     **_from("checks", rules="rules"),
 )
 

@@ -9,6 +9,7 @@ from rawlog.formats.kafka.layouts import BATCH
 from rawlog.formats.kafka.paths import file_named
 from rawlog.formats.kraft import paths
 from rawlog.formats.kraft.tables import METADATA, STATE
+from rawlog.formats.kraft.verbs import CLUSTER
 
 _KRAFT, _KAFKA = "rawlog.formats.kraft", "rawlog.formats.kafka"
 
@@ -69,6 +70,8 @@ FAMILY = Family(
             options=("topic",),
         ),
     },
+    verbs={"cluster": CLUSTER},
+    restorer=Deferred(f"{_KRAFT}.store.restore", "Restorer"),
     group_rules=Deferred(f"{_KRAFT}.store.checks_directory", "rules"),
     compare=Deferred(f"{_KRAFT}.store.comparison", "compare"),
     compared="kraft.topics",

@@ -1,6 +1,7 @@
 """Convert: rows of one system, or of a table, into another form, or a log into the same log without some of its records.
 
-Plan: which rows share an output. Work: one share, below a stage beside the target. Commit: refuse what would be lost, else join the shares.
+Plan: which rows go to the same output. Work: one split, below a stage next to the target. Commit: refuse what would be lost, else join
+the splits.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from rawlog import registry
 from rawlog.core.errors import OptionError
 from rawlog.core.format import File, Keep, Unit
 from rawlog.core.frames import Frames
-from rawlog.core.report import Account
+from rawlog.core.report import Account, Report
 from rawlog.io.output import Output, child, copy_file
 from rawlog.io.storage import below, exists
-from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, Share, made_directory, outlet, unwritable
+from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.jobs.target import LossError, Lost, added
@@ -34,16 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Convert", "Converted", "Outlet", "outlet", "source_tree"]
 
-#: Bytes of input a share, where a target is made of several files.
-SHARE = 128 << 20
+#: Bytes of input for each split, where a target is made of several files.
+SPLIT_SIZE = 128 << 20
 MOST_NOTES = 100
-#: Options of a target with which its batches still need not be made anew.
+#: Options of a target with which its batches need not be rewritten.
 SIFTED = frozenset({"index_interval_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """Something to read: a part of a file under a selection, or a file that is a table."""
+class RowSource:
+    """Rows to read: a part of a file under a selection, or a file that is a table."""
 
     selection: Selection
     part: Part | None = None
@@ -55,10 +56,10 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One share: what is read for it; or the files of a partition that is copied without some of its records."""
+class ConvertSplit:
+    """What is read for one output; or the files of a partition that is copied without some of its records."""
 
-    takes: tuple[Take, ...] = ()
+    sources: tuple[RowSource, ...] = ()
     files: tuple[File, ...] = ()
     name: str = ""
     limit: int | None = None
@@ -67,30 +68,22 @@ class Task:
 
     @property
     def size(self) -> int:
-        return sum(take.size for take in self.takes) + sum(file.size for file in self.files)
-
-
-@dataclass(slots=True)
-class Copied(Account):
-    """A directory that was copied as it is."""
-
-    files: int = 0
-    bytes: int = 0
+        return sum(source.size for source in self.sources) + sum(file.size for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class Written(Done):
-    """What one share came to."""
+    """The result of one split."""
 
-    share: Share
+    split: WrittenSplit
     dropped: int = 0
     notes: tuple[str, ...] = ()
-    account: Account | None = None
+    account: Account | Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Converted(Outcome):
-    """What the whole came to. `accounts` are of partitions that were copied without some records, by name.
+    """The result of the whole. `accounts` are of partitions that were copied without some records, by name.
 
     `refused` are losses that were not accepted: only of a dry run, since others end with LossError.
     """
@@ -99,7 +92,7 @@ class Converted(Outcome):
     lost: dict[str, Lost] = field(default_factory=dict)
     dropped: int = 0
     notes: tuple[str, ...] = ()
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[str, Account | Report] = field(default_factory=dict)
     damaged: bool = False
     refused: tuple[Lost, ...] = ()
 
@@ -127,13 +120,13 @@ class Convert(Job[Written, Converted]):
             raise OptionError(f"table {target.table.name} has no keys to drop")
         self.inputs = tuple(inputs)
         self.output = Output(target.path, overwrite=target.overwrite)
-        self._tasks: list[Task] = []
+        self._splits: list[ConvertSplit] = []
         self._not_loaded: list[str] = []
         self._roots: tuple[str, ...] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        # The tasks stay where they were planned: a split has its own.
-        return {**self.__dict__, "_tasks": []}
+        # What was planned stays on the driver: work is given its own split.
+        return {**self.__dict__, "_splits": []}
 
     def __enter__(self) -> Self:
         return self
@@ -144,28 +137,28 @@ class Convert(Job[Written, Converted]):
     # Plan -------------------------------------------------------------------------------------------------------------
 
     def plan(self, tree: Tree) -> list[Split]:
-        """Shares as the target wants them. UnknownFormatError if there is nothing to read, AccessError if the target is in the way,
+        """Splits as the target needs them. UnknownFormatError if there is nothing to read, AccessError if the target exists,
         OptionError if it would touch a source.
         """
         self.output.refuse((*tree.sources, *self.inputs))
         if not self.dry_run:
             self.target.check()
             self.stage = self.output.open()
-        tasks = self._sifting(tree)
-        if tasks is None:
-            takes = list(self._takes(tree))
-            tasks = [Task(tuple(group), limit=self.selection.limit) for group in self._groups(takes)]
-        self._tasks, self._roots = tasks, tree.roots
-        return [Split(number, task.size, task) for number, task in enumerate(tasks)]
+        splits = self._sifting(tree)
+        if splits is None:
+            groups = self._groups(list(self._sources(tree)))
+            splits = [ConvertSplit(tuple(group), limit=self.selection.limit) for group in groups]
+        self._splits, self._roots = splits, tree.roots
+        return [Split(number, one.size, one) for number, one in enumerate(splits)]
 
-    def _sifting(self, tree: Tree) -> list[Task] | None:
-        """A task a partition, if only records go and all else stays as it is; None if rows are written anew."""
+    def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
+        """A split for each partition, if records are removed and everything else stays as it is; None if rows are written again."""
         target, chosen = self.target, self.selection
         if not isinstance(target, FormatOutlet) or not set(target.options) <= SIFTED or self.dry_run:
             return None
         format = registry.formats()[target.format]
-        anew = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
-        if format.sift is None or anew or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
+        rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
+        if format.sift is None or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
             return None
         groups: dict[str, list[File]] = {}
         copied = _claimed(tree, format.family)
@@ -188,32 +181,34 @@ class Convert(Job[Written, Converted]):
                 return None
             if file.place.group is not None and file.system == format.family:
                 groups.setdefault(file.place.group, []).append(file)
-        tasks: dict[str, Task] = {}
+        splits: dict[str, ConvertSplit] = {}
         for folder, files in sorted(groups.items()):
             name = folder.rstrip("/").rpartition("/")[2]
             if folder not in copied and not any(_is_read(file, target) for file in files):
                 continue
-            if name in tasks:
+            if name in splits:
                 raise OptionError(
-                    f"{name} is there twice: in {folder} and elsewhere; convert one log directory at a time"
+                    f"{name} exists twice: in {folder} and elsewhere; convert one log directory at a time"
                 )
-            tasks[name] = Task(files=tuple(files), name=name, is_copied=folder in copied)
-        return list(tasks.values()) if any(not task.is_copied for task in tasks.values()) else None
+            splits[name] = ConvertSplit(files=tuple(files), name=name, is_copied=folder in copied)
+        return list(splits.values()) if any(not one.is_copied for one in splits.values()) else None
 
-    def _takes(self, tree: Tree) -> Iterator[Take]:
+    def _sources(self, tree: Tree) -> Iterator[RowSource]:
         table, selection = self.target.table, self._reading()
         tables = self._sheets(tree)
         if not tables:
             rows = Rows(tree, table, selection)
-            size = SHARE if self.target.divides and not self.target.by_partition and selection.limit is None else None
+            size = (
+                SPLIT_SIZE if self.target.divides and not self.target.by_partition and selection.limit is None else None
+            )
             if selection.last is None:
                 parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
             else:
                 parts = list(rows.part_selections())
-            yield from (Take(one, part) for part, one in parts)
+            yield from (RowSource(one, part) for part, one in parts)
         if tables and selection.last is not None:
-            raise OptionError("-o -N: the last rows of a partition are told of logs, not of tables")
-        yield from (Take(selection, sheet=file) for file in tables)
+            raise OptionError("-o -N: the last rows of a partition are known for logs, not for tables")
+        yield from (RowSource(selection, sheet=file) for file in tables)
 
     def _sheets(self, tree: Tree) -> list[File]:
         """The files that are tables, where there is nothing else to read."""
@@ -226,66 +221,66 @@ class Convert(Job[Written, Converted]):
             return chosen.replace(options={**chosen.options, "showSecrets": "true"})
         return chosen
 
-    def _groups(self, takes: list[Take]) -> list[list[Take]]:
-        """What shares an output, in the order of the rows."""
+    def _groups(self, sources: list[RowSource]) -> list[list[RowSource]]:
+        """What goes to the same output, in the order of the rows."""
         target = self.target
         if not target.divides or self.selection.limit is not None or self.dry_run:
-            return [takes]
+            return [sources]
         if not target.by_partition:
-            return _packed(takes) or [[]]
+            return _packed(sources) or [[]]
         if isinstance(target, FormatOutlet) and {"topic", "partition"} & target.options.keys():
-            return [takes]
-        groups: dict[object, list[Take]] = {}
-        for number, take in enumerate(takes):
-            place = take.part.file.place if take.part is not None else None
-            key: object = "rest" if take.part is not None else number
+            return [sources]
+        groups: dict[object, list[RowSource]] = {}
+        for number, source in enumerate(sources):
+            place = source.part.file.place if source.part is not None else None
+            key: object = "rest" if source.part is not None else number
             if place is not None and place.topic is not None and place.partition is not None:
                 key = (place.topic, place.partition)
-            groups.setdefault(key, []).append(take)
+            groups.setdefault(key, []).append(source)
         return list(groups.values()) or [[]]
 
     # Work -------------------------------------------------------------------------------------------------------------
 
     def work(self, split: Split, stage: Stage) -> Written:
-        """Write one share below the stage."""
-        task: Task = split.task
+        """Write one split below the stage."""
+        own: ConvertSplit = split.task
         folder = below(stage.path, stage.name)
-        if task.files:
-            return self._sift(split, task, folder, stage)
-        reading = _Reading(self, task, stage)
+        if own.files:
+            return self._sift(split, own, folder, stage)
+        reading = _Reading(self, own, stage)
         if self.dry_run:
             return Written(split.number, self._judged(reading), reading.dropped, tuple(reading.notes))
-        share = self.target.write(reading.batches(), folder, "rows")
-        return Written(split.number, share, reading.dropped, tuple(reading.notes))
+        written = self.target.write(reading.batches(), folder, "rows")
+        return Written(split.number, written, reading.dropped, tuple(reading.notes))
 
-    def _judged(self, reading: _Reading) -> Share:
+    def _judged(self, reading: _Reading) -> WrittenSplit:
         """What rows would lose, without writing them."""
         passage = self.target.passage()
         try:
             for _ in passage.over(reading.batches(), restore=self.target.restores):
                 pass
         except LossError:
-            return Share("", passage.rows, None, passage.lost, refused=True)
-        return Share("", passage.rows, None, passage.lost)
+            return WrittenSplit("", passage.rows, None, passage.lost, refused=True)
+        return WrittenSplit("", passage.rows, None, passage.lost)
 
-    def _sift(self, split: Split, task: Task, folder: str, stage: Stage) -> Written:
+    def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
         assert isinstance(self.target, FormatOutlet)
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
-        path = str(child(Path(folder), task.name))
+        path = str(child(Path(folder), own.name))
         made_directory(folder)
         made_directory(path)
         try:
-            if task.is_copied:
-                for file in task.files:
+            if own.is_copied:
+                for file in own.files:
                     copy_file(file.path, child(Path(path), file.path.rpartition("/")[2]))
-                account: Account = Copied(files=len(task.files), bytes=task.size)
+                account: Account | Report = Report(counts={"files": len(own.files), "bytes": own.size})
             else:
-                account = sift(task.files, path, self._keep(), self.target.options)
+                account = sift(own.files, path, self._keep(), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        return Written(split.number, Share(folder, getattr(account, "records", 0), path), account=account)
+        return Written(split.number, WrittenSplit(folder, _count(account, "records"), path), account=account)
 
     def _keep(self) -> Keep:
         chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.table
@@ -302,42 +297,42 @@ class Convert(Job[Written, Converted]):
     # Commit -----------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[Written]) -> Converted:
-        """Join the shares. LossError, with nothing written, if a loss was not accepted."""
-        lost = added(one.share.lost for one in done)
-        rows = sum(one.share.rows for one in done)
+        """Join the splits. LossError, with nothing written, if a loss was not accepted."""
+        lost = added(one.split.lost for one in done)
+        rows = sum(one.split.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
         refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
-        accounts = {one.share.told.rpartition("/")[2]: one.account for one in done if one.account is not None}
+        accounts = {one.split.made.rpartition("/")[2]: one.account for one in done if one.account is not None}
         if accounts:
-            notes += self._move_in([Path(one.share.told) for one in done], accounts)
+            notes += self._move_in([Path(one.split.made) for one in done], accounts)
         elif not self.dry_run:
-            self.target.join([one.share for one in done])
+            self.target.join([one.split for one in done])
         damaged = any(isinstance(note, Loss) for note in notes)
-        dropped = sum(one.dropped for one in done) + sum(getattr(one, "removed", 0) for one in accounts.values())
+        dropped = sum(one.dropped for one in done) + sum(_count(one, "removed") for one in accounts.values())
         return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
 
-    def _is_below(self, task: Task) -> bool:
+    def _is_below(self, split: ConvertSplit) -> bool:
         """Whether a group is in a directory that was named, and was not named itself."""
-        return any(str(task.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
+        return any(str(split.files[0].place.group).startswith(f"{root.rstrip('/')}/") for root in self._roots)
 
-    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account]) -> tuple[str, ...]:
-        """Put directories into the target: all or, if one of them is in the way, none. In a new target, what the directory around them
-        says of itself and of them is carried over, if that was named; a note on each thing of it that is lost.
+    def _move_in(self, folders: Sequence[Path], accounts: Mapping[str, Account | Report]) -> tuple[str, ...]:
+        """Put directories into the target: all of them, or none if one exists already. In a new target, the files of the directory around
+        them are written too, if that directory was named; a note on each thing in them that is lost.
         """
         assert isinstance(self.target, FormatOutlet)
         around = registry.formats()[self.target.format].around
-        tasks = [task for task in self._tasks if not task.is_copied]
+        splits = [one for one in self._splits if not one.is_copied]
         is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
         try:
             whole = self.output.new()
             for folder in folders:
                 folder.rename(whole / folder.name)
-            if around is not None and is_new and all(self._is_below(task) for task in tasks):
-                units = [Unit(task.name, task.files, {}) for task in tasks]
-                notes = tuple(around(units, [accounts[task.name] for task in tasks], whole).notes)
+            if around is not None and is_new and all(self._is_below(one) for one in splits):
+                units = [Unit(one.name, one.files, {}) for one in splits]
+                notes = tuple(around(units, [accounts[one.name] for one in splits], whole).notes)
             self.output.add(whole)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
@@ -345,10 +340,10 @@ class Convert(Job[Written, Converted]):
 
 
 class _Reading:
-    """The rows of a task, with what was noted while they were read."""
+    """The rows of a split, with what was noted while they were read."""
 
-    def __init__(self, job: Convert, task: Task, stage: Stage) -> None:
-        self.job, self.task, self.stage = job, task, stage
+    def __init__(self, job: Convert, split: ConvertSplit, stage: Stage) -> None:
+        self.job, self.split, self.stage = job, split, stage
         self.notes: list[str] = []
         self.dropped = 0
 
@@ -357,7 +352,7 @@ class _Reading:
             self.notes.append(text)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        left, drop = self.task.limit, self.job.drop
+        left, drop = self.split.limit, self.job.drop
         for batch in self._every():
             if drop:
                 named = _named(batch, drop)
@@ -373,15 +368,16 @@ class _Reading:
 
     def _every(self) -> Iterator[pa.RecordBatch]:
         table = self.job.target.table
-        if self.task.limit == 0:
+        if self.split.limit == 0:
             return
-        for take in self.task.takes:
-            if take.part is not None:
-                yield from read_all([(take.part, take.selection)], table, self.note, _advancing(take.part, self.stage))
-            elif take.sheet is not None:
+        for source in self.split.sources:
+            if source.part is not None:
+                see = _advancing(source.part, self.stage)
+                yield from read_all([(source.part, source.selection)], table, self.note, see)
+            elif source.sheet is not None:
                 in_order = self.job.target.by_partition
-                yield from read_sheet(take.sheet, table, take.selection, in_order=in_order)
-                self.stage.advance(take.size)
+                yield from read_sheet(source.sheet, table, source.selection, in_order=in_order)
+                self.stage.advance(source.size)
 
 
 def _advancing(part: Part, stage: Stage) -> Callable[[Frames], None]:
@@ -412,6 +408,11 @@ def _array(mask: NDArray[np.bool_]) -> pa.Array:
     return pa.array(mask)
 
 
+def _count(account: Account | Report, name: str) -> int:
+    """A number of what was done; 0 if it was not counted."""
+    return account.counts.get(name, 0) if isinstance(account, Report) else getattr(account, name, 0)
+
+
 def _is_read(file: File, target: Outlet) -> bool:
     """Whether a file would give rows."""
     return file.format in registry.formats_with(target.table) and file.place.state is None
@@ -431,14 +432,14 @@ def registry_options() -> set[str]:
     return {name for family in registry.families() for name in family.options}
 
 
-def _packed(takes: list[Take]) -> list[list[Take]]:
-    """Runs of what is read, each worth a file."""
-    runs: list[list[Take]] = []
+def _packed(sources: list[RowSource]) -> list[list[RowSource]]:
+    """Runs of what is read, each large enough for a file."""
+    runs: list[list[RowSource]] = []
     size = 0
-    for take in takes:
-        if not runs or size + take.size > SHARE:
+    for source in sources:
+        if not runs or size + source.size > SPLIT_SIZE:
             runs.append([])
             size = 0
-        runs[-1].append(take)
-        size += take.size
+        runs[-1].append(source)
+        size += source.size
     return runs

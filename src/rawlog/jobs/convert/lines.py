@@ -1,8 +1,7 @@
 """Lines: rows of a table as JSON lines, as `convert` writes them: bytes are text or base64, a time is text.
 
-A block of lines is read by Arrow's own parser where that comes to the same: it is strict, so that whatever it does not take as it
-stands (a number with a fraction for a whole one, a time in another form, damage) is left to the slower way, a value at a time, which
-takes it or says what is wrong.
+A block of lines is read by Arrow's own parser where the result is the same. That parser is strict: what it does not accept (a number with
+a fraction for a whole one, a time in another form, damage) is read value by value, which is slower and accepts it or says what is wrong.
 """
 
 from __future__ import annotations

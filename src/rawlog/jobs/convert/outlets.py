@@ -1,6 +1,6 @@
-"""Outlets: where converted rows go, in shares that are written anywhere and joined once, in one place.
+"""Outlets: where converted rows go, in splits that are written anywhere and joined once, in one place.
 
-A share is written below a directory of its own; nothing appears under the target's name before `join`.
+A split is written below a directory of its own; nothing appears under the target's name before `join`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 PARQUET_CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 TEXT_CODECS = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 FORMS = ("base64", "hex", "escape")
-#: The endings by which a file is told from a directory of files.
+#: The endings that make the target one file and not a directory of files.
 ENDINGS = {"parquet": (".parquet",), "jsonl": (".jsonl", ".ndjson", ".json"), "csv": (".csv",)}
 PLAIN = tuple(ENDINGS)
 OUT = "out"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one share came to: its directory, its rows, what only the outlet understands, and what its rows lose."""
+class WrittenSplit:
+    """The result of one split: its directory, the number of rows, what only the outlet understands, and what its rows lose."""
 
     folder: str
     rows: int
-    told: Any = None
+    made: Any = None
     lost: Mapping[str, Lost] = field(default_factory=dict)
     refused: bool = False
 
@@ -49,12 +49,12 @@ class Outlet(ABC):
 
     #: The losses that the user accepts, by column.
     accepted: tuple[str, ...] = ()
-    #: Whether rows get back what they had before another system's format could not say it.
+    #: Whether rows get back what they had before another system's format could not carry it.
     restores: bool = False
 
-    #: Whether several shares may be written at once.
+    #: Whether several splits may be written at once.
     divides: bool = False
-    #: Whether the rows of a partition should be in one share.
+    #: Whether the rows of a partition should be in one split.
     by_partition: bool = False
 
     def __init__(self, path: str, table: Table, overwrite: bool) -> None:
@@ -76,12 +76,12 @@ class Outlet(ABC):
         """The way of rows into the target, which judges what they lose."""
 
     @abstractmethod
-    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
-        """Write rows below `folder`, a local directory that is there and empty or a URL, under names that bear `name`."""
+    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:
+        """Write rows below `folder`, an empty local directory or a URL, under names that contain `name`."""
 
     @abstractmethod
-    def join(self, shares: Sequence[Share]) -> None:
-        """Make all shares, in the order of their rows, appear at the target."""
+    def join(self, splits: Sequence[WrittenSplit]) -> None:
+        """Make all splits, in the order of their rows, appear at the target."""
 
     def check(self) -> None:
         """AccessError if the target is in the way, before anything is done."""
@@ -111,7 +111,7 @@ def outlet(
     if table.name != RECORDS.name:
         raise OptionError(f"table {table.name} goes to {', '.join(PLAIN)}; {to} is made of records")
     format = writable(to)
-    kind = SharedOutlet if format.shares is not None else FormatOutlet
+    kind = SplitOutlet if format.splits is not None else FormatOutlet
     return kind(format, path, options or {}, tuple(accepted), overwrite)
 
 
@@ -145,7 +145,7 @@ def unwritable(path: str, error: OSError) -> AccessError:
 
 
 class FileOutlet(Outlet):
-    """Parquet, JSON lines or CSV: one file if the target's name says so, else a directory with a file a share."""
+    """Parquet, JSON lines or CSV: one file if the target's name says so, else a directory with one file for each split."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class FileOutlet(Outlet):
     def ending(self) -> str:
         return ENDINGS[self.kind][0] + ("" if self.kind == "parquet" else TEXT_CODECS[self.codec])
 
-    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
+    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:
         made_directory(folder)
         path = below(folder, f"{name}{self.ending}")
         passage = self.passage()
@@ -197,8 +197,8 @@ class FileOutlet(Outlet):
         try:
             count = self._write_parquet(rows, path) if self.kind == "parquet" else self._write_lines(rows, path)
         except LossError:
-            return Share(folder, passage.rows, path, passage.lost, refused=True)
-        return Share(folder, count, path, passage.lost)
+            return WrittenSplit(folder, passage.rows, path, passage.lost, refused=True)
+        return WrittenSplit(folder, count, path, passage.lost)
 
     def passage(self) -> Passage:
         """The way of rows into the file: it keeps what was read, so that only what could not be read as it is counts as lost."""
@@ -239,13 +239,13 @@ class FileOutlet(Outlet):
             raise unwritable(self.path, error) from None
         return rows
 
-    def join(self, shares: Sequence[Share]) -> None:
+    def join(self, splits: Sequence[WrittenSplit]) -> None:
         if not self.divides:
-            [share] = shares
-            move(share.told, self.path, overwrite=self.overwrite)
+            [split] = splits
+            move(split.made, self.path, overwrite=self.overwrite)
             return
         self.check()
-        filled = [share for share in shares if share.rows] or list(shares[:1])
+        filled = [split for split in splits if split.rows] or list(splits[:1])
         names = [f"part-{number:05d}{self.ending}" for number in range(len(filled))]
         if is_remote(self.path):
             self._join_remote(filled, names)
@@ -255,19 +255,19 @@ class FileOutlet(Outlet):
             return
         whole = Path(filled[0].folder).parent / "whole"
         whole.mkdir()
-        for share, name in zip(filled, names, strict=True):
-            move(share.told, str(whole / name))
+        for split, name in zip(filled, names, strict=True):
+            move(split.made, str(whole / name))
         with Output(self.path, overwrite=self.overwrite) as output:
             output.put(whole)
 
-    def _join_remote(self, filled: Sequence[Share], names: Sequence[str]) -> None:
+    def _join_remote(self, filled: Sequence[WrittenSplit], names: Sequence[str]) -> None:
         """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
         from rawlog.io.storage import file_system
 
         before = [one.path for one in listing(self.path)] if exists(self.path) else []
         fresh = [below(self.path, name) for name in names]
-        for share, path in zip(filled, fresh, strict=True):
-            move(share.told, path, overwrite=True)
+        for split, path in zip(filled, fresh, strict=True):
+            move(split.made, path, overwrite=True)
         for path in set(before) - set(fresh):
             system, inner = file_system(path)
             system.delete_file(inner)
@@ -306,7 +306,7 @@ class FormatOutlet(Outlet):
         """The way of rows into the format; OptionError for options that it does not have."""
         return Passage(writable(self.format), self.options, self.accepted)
 
-    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> Share:
+    def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:
         made_directory(folder)
         path = below(folder, name) + ("/" if self._directory else "")
         return self._judged(folder, lambda passage: self._made(passage, batches, path))
@@ -315,46 +315,46 @@ class FormatOutlet(Outlet):
         write(passage, _records(batches), path, self.options, overwrite=False)
         return path
 
-    def _judged(self, folder: str, make: Any) -> Share:
-        """A share of what `make` did; rows that were refused are told of, not raised: other shares may refuse more."""
+    def _judged(self, folder: str, make: Any) -> WrittenSplit:
+        """What `make` wrote; rows that were refused are reported, not raised: other splits may refuse more."""
         passage = self.passage()
         try:
-            told = make(passage)
+            made = make(passage)
         except LossError:
-            return Share(folder, passage.rows, None, passage.lost, refused=True)
+            return WrittenSplit(folder, passage.rows, None, passage.lost, refused=True)
         except OSError as error:
             raise unwritable(self.path, error) from None
-        return Share(folder, passage.rows, told, passage.lost)
+        return WrittenSplit(folder, passage.rows, made, passage.lost)
 
-    def join(self, shares: Sequence[Share]) -> None:
-        [share] = shares
+    def join(self, splits: Sequence[WrittenSplit]) -> None:
+        [split] = splits
         if not self._directory:
-            move(share.told, self.path, overwrite=self.overwrite)
+            move(split.made, self.path, overwrite=self.overwrite)
             return
         self.check()
         with Output(self.path, overwrite=self.overwrite) as output:
-            output.put(share.told)
+            output.put(split.made)
 
 
-class SharedOutlet(FormatOutlet):
-    """A format that is written in shares, a partition each."""
+class SplitOutlet(FormatOutlet):
+    """A format that is written in splits, one for each partition."""
 
     divides = True
     by_partition = True
 
     def check(self) -> None:
-        """Nothing here: partitions that are in the way are told one by one, others may be added to."""
+        """Nothing here: partitions that exist already are reported one by one, and others may be added."""
 
     def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> Any:
-        shares = writable(self.format).shares
-        assert shares is not None
+        splits = writable(self.format).splits
+        assert splits is not None
         os.mkdir(path)
-        return path, shares.write(passage.over(_records(batches)), path, self.options)
+        return path, splits.write(passage.over(_records(batches)), path, self.options)
 
-    def join(self, shares: Sequence[Share]) -> None:
-        joined = writable(self.format).shares
-        assert joined is not None
-        joined.join([share.told for share in shares], self.path, self.options, self.overwrite)
+    def join(self, splits: Sequence[WrittenSplit]) -> None:
+        writer = writable(self.format).splits
+        assert writer is not None
+        writer.join([split.made for split in splits], self.path, self.options, self.overwrite)
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,6 @@
 """What tables offer to a restore: the rows of a lake, of Parquet files, or of anything that reads as `records`.
 
-Rows of `kafka.records` tell which transaction they belong to: only those of committed ones are restored. Plain `records` are taken as
-they are.
+Rows with the restorer's own columns say more than plain `records`, such as which transaction they belong to.
 """
 
 from __future__ import annotations
@@ -9,31 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from rawlog import registry
 from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.restore import Offer
 from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.layouts import NONE, ControlType
-from rawlog.formats.kafka.showing import uuid_bytes
-from rawlog.formats.kafka.store import sink
-from rawlog.formats.kafka.store.derived import Limits
-from rawlog.formats.kafka.writer import Batching
-from rawlog.formats.kraft.store.carrying import Carried, Wish
 from rawlog.io.storage import file_system, listing
 from rawlog.jobs.lake import Lake, lake_name
-from rawlog.jobs.restore.directories import Extra, Known, Offer, offered
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
 
-COMMIT = int(ControlType.COMMIT)
-TOLD = ("producer_id", "is_transactional", "is_control", "control_type")
+if TYPE_CHECKING:
+    from rawlog.core.restore import Keeps, Restorer
+
 ROWS = 1 << 16
 SHOWN = 5
 
@@ -51,36 +44,31 @@ class Span:
 
 @dataclass(frozen=True)
 class Fragments:
-    """A partition whose rows are in Parquet files. `ends` are the markers of its transactions: offset, producer, commit, time (ms)."""
+    """A partition whose rows are in Parquet files. `marks` is what the restorer found in them."""
 
     topic: str
     partition: int
     spans: tuple[Span, ...]
     columns: tuple[str, ...]
-    ends: tuple[tuple[int, int, bool, int], ...] = ()
-    #: The first offset that counts: those before it were deleted, although the files still had them.
+    marks: tuple[Any, ...] = ()
+    #: The first offset that is restored: those before it were deleted, although the files still had them.
     floor: int = 0
 
     @property
     def size(self) -> int:
         return sum(span.count for span in self.spans)
 
-    def carry(self, folder: Path, wish: Wish, advance: Callable[[int], None], extra: Extra | None) -> Carried:
-        """Row by row, in batches of our own, in the order of offsets."""
-        return carry_rows(self.partition, self._wanted(wish, advance), folder, wish)
-
-    def _wanted(self, wish: Wish, advance: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
-        last = NONE
+    def batches(self, keeps: Keeps, advance: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
+        """The chosen rows as batches of `records`, by rising offset, each offset once."""
+        last = -1
         for table in self._ordered():
             advance(table.num_rows)
             offsets = table.column("offset").to_numpy()
-            keep = (
-                np.concatenate(([offsets[0] > last], offsets[1:] > offsets[:-1]))
-                if offsets.size
-                else np.empty(0, np.bool_)
-            )
-            last = max(last, int(offsets.max(initial=NONE)))
-            keep &= self._counts(table, offsets, wish.until)
+            if not offsets.size:
+                continue
+            keep = np.concatenate(([offsets[0] > last], offsets[1:] > offsets[:-1]))
+            last = max(last, int(offsets.max()))
+            keep &= keeps(table, offsets)
             chosen = table if keep.all() else table.filter(pa.array(keep))
             yield from shaped(chosen).to_batches(ROWS)
 
@@ -100,49 +88,6 @@ class Fragments:
 
         mine = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
         yield from open_parquet([span.path]).to_batches(columns=list(self.columns), filter=mine, batch_size=ROWS)
-
-    def _counts(self, table: pa.Table, offsets: NDArray[np.int64], until: int | None) -> NDArray[np.bool_]:
-        """Which rows are records that count: before the time, and of a transaction that was committed before it."""
-        keep = offsets >= self.floor
-        if until is not None:
-            times = pc.fill_null(table.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), NONE).to_numpy()
-            keep &= times < until * 1000
-        if "is_control" not in self.columns:
-            return keep
-        keep &= ~pc.fill_null(table.column("is_control"), False).to_numpy()
-        part = pc.fill_null(table.column("is_transactional"), False).to_numpy()
-        producers = pc.fill_null(table.column("producer_id"), NONE).to_numpy()
-        for producer in np.unique(producers[part]).tolist():
-            ends = [one for one in self.ends if one[1] == producer]
-            places = np.array([one[0] for one in ends], np.int64)
-            good = np.array([one[2] and (until is None or one[3] < until) for one in ends] + [False], np.bool_)
-            mine = np.flatnonzero(part & (producers == producer))
-            keep[mine] &= good[np.searchsorted(places, offsets[mine])]
-        return keep
-
-
-def carry_rows(partition: int, batches: Iterator[pa.RecordBatch], folder: Path, wish: Wish) -> Carried:
-    """Write rows of one partition, whatever their topic was called; the empty folder is replaced by one that has them."""
-    topic = folder.name.removesuffix(f"-{partition}")
-    choice = sink.Choice(Batching(leader_epoch=0), Limits(index_interval_bytes=wish.index_interval), topic, partition)
-    folder.rmdir()
-    stage = folder.with_name(f".{folder.name}")
-    stage.mkdir()
-    out = sink.Sink(stage, None, choice)
-    account = Carried()
-    one = out.partition(topic, partition)
-    one.writer.topic_id = wish.topic_id
-    try:
-        for batch in batches:
-            out.add(batch)
-        out.close()
-    finally:
-        out.abandon()
-    (stage / f"{topic}-{partition}").rename(folder)
-    stage.rmdir()
-    account.segments, account.batches, account.bytes = one.writer.segments, one.writer.batches, one.writer.bytes
-    account.records, account.end_offset = one.rows, one.writer.end_offset
-    return account
 
 
 def shaped(table: pa.Table) -> pa.Table:
@@ -175,13 +120,14 @@ def parquet_files(paths: Sequence[str]) -> list[str]:
     return [entry.path for path in paths for entry in listing(path) if entry.path.endswith(".parquet") and entry.size]
 
 
-def offered_files(files: Sequence[str], *, of_any_system: bool = False) -> Offer:
+def offered_files(files: Sequence[str], restorer: Restorer, *, of_any_system: bool = False) -> Offer:
     """The partitions in Parquet files. OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of
     them, unless they may be `of_any_system`: then such rows are left out.
     """
+    own = restorer.row_columns
     nameless = 0
     found: dict[tuple[str, int], list[Span]] = {}
-    ends: dict[tuple[str, int], list[tuple[int, int, bool, int]]] = {}
+    marks: dict[tuple[str, int], list[Any]] = {}
     columns: tuple[str, ...] = ()
     for path in files:
         data = open_parquet([path])
@@ -189,9 +135,9 @@ def offered_files(files: Sequence[str], *, of_any_system: bool = False) -> Offer
         missing = {"topic", "partition", "offset"} - set(names)
         if missing:
             raise OptionError(f"{path}: no column {', '.join(sorted(missing))}; rows of `records` are expected")
-        told = set(TOLD) <= set(names)
-        columns = tuple(name for name in (*RECORDS.names, *(TOLD if told else ())) if name in names)
-        wanted = ["topic", "partition", "offset", *([*TOLD, "timestamp"] if told else [])]
+        has_own = set(own) <= set(names)
+        columns = tuple(name for name in (*RECORDS.names, *(own if has_own else ())) if name in names)
+        wanted = ["topic", "partition", "offset", *([*own, "timestamp"] if has_own else [])]
         rows = data.to_table(columns=wanted)
         if of_any_system:
             named = pc.and_(pc.is_valid(rows.column("topic")), pc.is_valid(rows.column("partition")))
@@ -201,11 +147,11 @@ def offered_files(files: Sequence[str], *, of_any_system: bool = False) -> Offer
             offsets = part.column("offset").to_numpy()
             rising = bool((np.diff(offsets) > 0).all())
             found.setdefault(key, []).append(Span(path, offsets.size, int(offsets.min()), int(offsets.max()), rising))
-            if told:
-                ends.setdefault(key, []).extend(_ends(part))
+            if has_own:
+                marks.setdefault(key, []).extend(restorer.marks(part))
     return Offer(
         {
-            key: Fragments(*key, tuple(spans), columns, tuple(sorted(ends.get(key, ()))))
+            key: Fragments(*key, tuple(spans), columns, tuple(sorted(marks.get(key, ()))))
             for key, spans in sorted(found.items())
         },
         notes=[f"{nameless:,} rows without a topic or partition are left out"] if nameless else [],
@@ -222,33 +168,19 @@ def _partitions(path: str, rows: pa.Table) -> Iterator[tuple[tuple[str, int], pa
         yield (topics.dictionary[code >> 32].as_py(), int(code & 0xFFFF_FFFF)), rows.filter(pa.array(codes == code))
 
 
-def _ends(rows: pa.Table) -> Iterator[tuple[int, int, bool, int]]:
-    marks = rows.filter(pc.fill_null(rows.column("is_control"), False))
-    for row in marks.select(["offset", "producer_id", "control_type"]).to_pylist():
-        if row["control_type"] in (COMMIT, int(ControlType.ABORT)):
-            at = marks.column("offset").index(row["offset"]).as_py()
-            time = marks.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64())[at].as_py()
-            yield (
-                row["offset"],
-                row["producer_id"],
-                row["control_type"] == COMMIT,
-                NONE if time is None else time // 1000,
-            )
-
-
-def offered_lake(path: str, named: Sequence[str] = ()) -> Offer:
-    """The Kafka partitions in a lake that `ingest` made, with what it holds of their topics; of a lake without any, the partitions of
-    other systems. AccessError if it has no records, OptionError if some tell no topic or partition and topics are not `named`.
+def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Offer:
+    """The restorer's partitions in a lake that `ingest` made, with what it has on their topics; of a lake without any, the partitions
+    of other systems. AccessError if it has no records, OptionError if some have no topic or partition and topics are not `named`.
     """
     lake = Lake(path)
-    full, plain = (lake.data_files(lake_name(name)) for name in ("kafka.records", "records"))
+    full, plain = (lake.data_files(lake_name(name)) for name in (restorer.records_table, "records"))
     if not full and not plain:
         raise AccessError(f"{path}: the lake has no records")
-    offer = offered_files(full or plain, of_any_system=not full)
+    offer = offered_files(full or plain, restorer, of_any_system=not full)
     if offer.notes and not named:
         raise OptionError(f"{path}: {offer.notes[0]}; with --topic they are")
     if full and plain:
-        visible = offered_files(plain, of_any_system=True).partitions
+        visible = offered_files(plain, restorer, of_any_system=True).partitions
         others = sorted({topic for topic, _ in visible} - {topic for topic, _ in offer.partitions})
         if others and not named:
             more = ", …" if len(others) > SHOWN else ""
@@ -259,30 +191,25 @@ def offered_lake(path: str, named: Sequence[str] = ()) -> Offer:
             there = visible.get(key)
             if isinstance(one, Fragments) and isinstance(there, Fragments):
                 offer.partitions[key] = replace(one, floor=min(span.first for span in there.spans))
-    topics = lake.data_files("kraft.topics")
-    rows = (
-        open_parquet(topics).to_table(columns=["topic", "topic_id", "partitions", "configs", "cluster_id"]).to_pylist()
-        if topics
-        else []
-    )
-    if len({row["cluster_id"] for row in rows}) > 1:
-        offer.notes.append("the lake has the metadata of several clusters: settings of topics are not taken over")
-        rows = []
-    for row in rows:
-        offer.known[row["topic"]] = Known(dict.fromkeys(range(row["partitions"]), 0), dict(row["configs"] or ()))
-        offer.ids[row["topic"]] = uuid_bytes(row["topic_id"])
+    topics = lake.data_files(restorer.topics_table)
+    if topics:
+        restorer.add_topics(offer, open_parquet(topics).to_table().to_pylist())
     return offer
 
 
-def offered_rows(tree: Tree, scratch: str, topics: tuple[str, ...], errors: str) -> Offer:
-    """The partitions among the rows of a tree of any system, written out as directories first. EncodeError for rows that name none, or a
-    topic that Kafka does not take.
+def offered_rows(tree: Tree, restorer: Restorer, scratch: str, topics: tuple[str, ...], errors: str) -> Offer:
+    """The partitions among the rows of a tree of any system, which are written as partition directories first. EncodeError for rows
+    without a partition, or of a topic whose name is not allowed there.
     """
     rows = Rows(tree, RECORDS, Selection(topics=topics, errors=errors))
+    format = registry.formats()[restorer.written]
+    assert format.write is not None
     try:
-        sink.write(rows.batches(), scratch, {})
+        format.write(rows.batches(), scratch, {}, False)
     except EncodeError as error:
         raise EncodeError(
-            f"{error}; --topic chooses what is restored; rows of no partition get one by `rawlog convert --to kafka` first"
+            f"{error}; --topic chooses what is restored; "
+            f"rows without a partition get one by `rawlog convert --to {format.family}` first"
         ) from None
-    return offered(open_tree(scratch), None, errors, ())
+    written = open_tree(scratch)
+    return restorer.offer(written.files, written.groups) or Offer({})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from rawlog.core import report as core
 from rawlog.core.errors import OptionError
 from rawlog.core.format import File
 from rawlog.formats.ambry import keys
@@ -63,4 +64,13 @@ def erase_blobs(
             shown = ", ".join(one if isinstance(one, str) else keys.text_of(one) for one in missing[:3])
             raise OptionError(f"{len(missing)} of the blobs have no content in this store: {shown}")
         report.files = sorted(path.name for path in work.iterdir())
+    return report
+
+
+def erase_store(files: Sequence[File], target: str, options: Mapping[str, str]) -> core.Report:
+    """The verb `erase`: `erase_blobs` with the option `blobs`, ids separated by commas."""
+    made = erase_blobs(files, target, [one for one in options.get("blobs", "").split(",") if one])
+    report = core.Report("erase", target=target, counts={"erased": made.messages}, facts={"files": made.files})
+    for note in made.notes:
+        report.add(core.Action.REMOVED, note)
     return report

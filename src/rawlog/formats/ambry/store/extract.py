@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from rawlog.core import report as core
 from rawlog.core.errors import CorruptError, DataError, OptionError, UnknownFormatError
 from rawlog.core.format import File
 from rawlog.core.text import java_text
@@ -284,3 +285,16 @@ def safe_name(text: str) -> str:
         stem, dot, suffix = kept.rpartition(".")
         kept = f"{stem[:-1]}.{suffix}" if dot and len(stem) > 1 else kept[:-1]
     return kept
+
+
+def extract(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> core.Report:
+    """The verb `extract`: `extract_blobs` with the options of the command line."""
+    given = {"names": options["names"], "state": "all" if options["all"] else LIVE}
+    given |= {"blobs": ",".join(options["blob"])} if options["blob"] else {}
+    given |= {"now": options["now"]} if options["now"] is not None else {}
+    made = extract_blobs([file for file in files if file.system == "ambry"], options["to"], given)
+    report = core.Report("extract", source=", ".join(roots), target=options["to"])
+    report.counts = {"blobs": made.blobs, "incomplete": len(made.incomplete)}
+    for problem in made.incomplete:
+        report.add(core.Action.LOST, problem)
+    return report

@@ -1,7 +1,7 @@
 """The cluster that a restored directory starts as: its topics and settings, as the records of a bootstrap file.
 
-Some settings of the old cluster would harm the new one, which has one broker and old data; they are left out or changed, each with a
-sentence.
+Some settings of the old cluster would harm the new one, which has one broker and old data; they are left out or changed, and each of
+them is reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rawlog.formats.kraft.names import KRAFT_VERSION, METADATA_VERSION
 from rawlog.formats.kraft.paths import BOOTSTRAP
 from rawlog.formats.kraft.store.state import State
 from rawlog.formats.kraft.writer import Record, encode_bootstrap
-from rawlog.io.output import writing
+from rawlog.io.output import Folder
 
 DEFAULT_LEVEL = 21
 """metadata.version 3.9-IV0, which brokers of 3.9 and of 4.x start on."""
@@ -42,14 +42,14 @@ INTERNAL_CONFIGS = {
 }
 """What a broker creates its own topics with."""
 DROPPED = {
-    "min.insync.replicas": "one broker has one replica: producers that wait for all would wait for ever",
+    "min.insync.replicas": "one broker has one replica: producers that wait for all would wait forever",
     "remote.storage.enable": "a new broker has no tiered storage",
     "remote.log.copy.disable": "a new broker has no tiered storage",
     "remote.log.delete.on.disable": "a new broker has no tiered storage",
     "local.retention.ms": "a new broker has no tiered storage",
     "local.retention.bytes": "a new broker has no tiered storage",
-    "leader.replication.throttled.replicas": "it names replicas that are not there",
-    "follower.replication.throttled.replicas": "it names replicas that are not there",
+    "leader.replication.throttled.replicas": "it names replicas that do not exist",
+    "follower.replication.throttled.replicas": "it names replicas that do not exist",
     "message.format.version": "newer brokers do not know it",
 }
 
@@ -86,19 +86,17 @@ class Blueprint:
     #: Users, access, quotas and groups of the old cluster are taken over as well.
     whole: bool = True
 
-    def write(self, folder: str, timestamp: int) -> None:
+    def write(self, folder: Folder, timestamp: int) -> None:
         """Write `meta.properties`, `bootstrap.checkpoint` and the mark of a clean stop into a directory."""
-        with writing(f"{folder}/{BOOTSTRAP}") as file:
+        with folder.create(BOOTSTRAP) as file:
             for piece in encode_bootstrap(self.level, self.records(), timestamp=timestamp):
                 file.write(piece)
         text = f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.node}\ndirectory.id={uuid_text(self.directory_id)}\n"
-        with writing(f"{folder}/meta.properties") as file:
-            file.write(text.encode())
-        with writing(f"{folder}/.kafka_cleanshutdown") as file:
-            file.write(b'{"version":0,"brokerEpoch":-1}')
+        folder.write("meta.properties", text)
+        folder.write(".kafka_cleanshutdown", '{"version":0,"brokerEpoch":-1}')
 
     def records(self) -> Iterator[Record]:
-        """What the new cluster's log begins with, behind its metadata.version."""
+        """What the new cluster's log begins with, after its metadata.version."""
         if self.old is not None:
             for name, level in sorted(self.old.features.items()):
                 if name not in (METADATA_VERSION, KRAFT_VERSION) and level > 0 and self.level == self.old.level:
@@ -151,7 +149,7 @@ def _config(kind: int, resource: str, name: str, value: str) -> dict[str, object
 
 
 def new_id() -> bytes:
-    """A random id that Kafka takes as one: none of the reserved ones, and its text begins with no dash."""
+    """A random id that Kafka accepts: not a reserved one, and its text does not begin with a dash."""
     while True:
         raw = os.urandom(16)
         if any(raw[:8]) and not uuid_text(raw).startswith("-"):
@@ -167,14 +165,14 @@ def is_id(text: str) -> bool:
 
 
 def safe_configs(topic: str, configs: Mapping[str, str], *, keep_retention: bool) -> tuple[dict[str, str], list[str]]:
-    """The settings of a topic in its new cluster, and a sentence for each that is not as it was.
+    """The settings of a topic in its new cluster, and a note on each that has changed.
 
-    Old data must survive: unless told otherwise, nothing is deleted by age or size any more.
+    Old data must survive: unless `keep_retention` is set, nothing is deleted by age or size any more.
     """
     made, notes = dict(configs), []
     for name, why in DROPPED.items():
         if name in made and made[name] != HARMLESS.get(name):
-            notes.append(f"topic {topic}: {name}={made.pop(name)} is not taken over: {why}")
+            notes.append(f"topic {topic}: {name}={made.pop(name)} is left out: {why}")
     deletes = "delete" in made.get("cleanup.policy", "delete")
     if not keep_retention and deletes:
         for name in ("retention.ms", "retention.bytes"):

@@ -1,7 +1,7 @@
-"""A partition carried over batch for batch: the same bytes in the same segments, everything derived made anew.
+"""A partition copied batch by batch: the same bytes in the same segments, with all derived files rebuilt.
 
-Cut at a time, it holds what was written before it: batches that lie across are rewritten without their later records, and
-transactions that were open then are aborted.
+With a time to stop at, the copy has what was written before it: batches that also have later records are rewritten without those, and
+transactions that were open at that time are aborted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rawlog.core.errors import CorruptError, DataError
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
-from rawlog.core.report import Account
+from rawlog.core.report import Action, Report
 from rawlog.core.status import Status
 from rawlog.formats.kafka.batch_writer import encode_marker
 from rawlog.formats.kafka.checkpoints import log_start
@@ -32,12 +32,20 @@ from rawlog.formats.kafka.store.rebuild import keep_times, segments_of
 from rawlog.io.walk import describe, walk
 
 LIMIT = 1 << 28
-MOST_NOTES = 100
+COUNTS = (
+    "segments", "batches", "records", "bytes", "batches_rewritten", "records_cut", "transactions_aborted", "offsets_committed",
+    "bytes_lost",
+)  # fmt: skip
+"""What is counted for each partition.
+
+Its facts are `end_offset`, and where known `log_start` (the first offset that a consumer gets, if later than that of the log),
+`largest_epoch` and `largest_producer`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How a partition is to be carried: the id of its topic, up to which time (ms, left out), what becomes of open transactions."""
+    """How a partition is written: the id of its topic, up to which time (ms, not included), and whether open transactions are aborted."""
 
     topic_id: str
     until: int | None = None
@@ -46,57 +54,33 @@ class Wish:
     index_interval: int = 4096
 
 
-@dataclass(slots=True)
-class Carried(Account):
-    """The result for one partition. `records` leaves out those of compressed message sets that cannot be opened."""
-
-    segments: int = 0
-    batches: int = 0
-    records: int = 0
-    bytes: int = 0
-    end_offset: int = 0
-    #: The first offset that a consumer gets, where it lies above the log's own.
-    log_start: int | None = None
-    batches_rewritten: int = 0
-    records_cut: int = 0
-    transactions_aborted: int = 0
-    #: Offsets of consumer groups that were committed anew.
-    committed: int = 0
-    bytes_lost: int = 0
-    #: First and last of every run of offsets that is missing between segments of the source.
-    lost: list[tuple[int, int]] = field(default_factory=list)
-    largest_epoch: int = 0
-    largest_producer: int = NONE
-    oldest_time: int = NONE
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every sound byte of the source is there, as far as it was asked for."""
-        return not self.bytes_lost and not self.lost
+def partition_report() -> Report:
+    """An empty report on one partition. `records` does not count those of compressed message sets that cannot be decompressed."""
+    return Report(counts=dict.fromkeys(COUNTS, 0))
 
 
 @dataclass(slots=True)
 class Carrier:
-    """One partition on its way. `advance` is told the bytes that are done."""
+    """Copies one partition. `advance` is called with the number of bytes that are done."""
 
     folder: Path
     wish: Wish
     advance: Callable[[int], None] = lambda size: None
-    account: Carried = field(default_factory=Carried)
+    report: Report = field(default_factory=partition_report)
     #: Batches of producers that lost all their records, each with its segment: written as bare headers if anything follows, so that
-    #: sequences go on.
+    #: sequences continue.
     emptied: list[tuple[int, Frames, Heads]] = field(default_factory=list)
     base: int = NONE
     #: What the segments that were read so far cover, where they have no damage.
     extents: dict[str, Extent] = field(default_factory=dict)
 
-    def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], object] | None = None) -> Carried:
-        """Carry a partition's files into the folder, which is there and empty; `extra` may append more at the end.
+    def run(self, files: Sequence[File], extra: Callable[[PartitionWriter], object] | None = None) -> Report:
+        """Copy a partition's files into the folder, which exists and is empty; `extra` may append more at the end.
 
-        DataError at damage unless the wish says `stop` (nothing behind it) or `skip` (all sound batches behind it).
+        DataError at damage unless the wish says `stop` (nothing after it is copied) or `skip` (all valid batches after it are).
         """
         segments = segments_of(files)
-        account = self.account
+        report = self.report
         writer = PartitionWriter(
             self.folder,
             None,
@@ -119,17 +103,17 @@ class Carrier:
         finally:
             writer.abandon()
         keep_times(segments, self.folder)
-        account.segments, account.batches, account.bytes = writer.segments, writer.batches, writer.bytes
-        account.end_offset = writer.end_offset
+        report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
+        report.facts["end_offset"] = writer.end_offset
         epochs = writer.derivation.epochs.rows
-        account.largest_epoch = max([0, *(epoch for epoch, _ in epochs)])
+        report.facts["largest_epoch"] = max([0, *(epoch for epoch, _ in epochs)])
         floors = [floor for floor in (log_start(one, files) for one in segments) if floor is not None]
         if floors and max(floors) <= writer.end_offset:
-            account.log_start = max(floors)
-        return account
+            report.facts["log_start"] = max(floors)
+        return report
 
     def segment(self, writer: PartitionWriter, segment: File, *, is_last: bool) -> bool:
-        """Carry one segment; whether the next may follow."""
+        """Copy one segment; whether the next one is copied too."""
         from rawlog.formats.kafka import LOG
 
         base = segment.place.start_offset or 0
@@ -158,8 +142,8 @@ class Carrier:
         if plain is not None and (made := plain.extent()) is not None:
             self.extents[segment.path] = made
         if segment.size > reached and status is Status.TRUNCATED and is_last:
-            left = segment.size - reached
-            self.account.notes.append(f"{segment.path}: the last {left:,} bytes are an unfinished batch, left out")
+            place = {"start": reached, "stop": segment.size, "is_expected": True}
+            self.report.add(Action.DROPPED, "an unfinished batch at the end of the log", segment.path, **place)
         elif segment.size > reached and status is not Status.PADDING:
             self.lose(segment, reached, segment.size)
             return self.wish.errors != "stop"
@@ -169,18 +153,16 @@ class Carrier:
         """Report the offsets that are missing between segments, up to where the copy was cut."""
         for gap in continuity(files, self.extents).gaps:
             if end is None or gap.last < end:
-                self.account.lost.append((gap.first, gap.last))
-                self.account.notes.append(f"{gap.file.path}: {gap}")
+                place = {"first_offset": gap.first, "stop_offset": gap.last + 1}
+                self.report.add(Action.LOST, str(gap), gap.file.path, **place)
 
     def lose(self, segment: File, start: int, stop: int) -> None:
-        """Note bytes that are not carried."""
-        account = self.account
-        account.bytes_lost += stop - start
-        if len(account.notes) < MOST_NOTES:
-            account.notes.append(f"{segment.path}: bytes {start:,} to {stop:,} are no sound batches, left out")
+        """Report bytes that are not copied."""
+        self.report.count("bytes_lost", stop - start)
+        self.report.add(Action.DROPPED, "not valid batches", segment.path, start=start, stop=stop)
 
     def sound(self, segment: File, frames: Frames, following: int) -> tuple[Frames, Heads, int | None]:
-        """The batches that are what they say and follow one another, and where the first stands that does not, if any was met."""
+        """The valid batches whose offsets rise, and the position of the first batch that is not one of them, if there is one."""
         head = heads(frames)
         good = head.sound.copy()
         error: DataError | None = None
@@ -236,7 +218,7 @@ class Carrier:
             first = stop
 
     def cut(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads, until: int) -> None:
-        """Batches of one kind that have records at or behind the time: what is left of them."""
+        """Write what is left of batches of one kind that have records at or after the time."""
         try:
             decoded = decode_run(frames, head, {"timestamp"}, LIMIT)
         except TooMuch as full:
@@ -246,10 +228,10 @@ class Carrier:
         keep = milliseconds(decoded.arrays["timestamp"]) < until
         counts = np.bincount(decoded.batch_index, minlength=len(frames)).astype(np.int64)
         control = head.has(Attributes.CONTROL)
-        self.account.records_cut += int(np.count_nonzero(~keep & ~control[decoded.batch_index]))
+        self.report.count("records_cut", int(np.count_nonzero(~keep & ~control[decoded.batch_index])))
         retain = (head["magic"] == MAGIC_V2) & (head["producer_id"] >= 0) & ~control
         left = keep_records(frames, head, counts, keep, retain=retain)
-        self.account.batches_rewritten += left.rebuilt
+        self.report.count("batches_rewritten", left.rebuilt)
         for index in range(len(left.frames)):
             one, own = left.frames.slice(index, index + 1), left.head.slice(index, index + 1)
             if own["record_count"][0] == 0 and counts[left.sources[index]] > 0:
@@ -259,7 +241,7 @@ class Carrier:
 
     def write(self, writer: PartitionWriter, base: int, frames: Frames, head: Heads) -> None:
         """Write batches as they are, and before them the bare headers that waited for something to follow."""
-        account = self.account
+        report = self.report
         for place, one, own in [*self.emptied, (base, frames, head)]:
             if place != self.base:
                 writer.begin(place)
@@ -269,12 +251,10 @@ class Carrier:
         counts: NDArray[np.int64] = head["record_count"]
         if (counts < 0).any():
             _, counts = unwrapped_counts(frames, head, LIMIT)
-        account.records += int(counts[(counts > 0) & ~head.has(Attributes.CONTROL)].sum())
-        account.largest_producer = max(account.largest_producer, int(head["producer_id"].max()))
-        known = head["max_timestamp"][head["max_timestamp"] >= 0]
-        if known.size:
-            oldest = int(known.min())
-            account.oldest_time = oldest if account.oldest_time == NONE else min(account.oldest_time, oldest)
+        report.count("records", int(counts[(counts > 0) & ~head.has(Attributes.CONTROL)].sum()))
+        largest = max(report.facts.get("largest_producer", NONE), int(head["producer_id"].max()))
+        if largest >= 0:
+            report.facts["largest_producer"] = largest
 
     def abort_open(self, writer: PartitionWriter) -> None:
         """End every transaction that has no marker."""
@@ -293,4 +273,4 @@ class Carrier:
                 leader_epoch=rows[-1][0] if rows else 0,
             )
             writer.append(marker.frames, marker.head)
-            self.account.transactions_aborted += 1
+            self.report.count("transactions_aborted")

@@ -1,7 +1,7 @@
-"""Committed offsets carried into a new cluster: which count, under which names, and written so that a broker keeps them.
+"""Committed offsets in a new cluster: which ones are current, under which names, and written so that a broker keeps them.
 
-A broker drops the offsets of a group that has no members some days after they were committed, or after the group became empty. What
-is carried is therefore committed anew, at the time of the restore.
+A broker deletes the offsets of a group without members some days after they were committed, or after the group became empty. They are
+therefore committed again, at the time of the restore.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_PARTITIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """A record of `__consumer_offsets` that counts: a commit, or the state of a classic group."""
+    """A current record of `__consumer_offsets`: a commit, or the state of a classic group."""
 
     group: str
     record: Keyed
@@ -42,7 +42,7 @@ class Current:
 
 
 def current(files: Sequence[File], errors: str = "raise") -> list[Current]:
-    """The commits and classic groups that count at the end of partitions of `__consumer_offsets`."""
+    """The current commits and classic groups at the end of partitions of `__consumer_offsets`."""
     latest: dict[tuple[Any, ...], Current] = {}
     for segments in partitions(files):
         for _, entry in entries(segments, CONSUMER_OFFSETS, errors, lambda kind: kind <= GROUP_TYPE):
@@ -57,16 +57,16 @@ def current(files: Sequence[File], errors: str = "raise") -> list[Current]:
     return list(latest.values())
 
 
-def committed_anew(
+def committed_again(
     found: Iterable[Current],
     now: int,
     rename: Callable[[str], str | None],
     ends: Mapping[tuple[str, int], int] | None = None,
 ) -> Iterator[Current]:
-    """The same as if they had been committed now (ms): topics under their new names, those without one left out.
+    """The same as if they had been committed now (ms): topics under their new names; those without one are left out.
 
-    `ends` are the offsets behind the last of logs that are shorter than they were: a consumer that had read further begins there, not
-    wherever its settings send one that is out of range.
+    `ends` are the end offsets of logs that are shorter than before: a consumer that had read further starts there, not where its
+    settings for an offset out of range send it.
     """
     key_schema, value_schema = key_types(CONSUMER_OFFSETS)[OFFSET_TYPE]
     for one in found:
@@ -109,7 +109,7 @@ def partition_of(group: str, count: int) -> int:
 
 
 def append(writer: PartitionWriter, found: Iterable[Current], now: int) -> int:
-    """Write records behind what a partition holds; how many."""
+    """Write records after those of a partition; how many."""
     rows: list[dict[str, Any]] = []
     for number, one in enumerate(found):
         key, value = encode_keyed(one.record)

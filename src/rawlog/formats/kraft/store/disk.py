@@ -1,4 +1,4 @@
-"""The partitions on disk against those the cluster knows: strays, and what is missing."""
+"""The partitions on disk compared with those the cluster knows: strays, and what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """A partition that is on disk and should not be, or should be and is not. `kind` is `stray` or `missing`."""
+    """A partition that is on disk and should not be, or that should be and is not. `kind` is `stray` or `missing`."""
 
     kind: str
     topic: str
@@ -49,14 +49,14 @@ def _directories(files: Sequence[File], cluster_id: str | None) -> dict[str, _Di
     for file in files:
         if file.format == "kafka.meta" and file.problem is None:
             try:
-                told = properties(_text(file.path))
+                fields = properties(_text(file.path))
             except (RawlogError, ValueError):
                 continue
-            if cluster_id is not None and told.get("cluster.id") not in (None, cluster_id):
+            if cluster_id is not None and fields.get("cluster.id") not in (None, cluster_id):
                 continue
-            node = told.get("node.id", told.get("broker.id", ""))
+            node = fields.get("node.id", fields.get("broker.id", ""))
             try:
-                own = uuid_bytes(told["directory.id"]) if "directory.id" in told else None
+                own = uuid_bytes(fields["directory.id"]) if "directory.id" in fields else None
             except ValueError:
                 own = None
             found[split(file.path)[0]] = _Directory(int(node) if node.isdecimal() else None, own, {}, {})
@@ -96,13 +96,13 @@ def _strays(path: str, directory: _Directory, state: State) -> Iterator[Odd]:
     for (topic, number), (folder, word) in directory.partitions.items():
         why = None
         if word == "stray":
-            why = "a broker has put it aside already"
+            why = "a broker has marked it as one already"
         elif word is not None:
             continue
         elif folder not in directory.ids:
-            why = "it has no partition.metadata that tells its topic id"
+            why = "it has no partition.metadata with its topic id"
         elif directory.ids[folder] not in state.topics:
-            why = f"the cluster has no topic of the id {uuid_text(directory.ids[folder])}"
+            why = f"the cluster has no topic with the id {uuid_text(directory.ids[folder])}"
         elif state.topics[directory.ids[folder]].name != topic:
             why = f"its topic id is that of {state.topics[directory.ids[folder]].name}"
         elif number not in state.topics[directory.ids[folder]].partitions:
@@ -116,7 +116,7 @@ def _strays(path: str, directory: _Directory, state: State) -> Iterator[Odd]:
 
 
 def _missing(directories: dict[str, _Directory], state: State) -> Iterator[Odd]:
-    """Replicas that a directory at hand should hold. Where the directory is not told, all of a node's must be at hand to say."""
+    """Replicas that a given directory should have. Where the cluster does not say which directory, all of the node's must be given."""
     nodes = {one.node for one in directories.values()} - {None}
     for node in sorted(nodes, key=str):
         mine = {path: one for path, one in directories.items() if one.node == node}
@@ -137,7 +137,7 @@ def _missing(directories: dict[str, _Directory], state: State) -> Iterator[Odd]:
                 else:
                     continue
                 if not any(_has(mine[path], topic.name, number) for path in places):
-                    yield Odd("missing", topic.name, number, places[0], f"node {node} should hold it")
+                    yield Odd("missing", topic.name, number, places[0], f"node {node} should have it")
 
 
 def _has(directory: _Directory, topic: str, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Two trees against each other: what is compared with what, and by which means. Bounded memory, whatever the size of the logs."""
+"""Two trees compared: which stores are compared with each other, and how. Memory is bounded, whatever the size of the logs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from rawlog.reading.tree import Tree
 RECORD, PARTITION = "record", "partition"
 #: What of a record is compared unless columns are named.
 COLUMNS = ("key", "value", "timestamp", "timestampType", "headers")
-#: A log of this many bytes or more is compared in several pieces, cut at the offsets at which files begin.
-PIECE = 256 << 20
-#: Bytes of files that hold several topics, of which one pass keeps the fingerprints.
+#: A log of this many bytes or more is compared in several splits, cut at the offsets at which files begin.
+SPLIT_SIZE = 256 << 20
+#: Bytes of files with several topics for which one pass keeps checksums.
 PASS = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one comparison is about: the files of both sides, of which one may have none.
+    """Two stores to compare, or a range of them: the files of both sides, of which one may have none.
 
-    With `family` they are all that this one compares by its own means.
+    With `family` they are all files that this family compares in its own way.
     """
 
     name: str
     a: tuple[File, ...]
     b: tuple[File, ...]
     family: str | None = None
-    #: The records of several topics stand in one log, in whatever order.
+    #: The records of several topics are in one log, in any order.
     mixed: bool = False
     #: Offsets from `start` to before `stop`; None: no bound.
     start: int | None = None
@@ -48,7 +48,7 @@ class Pair:
     @property
     def size(self) -> int:
         whole = sum(file.size for file in (*self.a, *self.b))
-        return whole if self.start is None and self.stop is None else min(whole, 2 * PIECE)
+        return whole if self.start is None and self.stop is None else min(whole, 2 * SPLIT_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Group:
 
 
 def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
-    """What is compared with what. OptionError if that cannot be told; UnknownFormatError if neither side has anything to compare."""
+    """What is compared with what. OptionError if that is ambiguous; UnknownFormatError if neither side has anything to compare."""
     found: list[Pair] = []
     claimed: set[str] = set()
     for family in registry.families():
@@ -78,7 +78,7 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
                 found.append(Pair(family.name, mine, others, family.name))
     here, there = groups(a, selection, claimed), groups(b, selection, claimed)
     for one, other in matched(here, there):
-        found += _pieces(one, other, selection)
+        found += _splits(one, other, selection)
     if not found:
         roots = " and ".join((*a.roots, *b.roots))
         raise UnknownFormatError(f"{roots}: nothing here to compare")
@@ -86,12 +86,12 @@ def pairs(a: Tree, b: Tree, selection: Selection) -> list[Pair]:
 
 
 def _own(family: Family, tree: Tree) -> Iterator[File]:
-    """The files that a family compares by its own means."""
+    """The files that a family compares in its own way."""
     yield from (file for file in family.files_for(family.compared, tree) if file.problem is None)
 
 
 def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> list[Group]:
-    """The partitions, stores and single files of a tree that hold records, without files that are claimed by others."""
+    """The partitions, stores and single files of a tree that have records, without the `claimed` files."""
     able = registry.formats_with(RECORDS)
     found: dict[str, Group] = {}
     for file in tree:
@@ -102,13 +102,13 @@ def groups(tree: Tree, selection: Selection, claimed: Collection[str] = ()) -> l
             continue
         files = tuple(tree.group_of(file))
         topic, partition = file.place.topic, file.place.partition
-        mixed = topic is None and _tells_topic(Tree(tree.roots, files))
+        mixed = topic is None and _names_topics(Tree(tree.roots, files))
         found[key] = Group(topic, partition, _relative(key, tree.roots), files, mixed)
     return list(found.values())
 
 
-def _tells_topic(tree: Tree) -> bool:
-    """Whether records tell their topic themselves: then one log may hold several."""
+def _names_topics(tree: Tree) -> bool:
+    """Whether each record names its topic: then one log may have several."""
     with contextlib.suppress(DataError):
         for batch in Rows(tree, RECORDS, Selection(columns=("topic",), limit=1)).batches():
             return bool(batch.column(0).null_count < batch.num_rows)
@@ -144,13 +144,13 @@ def _labelled(groups: list[Group], others: list[Group]) -> dict[tuple[object, ..
         elif len(alike) == 1 and len(known) <= 1:
             labels[(group.topic, group.partition)] = group
         elif len(known) == 1 and not any(one.path == known[0].path for one in alike):
-            raise OptionError(f"{group.name} is there {len(alike)} times: name the directory of one of its replicas")
+            raise OptionError(f"{group.name} was found {len(alike)} times: name the directory of one of its replicas")
         else:
             labels[(group.topic, group.partition, group.path)] = group
     return labels
 
 
-def _pieces(one: Group | None, other: Group | None, selection: Selection) -> Iterator[Pair]:
+def _splits(one: Group | None, other: Group | None, selection: Selection) -> Iterator[Pair]:
     group = one or other
     assert group is not None
     name = group.name
@@ -159,7 +159,7 @@ def _pieces(one: Group | None, other: Group | None, selection: Selection) -> Ite
     pair = Pair(name, one.files if one else (), other.files if other else (), mixed=group.mixed)
     if one is not None and other is not None and one.mixed != other.mixed:
         raise OptionError(
-            f"{name}: one holds several topics and the other does not: choose what to compare with --topic"
+            f"{name}: one side has several topics and the other does not: choose what to compare with --topic"
         )
     if group.mixed:
         passes = max(1, -(-pair.size // (2 * PASS)))
@@ -178,7 +178,7 @@ def _edges(pair: Pair, selection: Selection) -> list[int]:
     able = registry.formats_with(RECORDS)
     for file in pair.a or pair.b:
         if file.format in able and file.place.state is None and file.place.start_offset is not None:
-            if size >= PIECE and registry.formats()[file.format].seek is not None:
+            if size >= SPLIT_SIZE and registry.formats()[file.format].seek is not None:
                 edges.append(file.place.start_offset)
                 size = 0
             size += file.size
@@ -186,7 +186,7 @@ def _edges(pair: Pair, selection: Selection) -> list[int]:
 
 
 def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally:
-    """Hold the two sides of a pair against each other; at most `limit` differences are listed, all are counted.
+    """Compare the two sides of a pair; at most `limit` differences are listed, all are counted.
 
     DataError at damage, unless the selection says to stop or skip.
     """
@@ -202,7 +202,7 @@ def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally
         return tally
     columns = tuple(name for name in selection.columns or COLUMNS if name != "offset")
     if pair.mixed:
-        from rawlog.compare.fingerprints import compare_mixed, show_values
+        from rawlog.compare.mixed import compare_mixed, show_values
 
         names = ("topic", "partition", "offset", *columns)
         a, b = (_records(files, names, pair, selection) for files in (pair.a, pair.b))
@@ -212,7 +212,7 @@ def compare(pair: Pair, selection: Selection, limit: int | None = None) -> Tally
         return tally
     a, b = (_records(files, ("offset", *columns), pair, selection) for files in (pair.a, pair.b))
     compare_ordered(a, b, "offset", columns, tally, RECORD, pair.name)
-    if tally.is_same and not (pair.a and pair.b) and pair.start is None:  # there, and empty
+    if tally.is_same and not (pair.a and pair.b) and pair.start is None:  # it exists, and is empty
         tally.add(Difference(Change.ONLY_A if pair.a else Change.ONLY_B, PARTITION, pair.name))
     return tally
 

@@ -1,6 +1,6 @@
-"""Logs that hold the records of several topics in any order, compared by what stands for each record: its place and a checksum a column.
+"""Logs that have the records of several topics in any order, compared by the place of each record and a checksum for each column.
 
-Two checksums of 32 bits by unlike polynomials stand for bytes, so that unlike bytes pass for alike once in 2^64.
+The checksum of bytes is a pair of 32-bit ones with different polynomials, so that different bytes look equal once in 2^64.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NULL, NOT_NULL = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The records of one side, sorted by group, offset and order of coming."""
+    """The records of one side, sorted by group, offset and order in the stream."""
 
     group: NDArray[np.int64]
     offset: NDArray[np.int64]
@@ -49,14 +49,14 @@ class _Side:
 
 
 def compare_mixed(
-    a: Stream, b: Stream, columns: tuple[str, ...], tally: Tally, what: str, share: tuple[int, int] = (0, 1)
+    a: Stream, b: Stream, columns: tuple[str, ...], tally: Tally, what: str, split: tuple[int, int] = (0, 1)
 ) -> None:
-    """Add to `tally` what two streams of records (topic, partition, offset, `columns`) do not agree on, whatever their order.
+    """Add to `tally` the differences between two streams of records (topic, partition, offset, `columns`), whatever their order.
 
-    `share` is (number, count): only that share of the records is looked at, so that several passes need less memory than one.
+    `split` is (number, count): only that part of the records is compared, so that several passes need less memory than one.
     """
     names: Names = {}
-    one, other = (_side(stream, columns, names, share) for stream in (a, b))
+    one, other = (_side(stream, columns, names, split) for stream in (a, b))
     group, offset, again = (
         np.concatenate((getattr(one, name), getattr(other, name))) for name in ("group", "offset", "again")
     )
@@ -75,10 +75,10 @@ def compare_mixed(
     for bit in range(len(columns)):
         masks[paired] |= (one.prints[bit][first] != other.prints[bit][second]).astype(np.int64) << bit
     codes[masks != 0] = DIFFERS
-    _tell(tally, what, columns, names, *(part[~twin] for part in (group, offset, codes, masks)))
+    _add_runs(tally, what, columns, names, *(part[~twin] for part in (group, offset, codes, masks)))
 
 
-def _tell(
+def _add_runs(
     tally: Tally,
     what: str,
     columns: tuple[str, ...],
@@ -103,7 +103,7 @@ def _tell(
 
 
 def show_values(a: Stream, b: Stream, tally: Tally) -> None:
-    """Put the values of both sides into the listed differences: what was compared were checksums, so the streams are read once more."""
+    """Put the values of both sides into the listed differences: only checksums were compared, so the streams are read once more."""
     wanted = {
         (one.name, one.start): (at, one.columns)
         for at, one in enumerate(tally.items)
@@ -123,7 +123,7 @@ def show_values(a: Stream, b: Stream, tally: Tally) -> None:
 def _values(
     stream: Stream, wanted: dict[tuple[str, int | None], tuple[int, tuple[str, ...]]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """What the records at some places hold, by the number of the difference, in the order of coming."""
+    """The values of the records at some places, by the number of the difference, in the order of the stream."""
     found: dict[int, list[dict[str, Any]]] = {}
     offsets = pa.array(sorted({offset for _, offset in wanted if offset is not None}), pa.int64())
     for batch in stream:
@@ -136,13 +136,13 @@ def _values(
     return found
 
 
-def _side(stream: Stream, columns: tuple[str, ...], names: Names, share: tuple[int, int]) -> _Side:
+def _side(stream: Stream, columns: tuple[str, ...], names: Names, split: tuple[int, int]) -> _Side:
     groups, offsets, prints = [], [], []
     for batch in stream:
         group, salt = _group(batch, names)
         offset = batch.column("offset").to_numpy()
-        if share[1] > 1:
-            mine = (salt + offset // BLOCK) % share[1] == share[0]
+        if split[1] > 1:
+            mine = (salt + offset // BLOCK) % split[1] == split[0]
             batch, group, offset = batch.filter(pa.array(mine)), group[mine], offset[mine]
         groups.append(group)
         offsets.append(offset)

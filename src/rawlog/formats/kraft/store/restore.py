@@ -1,0 +1,502 @@
+"""What `restore` does for Kafka: a data directory that a single-node broker starts on.
+
+The job finds the sources and runs the splits; here is what partitions and a cluster are: which topics are restored and under which names,
+how one partition is written, and the metadata and committed offsets next to them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rawlog.core.errors import OptionError, RawlogError
+from rawlog.core.format import File
+from rawlog.core.report import Action, Report
+from rawlog.core.restore import Asked, Known, Offer, RestoredPartition, RestoreSplit
+from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
+from rawlog.formats.kafka.layouts import NONE, ControlType
+from rawlog.formats.kafka.meanings import LEVELS, NEWEST_LEVEL
+from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
+from rawlog.formats.kafka.paths import METADATA_TOPIC
+from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
+from rawlog.formats.kafka.store.derived import Limits
+from rawlog.formats.kafka.store.partition_writer import PartitionWriter, topic_id_in
+from rawlog.formats.kafka.store.sink import Choice, Sink, is_topic
+from rawlog.formats.kafka.texts import topic_id
+from rawlog.formats.kafka.writer import Batching
+from rawlog.formats.kraft.names import METADATA_VERSION
+from rawlog.formats.kraft.paths import takes
+from rawlog.formats.kraft.store import committed
+from rawlog.formats.kraft.store.blueprint import (
+    INTERNAL_CONFIGS,
+    PRODUCER_BLOCK,
+    TOPIC,
+    Blueprint,
+    Topic,
+    is_id,
+    new_id,
+    safe_configs,
+)
+from rawlog.formats.kraft.store.carrying import Carrier, Wish, partition_report
+from rawlog.formats.kraft.store.fold import level_text
+from rawlog.formats.kraft.store.replica import At, Replica, clusters
+from rawlog.formats.kraft.store.state import State
+from rawlog.io.output import Folder
+from rawlog.io.storage import Source
+
+if TYPE_CHECKING:
+    from rawlog.core.restore import RowContent
+
+LARGEST_TEXT = 1 << 20
+#: So many partitions of a topic may be missing; a higher number comes from a name that only looks like that of a partition.
+MOST_MISSING = 10_000
+#: Topics that are never restored: a new cluster creates its own.
+NEVER = (METADATA_TOPIC, "__remote_log_metadata")
+#: The lowest metadata.version that a cluster can start with.
+LEAST_LEVEL = 4
+COMMIT, ABORT = int(ControlType.COMMIT), int(ControlType.ABORT)
+SUMS = ("records", "bytes", "records_cut", "transactions_aborted", "offsets_committed", "bytes_lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A partition directory of the source."""
+
+    files: tuple[File, ...]
+
+    @property
+    def segments(self) -> list[File]:
+        """The log segments that a broker would load."""
+        return [one for one in self.files if one.format == LOG.name and one.place.state is None]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files if file.format == LOG.name)
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a partition is written. With `commits_again`, its committed offsets are committed again at the end."""
+
+    wish: Wish
+    commits_again: bool = False
+
+
+class Restorer:
+    """Kafka's and KRaft's half of a restore. See `rawlog.core.restore.Restorer`."""
+
+    written = LOG.name
+    records_table, topics_table = "kafka.records", "kraft.topics"
+    row_columns = ("producer_id", "is_transactional", "is_control", "control_type")
+    merged = (LOG_START,)
+
+    def __init__(self, asked: Asked, target: Path) -> None:
+        """OptionError for options that are invalid for Kafka."""
+        self.asked, self.target = checked(asked), target
+        self.now = int(time.time() * 1000)
+        self.report = Report("restore", target=str(target))
+        self.topics: list[Topic] = []
+        self._offer = Offer({})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "topics": [], "_offer": Offer({}), "report": Report()}
+
+    # What is restored -------------------------------------------------------------------------------------------------
+
+    def offer(self, files: Sequence[File], stores: Sequence[Sequence[File]]) -> Offer | None:
+        """The partitions of log directories and the state of their cluster, at the time that was asked for; None if there are none.
+
+        OptionError for a partition that was found more than once, or for several clusters.
+        """
+        if not any(file.format == LOG.name and file.place.topic is not None for file in files):
+            return None
+        return offered(files, stores, self.asked)
+
+    def add_topics(self, offer: Offer, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take over what rows of `kraft.topics` say, if they are of one cluster."""
+        if len({row["cluster_id"] for row in rows}) > 1:
+            offer.notes.append("the lake has the metadata of several clusters: settings of topics are not restored")
+            return
+        for row in rows:
+            offer.known[row["topic"]] = Known(dict.fromkeys(range(row["partitions"]), 0), dict(row["configs"] or ()))
+            offer.ids[row["topic"]] = uuid_bytes(row["topic_id"])
+
+    def wants(self, topic: str, offer: Offer) -> bool:
+        """Whether a topic is restored; those of the cluster itself are only together with everything else."""
+        if topic in NEVER:
+            return False
+        if topic in INTERNAL_CONFIGS:
+            left_out = topic == CONSUMER_OFFSETS and not self.asked.offsets
+            return self.asked.is_everything and _has_batches(offer) and not left_out
+        return self.asked.wants(topic)
+
+    def plan(self, offer: Offer, wanted: Sequence[str]) -> list[RestoreSplit]:
+        """A split for each partition. OptionError for names of topics that are invalid or used twice."""
+        self._offer = offer
+        self.topics = [self._topic(topic, offer) for topic in wanted]
+        names = [topic.name for topic in self.topics]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise OptionError(f"two topics would be named {', '.join(sorted(twice))}")
+        splits = [split for topic in self.topics for split in self._splits(topic, offer)]
+        return [*splits, *self._offset_splits(offer)]
+
+    def _topic(self, source: str, offer: Offer) -> Topic:
+        """A topic of the new cluster: how many partitions, which settings."""
+        asked = self.asked
+        name = asked.rename.get(source, source)
+        if not is_topic(name):
+            raise OptionError(
+                f"topic {name!r}: Kafka takes no such name; choose another with --rename, or leave it out with --topic"
+            )
+        known = offer.known.get(source, Known({}, {}))
+        found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
+        count = max(found, default=-1) + 1
+        if count > len(found) + MOST_MISSING:
+            raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(found):,}")
+        configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
+        configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention)
+        self.report.notes += notes
+        there = topic_id_in(self.target, name) if asked.partitions_only else None
+        own = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
+        return Topic(name, source, own, count, configs, dict(known.epochs))
+
+    def _splits(self, topic: Topic, offer: Offer) -> Iterator[RestoreSplit]:
+        carries_state = self.asked.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
+        interval = topic.configs.get("index.interval.bytes", "")
+        wish = self._wish(topic.id, abort_open=not carries_state)
+        how = How(
+            replace(wish, index_interval=int(interval)) if interval.isdecimal() else wish,
+            commits_again=topic.source == CONSUMER_OFFSETS,
+        )
+        for number in range(topic.partitions):
+            content = offer.partitions.get((topic.source, number))
+            if content is not None:
+                yield RestoreSplit(f"{topic.name}-{number}", topic.name, number, content, how)
+            elif _has_batches(offer):  # rows do not show that a partition without any exists
+                self.report.add(Action.LOST, "not in the source; it will be empty", f"{topic.name}-{number}")
+                self.report.facts.setdefault("missing", []).append(f"{topic.name}-{number}")
+
+    def _wish(self, topic_id: bytes, *, abort_open: bool) -> Wish:
+        asked = self.asked
+        until = None if asked.until is None else -(-asked.until // 1000)
+        return Wish(uuid_text(topic_id), until, abort_open, asked.errors)
+
+    def _offset_splits(self, offer: Offer) -> Iterator[RestoreSplit]:
+        """Partitions of committed offsets that are only read: what is wanted of them is written to new ones."""
+        asked = self.asked
+        if not asked.offsets or asked.partitions_only or any(topic.source == CONSUMER_OFFSETS for topic in self.topics):
+            return
+        how = How(self._wish(new_id(), abort_open=True))
+        for (topic, number), content in offer.partitions.items():
+            if topic == CONSUMER_OFFSETS:
+                yield RestoreSplit(f"{topic}-{number}", topic, number, content, how, is_scratch=True)
+
+    # One partition ----------------------------------------------------------------------------------------------------
+
+    def carry(self, split: RestoreSplit, folder: Folder, advance: Callable[[int], None]) -> Report:
+        """Write one partition directory: batch by batch from a directory, or in new batches from rows."""
+        how: How = split.how
+        if not isinstance(split.content, Directory):
+            return write_rows(split, split.content, folder, advance)
+        again: list[committed.Current] = []
+        if how.commits_again:
+            found = committed.current(split.content.segments, how.wish.errors)
+            again = list(committed.committed_again(found, self.now, lambda topic: topic))
+        carrier = Carrier(folder.folder(split.name).path, how.wish, advance)
+        report = carrier.run(split.content.files, lambda writer: committed.append(writer, again, self.now))
+        report.count("offsets_committed", sum(one.topic is not None for one in again))
+        return report
+
+    def marks(self, rows: pa.Table) -> Iterator[tuple[int, int, bool, int]]:
+        """The ends of transactions among the rows of a partition: offset, producer, whether it is a commit, time (ms)."""
+        markers = rows.filter(pc.fill_null(rows.column("is_control"), False))
+        times = markers.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+        named = markers.select(["offset", "producer_id", "control_type"]).to_pylist()
+        for row, micros in zip(named, times, strict=True):
+            if row["control_type"] in (COMMIT, ABORT):
+                is_commit = row["control_type"] == COMMIT
+                yield row["offset"], row["producer_id"], is_commit, NONE if micros is None else micros // 1000
+
+    # The whole --------------------------------------------------------------------------------------------------------
+
+    def finish(self, done: Sequence[RestoredPartition], folder: Folder) -> None:
+        """Write the committed offsets, where logs start, and, unless only partitions are wanted, the cluster's metadata."""
+        report = self.report
+        kept = [one for one in done if not one.split.is_scratch]
+        report.parts |= {one.split.name: one.report for one in kept}
+        report.counts |= {name: sum(one.report.counts.get(name, 0) for one in kept) for name in SUMS}
+        self._write_offsets([one for one in done if one.split.is_scratch], kept, folder)
+        if self.asked.partitions_only:
+            self._write_log_starts(folder, kept, offsets_in(str(self.target), LOG_START))
+        else:
+            self._write_log_starts(folder, kept, {})
+            self._cluster(kept).write(folder, self.now)
+        report.counts = {"topics": len(self.topics), "partitions_restored": len(kept), **report.counts}
+
+    def _cluster(self, done: Sequence[RestoredPartition]) -> Blueprint:
+        """The new cluster, with no epoch or producer id below those in the logs."""
+        old: State | None = self._offer.state
+        by_name = {topic.name: topic for topic in self.topics}
+        for one in done:
+            epochs, number = by_name[one.split.topic].epochs, one.split.partition
+            epochs[number] = max(epochs.get(number, 0), one.report.facts.get("largest_epoch", 0))
+        largest = max(
+            [
+                0 if old is None else (old.next_producer_id or 0) - 1,
+                *(one.report.facts.get("largest_producer", NONE) for one in done),
+            ]
+        )
+        made = Blueprint(
+            self.asked.node,
+            self.asked.cluster_id or uuid_text(new_id()),
+            self.topics,
+            old,
+            next_producer_id=(largest // PRODUCER_BLOCK + 1) * PRODUCER_BLOCK if largest >= 0 else 0,
+            whole=not self.asked.topics,
+        )
+        if old is not None and old.kraft_version:
+            self.report.notes.append(
+                "the quorum of the source was a dynamic one; the new one is static: with controller.quorum.bootstrap.servers instead of "
+                "controller.quorum.voters the broker would wait forever"
+            )
+        if isinstance(self.asked.level, int):
+            made.level = self.asked.level
+        elif old is not None:
+            made.level = max(old.level, LEAST_LEVEL)
+        release = level_text(METADATA_VERSION, made.level)
+        facts = {"cluster_id": made.cluster_id, "node_id": made.node, "metadata_version": made.level}
+        self.report.facts |= {**facts, **({} if release is None else {"release": release})}
+        return made
+
+    def _write_offsets(
+        self, scratch: Sequence[RestoredPartition], done: Sequence[RestoredPartition], folder: Folder
+    ) -> None:
+        """Write new partitions of `__consumer_offsets` with the commits for restored topics."""
+        if not scratch:
+            return
+        names = {topic.source: topic.name for topic in self.topics}
+        ends = {(one.split.topic, one.split.partition): one.report.facts["end_offset"] for one in done}
+        current = committed.current([file for one in scratch for file in _segments_in(one.folder)])
+        again = [one for one in committed.committed_again(current, self.now, names.get, ends) if one.topic is not None]
+        known = self._offer.known.get(CONSUMER_OFFSETS, Known({}, {}))
+        count = max(len(known.epochs), *(one.split.partition + 1 for one in scratch))
+        topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
+        self.topics.append(topic)
+        self.report.count("offsets_committed", len(again))
+        for number in range(count):
+            made = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
+            writer = PartitionWriter(made.path, None, topic_id=uuid_text(topic.id))
+            try:
+                mine = (one for one in again if committed.partition_of(one.group, count) == number)
+                committed.append(writer, mine, self.now)
+                writer.close()
+            finally:
+                writer.abandon()
+
+    def _write_log_starts(
+        self, folder: Folder, done: Sequence[RestoredPartition], there: Mapping[tuple[str, int], int]
+    ) -> None:
+        """Write the first offsets that consumers get; an old line for a new log would make a broker delete its records."""
+        lines = dict(there)
+        for one in done:
+            key = (one.split.topic, one.split.partition)
+            lines.pop(key, None)
+            if "log_start" in one.report.facts:
+                lines[key] = one.report.facts["log_start"]
+        if lines or there:
+            text = "".join(f"{topic} {number} {offset}\n" for (topic, number), offset in sorted(lines.items()))
+            folder.write(LOG_START, f"0\n{len(lines)}\n{text}")
+
+
+def checked(asked: Asked) -> Asked:
+    """The same with the number of its metadata.version. OptionError for names, ids or releases that are invalid."""
+    for old, new in asked.rename.items():
+        if not is_topic(new) or new in INTERNAL_CONFIGS or new in NEVER:
+            raise OptionError(f"rename {old}={new}: not a valid name for a topic")
+    if len(set(asked.rename.values())) < len(asked.rename):
+        raise OptionError("rename: two topics under one name")
+    if asked.cluster_id is not None and not is_id(asked.cluster_id):
+        raise OptionError(f"cluster id {asked.cluster_id!r}: 22 characters of URL-safe base64 expected")
+    return replace(asked, level=metadata_level(asked.level)) if isinstance(asked.level, str) else asked
+
+
+def metadata_level(text: str) -> int:
+    """A level of metadata.version by its number, by its name, or by a release, which means its last level: 21, 3.9-IV0, 3.9."""
+    if text.isdecimal() and LEAST_LEVEL <= int(text) <= NEWEST_LEVEL:
+        return int(text)
+    found = [level for level, name in enumerate(LEVELS) if name and (name == text or name.startswith(f"{text}-"))]
+    if not found or max(found) < LEAST_LEVEL:
+        raise OptionError(
+            f"metadata version {text}: a release such as 3.9-IV0 or 4.3 expected; the newest known one is {LEVELS[-1]}"
+        )
+    return max(found)
+
+
+def _has_batches(offer: Offer) -> bool:
+    """Whether a source has batches as a broker wrote them, and not only rows."""
+    return any(isinstance(one, Directory) for one in offer.partitions.values())
+
+
+def _segments_in(folder: str) -> Iterator[File]:
+    """The log segments of a partition directory that was just written."""
+    assert LOG.match is not None
+    for path in sorted(Path(folder).glob("*.log")):
+        place = LOG.match(str(path))
+        if place is not None:
+            yield File(str(path), path.stat().st_size, None, LOG.name, place)
+
+
+# Rows of tables ---------------------------------------------------------------------------------------------------------
+
+
+def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance: Callable[[int], None]) -> Report:
+    """Write rows of one partition, whatever their topic is called, in batches of our own."""
+    wish: Wish = split.how.wish
+    choice = Choice(
+        Batching(leader_epoch=0), Limits(index_interval_bytes=wish.index_interval), split.topic, split.partition
+    )
+
+    def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return rows_kept(table, offsets, content, wish.until)
+
+    out = Sink(folder.path, None, choice)
+    one = out.partition(split.topic, split.partition)
+    one.writer.topic_id = wish.topic_id
+    try:
+        for batch in content.batches(keeps, advance):
+            out.add(batch)
+        out.close()
+    finally:
+        out.abandon()
+    report, writer = partition_report(), one.writer
+    report.counts |= {
+        "segments": writer.segments,
+        "batches": writer.batches,
+        "records": one.rows,
+        "bytes": writer.bytes,
+    }
+    report.facts["end_offset"] = writer.end_offset
+    return report
+
+
+def rows_kept(table: pa.Table, offsets: NDArray[np.int64], content: RowContent, until: int | None) -> NDArray[np.bool_]:
+    """Which rows are restored: records before the time (ms) that are of no transaction, or of one that was committed before it."""
+    keep = offsets >= content.floor
+    if until is not None:
+        times = pc.fill_null(table.column("timestamp").cast(pa.timestamp("us")).cast(pa.int64()), NONE).to_numpy()
+        keep &= times < until * 1000
+    if "is_control" not in table.column_names:
+        return keep
+    keep &= ~pc.fill_null(table.column("is_control"), False).to_numpy()
+    part = pc.fill_null(table.column("is_transactional"), False).to_numpy()
+    producers = pc.fill_null(table.column("producer_id"), NONE).to_numpy()
+    for producer in np.unique(producers[part]).tolist():
+        ends = [one for one in content.marks if one[1] == producer]
+        places = np.array([one[0] for one in ends], np.int64)
+        good = np.array([one[2] and (until is None or one[3] < until) for one in ends] + [False], np.bool_)
+        mine = np.flatnonzero(part & (producers == producer))
+        keep[mine] &= good[np.searchsorted(places, offsets[mine])]
+    return keep
+
+
+# Log directories --------------------------------------------------------------------------------------------------------
+
+
+def offered(files: Sequence[File], stores: Sequence[Sequence[File]], asked: Asked) -> Offer:
+    """The partitions of log directories and the state of their cluster, as of a time. Topics asked for by name are always included.
+
+    OptionError for a partition that was found more than once, or for several clusters.
+    """
+    offer = Offer({})
+    on_disk: dict[tuple[str, int], bytes | None] = {}
+    for group in stores:
+        place, content = group[0].place, Directory(tuple(group))
+        if not content.segments or place.topic is None or place.partition is None or place.topic == METADATA_TOPIC:
+            continue
+        key = (place.topic, place.partition)
+        if key in offer.partitions:
+            raise OptionError(f"{place.topic}-{place.partition} was found more than once; name the directory to use")
+        offer.partitions[key] = content
+        on_disk[key] = _id_of(group)
+    offer.state = _state(files, asked, offer)
+    _leave_strays(offer, on_disk, asked)
+    if offer.state is not None:
+        offer.ids |= offer.state.topic_ids
+        for name, own in offer.state.topic_ids.items():
+            epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
+            offer.known[name] = Known(epochs, offer.state.configs.get((TOPIC, name), {}))
+    return offer
+
+
+def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], asked: Asked) -> None:
+    """Leave out partitions that the cluster does not know, or of topics that it has deleted."""
+    later: set[str] = set()
+    for (topic, number), found in on_disk.items():
+        if found is not None:
+            offer.ids.setdefault(topic, found)
+        if offer.state is None or topic in asked.topics:
+            continue
+        known = offer.state.topic_ids.get(topic)
+        if known is None and asked.until is not None:
+            later.add(topic)
+        elif known is None or (found is not None and found != known):
+            why = "the cluster does not know the topic" if known is None else "its topic was deleted"
+            offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} restores it nevertheless")
+        else:
+            continue
+        del offer.partitions[topic, number]
+    if later:
+        offer.notes.append(f"{len(later):,} topics were created after that time: {', '.join(sorted(later))}")
+
+
+def _id_of(group: Sequence[File]) -> bytes | None:
+    for file in group:
+        if file.format == "kafka.partition" and file.problem is None:
+            try:
+                with Source(file.path) as source:
+                    return topic_id(source.read(0, LARGEST_TEXT))
+            except (RawlogError, ValueError):
+                return None
+    return None
+
+
+def _is_blank(replica: Replica, errors: str) -> bool:
+    """Whether there is only what a new cluster starts from, without a topic: the metadata log is elsewhere, or does not exist yet.
+
+    A directory that was restored and not started yet has its topics there.
+    """
+    return not replica.segments and not replica.snapshots and not replica.fold(errors=errors).topic_ids
+
+
+def _state(files: Sequence[File], asked: Asked, offer: Offer) -> State | None:
+    """What the cluster knew at that time, if its metadata log is among the files."""
+    errors = asked.errors
+    every: list[Replica] = clusters([file for file in files if takes("kraft.topics", file)])
+    found = [one for one in every if not _is_blank(one, errors)]
+    if not found:
+        offer.notes.append(
+            "there is no metadata log: topics have as many partitions as were found, and default settings"
+        )
+        return None
+    if len(found) > 1:
+        names = ", ".join(str(one.cluster_id or one.folder) for one in found)
+        raise OptionError(f"metadata of several clusters was found ({names}); name the directories of one")
+    if asked.until is None:
+        return found[0].fold(errors=errors)
+    try:
+        return found[0].fold(At(time=asked.until - 1), errors)
+    except OptionError:
+        offer.notes.append(
+            "the metadata log does not reach back to that time: topics and settings are those at its end"
+        )
+        return found[0].fold(errors=errors)
