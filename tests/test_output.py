@@ -245,7 +245,8 @@ def test_a_queue_of_a_hostile_topic_is_reported_and_left_out(verb: str, number: 
     assert done.exit_code == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["queues_left_out"], report["is_whole"]) == (1, False)
-    assert any(repr(name) in note and "left out" in note for note in report["notes"])
+    reasons = [entry["reason"] for entry in report["entries"]]
+    assert any(repr(name) in reason and "left out" in reason for reason in reasons)
     assert [path.name for path in (place / "out" / "consumequeue").iterdir()] == ["sound"]
     # The messages themselves stay in the log, and the same command says the same again.
     assert content(place / "out" / "commitlog") == content(source / "commitlog")

@@ -304,10 +304,14 @@ class Salvage:
         self.report.add(Action.CHANGED, what, path, start=position, stop=position, is_expected=is_expected)
 
     def _place(self, address: int) -> tuple[str | None, int | None]:
-        """The file of the source with an address, and the position in it."""
+        """The file of the source with an address, and the position in it; without a position the one that follows a missing file."""
         start = address // self.file_size * self.file_size
-        found = self.present.get(start)
-        return (None, None) if found is None or self.move else (found.path, address - start)
+        if self.move:
+            return None, None
+        if start in self.present:
+            return self.present[start].path, address - start
+        later = [first for first in self.present if first > address]
+        return self.present[min(later)].path if later else self.here.path, None
 
     def _judge_times(self) -> None:
         """Note the store times of a file that contradict those around them: each message gets the one before."""
@@ -376,7 +380,7 @@ class Salvage:
         self.report.add(
             Action.LOST,
             f"{topic} queue {queue_id}: lost; {then}",
-            path or self.here.path,
+            path,
             start=position,
             stop=position,
             first_offset=first,
