@@ -67,7 +67,7 @@ def test_a_replaced_file_is_told_and_is_exit_code_1(run: Run, tmp_path: Path, lo
     record(logs / "a.log", 70, first=7)
     ran = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
     assert ran.code == 1
-    assert "a.log: holds other bytes than were taken from it" in ran.err
+    assert "a.log: holds other bytes than were ingested" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_orphans_are_removed_and_said(run: Run, lake: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "code", "words"),
     [
-        (["nowhere"], 3, "no lake"),
+        (["nowhere"], 3, "not a lake"),
         (["lake", "--dry-run"], 2, "--dry-run goes with"),
         (["lake", "--older-than", "soon"], 2, "a number and s, m, h, d or w expected"),
         (["lake", "--compacted"], 2, "--compact"),

@@ -55,6 +55,21 @@ def test_files_and_lakes_give_the_same_answer(ask_any: Run, logs: Path, lake: Pa
     assert answers[0].rows == [{"n": len(plain), "last": 49, "bytes": max(len(row["value"]) for row in plain)}]
 
 
+def test_a_system_table_of_a_lake_is_complete(ask_any: Run, logs: Path, lake: Path) -> None:
+    """Its message bytes are stored in `records`: with them, without them, in a join, and only in a condition."""
+    for sql in (
+        "SELECT * FROM entries ORDER BY number",
+        "SELECT number, key, octet_length(value) AS n FROM entries ORDER BY number",
+        "SELECT number, position FROM entries ORDER BY number",
+        "SELECT count(*) AS n FROM entries WHERE key IS NOT NULL",
+        "SELECT e.number, e.value = r.value AS same FROM entries e JOIN records r ON r.offset = e.number ORDER BY 1",
+    ):
+        answers = [ask_any(sql, path, "--json") for path in (logs, lake)]
+        assert [answer.code for answer in answers] == [0, 0], answers[1].err
+        assert answers[0].rows == answers[1].rows, sql
+        assert answers[0].rows
+
+
 def test_every_form_of_output(ask: Run, logs: Path) -> None:
     sql = "SELECT offset, key, timestamp FROM records WHERE offset IN (1, 2) ORDER BY offset"
     assert ask(sql, logs, "--csv").text.splitlines()[0] == "offset,key,timestamp"

@@ -12,7 +12,8 @@ import rawlog
 from rawlog.core.tables import RECORDS
 from rawlog.engines import local
 from rawlog.jobs.ingest import Ingest, Ingested
-from rawlog.jobs.lake import Lake
+from rawlog.jobs.lake import Lake, known_tables
+from rawlog.jobs.lake.payload import ROW, SPLIT
 from rawlog.reading.tree import open_tree
 
 
@@ -49,17 +50,34 @@ def ingest(lake: Path, *paths: Path, **given: Any) -> Ingested:
 
 
 def held(lake: Path, name: str = "rawlog.records") -> list[dict[str, Any]]:
-    """The rows of a table, in an order of their own."""
-    table = Lake(str(lake)).load(name)
+    """The rows of a table as PyIceberg alone gives them, those of a system's table joined with `records`; in an order of their own."""
+    opened = Lake(str(lake))
+    table, records = opened.load(name), opened.load("rawlog.records")
     assert table is not None, f"no table {name}"
-    return ordered(table.scan().to_arrow().to_pylist())
+    payload = known_tables()[name].payload
+    rows = table.scan().to_arrow().to_pylist()
+    if payload:
+        by_reference = {(row[SPLIT], row[ROW]): row for row in records.scan().to_arrow().to_pylist()}
+        for row in rows:
+            if row[ROW] is not None:
+                row |= {own: by_reference[row[SPLIT], row[ROW]][theirs] for own, theirs in payload.items()}
+    return ordered([{name: row[name] for name in row if name not in (SPLIT, ROW)} for row in rows])
 
 
 def stored(lake: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a table as its Parquet files hold them (PyIceberg reads a null list of structs as an empty one)."""
-    opened = Lake(str(lake))
-    files = [path.removeprefix("file://") for path in opened.data_files(name)]
-    return ordered([row for path in files for row in pq.read_table(path).to_pylist()])
+    """The rows of a table as rawlog reads the lake's Parquet files (PyIceberg reads a null list of structs as an empty one)."""
+    opened, table = Lake(str(lake)), known_tables()[name]
+    files = opened.data_files(name)
+    if table.payload:
+        batches = list(opened.payloads().read(files, table, table.names))
+        return ordered([row for batch in batches for row in batch.to_pylist()])
+    return ordered(
+        [
+            row
+            for path in files
+            for row in pq.read_table(path.removeprefix("file://"), columns=list(table.names)).to_pylist()
+        ]
+    )
 
 
 def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import polars
-import pyarrow.parquet as pq
 import pytest
 
 import rawlog
@@ -18,7 +17,7 @@ from tests import duck
 from tests.formats.ambry.stores import expected as ambry_expected
 from tests.formats.rocketmq import stores as rocketmq
 from tests.golden_data import GOLDEN, kafka_brokers, kafka_cases
-from tests.jobs.recordings import ingest
+from tests.jobs.recordings import ingest, stored
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 AMBRY = ("store-small", "store-ops", "store-compacted", "store-crashed")
@@ -49,7 +48,8 @@ def files_of(lake: Path, name: str) -> list[str]:
 
 
 def rows_of(lake: Path, name: str) -> list[dict[str, Any]]:
-    return [row for path in files_of(lake, name) for row in pq.read_table(path).to_pylist()]
+    """The rows of a table with their payload."""
+    return stored(lake, name)
 
 
 def milliseconds(moment: datetime | None) -> int | None:

@@ -6,7 +6,7 @@ Declaring a table needs no Arrow; `Table.schema` builds the Arrow schema, exact 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -33,6 +33,9 @@ class Table:
 
     `offsets` and `times` name the columns that hold the first and the last offset or time of a row, where it has such:
     selections go by them. They need not be among the wanted columns.
+
+    `payload` and `row_key` relate a system's table to `records`, as own column -> column of `records`. `payload`: the columns that hold
+    the bytes of a message, which a lake stores once, in `records`. `row_key`: the columns that together identify a message.
     """
 
     def __init__(
@@ -42,12 +45,16 @@ class Table:
         about: str = "",
         offsets: tuple[str, str] | None = None,
         times: tuple[str, str] | None = None,
+        payload: Mapping[str, str] | None = None,
+        row_key: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.columns = columns
         self.about = about
         self.offsets = offsets
         self.times = times
+        self.payload: Mapping[str, str] = payload or {}
+        self.row_key: Mapping[str, str] = row_key or {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -74,8 +81,19 @@ class Table:
 
     def subset(self, names: Iterable[str]) -> Table:
         """The same table with these columns only, in this order."""
-        chosen = (self.column(name) for name in names)
-        return Table(self.name, *chosen, about=self.about, offsets=self.offsets, times=self.times)
+        return self.with_columns(*(self.column(name) for name in names))
+
+    def with_columns(self, *columns: Column) -> Table:
+        """The same table with other columns."""
+        return Table(
+            self.name,
+            *columns,
+            about=self.about,
+            offsets=self.offsets,
+            times=self.times,
+            payload=self.payload,
+            row_key=self.row_key,
+        )
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}: {', '.join(self.names)})"

@@ -762,6 +762,14 @@ def move(path: str, target: str, *, overwrite: bool = False) -> None:
         raise AccessError(f"{target}: {_line(error)}") from None
 
 
+def make_directory(path: str) -> None:
+    """Create a directory and those above it, where they do not exist. AccessError if that fails."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise AccessError(f"{path}: {_line(error)}") from None
+
+
 def copy_file(path: str, target: Path) -> None:
     """The bytes of a file, local or not, in a new file. AccessError if they cannot be read or written."""
     try:
@@ -788,6 +796,7 @@ __all__ = [
     "copy_file",
     "descendant",
     "hold_scratch",
+    "make_directory",
     "move",
     "new_directory",
     "refuse_nested",

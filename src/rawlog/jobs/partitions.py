@@ -1,6 +1,6 @@
-"""Partitions of a lake's tables: how rows are cut into data files so that readers can pass over most of them.
+"""Partitions of a lake's tables: how rows are divided into data files so that readers can skip most of them.
 
-A cut is a column and a unit of it. Iceberg asks that a data file hold one value of every cut; `divide` sees to it.
+A cut is a column and a unit of it. Iceberg requires that a data file holds one value of every cut; `divide` does that.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NAMES = (*COLUMNS, *UNITS)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A column by whose values, or by whose hour, day, month or year, a table is cut."""
+    """A column by whose values, or by whose hour, day, month or year, a table is partitioned."""
 
     column: str
     unit: str = "identity"
 
     @property
     def name(self) -> str:
-        """What Iceberg calls it."""
+        """Its name in Iceberg."""
         return self.column if self.unit == "identity" else f"{self.column}_{self.unit}"
 
     @property
     def transform(self) -> Any:
-        """PyIceberg's own form of it."""
+        """PyIceberg's transform."""
         from pyiceberg import transforms
 
         return getattr(transforms, f"{self.unit.capitalize()}Transform")()
@@ -47,7 +47,7 @@ class Cut:
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of `--partition-by`; OptionError for one that is none."""
+    """The names of `--partition-by`; OptionError for an unknown one."""
     for name in names:
         if name not in NAMES:
             raise unknown("partitioning", name, NAMES)
@@ -66,18 +66,18 @@ def cuts_of(table: Table, names: Sequence[str]) -> tuple[Cut, ...]:
 
 
 def parse_cuts(table: Any) -> tuple[Cut, ...]:
-    """The cuts of an Iceberg table. AccessError if it has some that cannot be written here."""
+    """The cuts of an Iceberg table. AccessError if it has some that rawlog cannot write."""
     cuts = []
     for field in table.spec().fields:
         unit = str(field.transform)
         if unit not in ("identity", *UNITS):
-            raise AccessError(f"table {'.'.join(table.name())} is partitioned by {unit}, which cannot be written here")
+            raise AccessError(f"table {'.'.join(table.name())} is partitioned by {unit}, which rawlog cannot write")
         cuts.append(Cut(table.schema().find_column_name(field.source_id), unit))
     return tuple(cuts)
 
 
 def divide(batch: pa.RecordBatch, cuts: Sequence[Cut]) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
-    """A batch as the rows of each partition, under the partition's values."""
+    """The rows of each partition in a batch, with the partition's values."""
     codes = np.zeros(batch.num_rows, np.int64)
     values: list[list[object]] = []
     for cut in cuts:
@@ -95,7 +95,7 @@ def divide(batch: pa.RecordBatch, cuts: Sequence[Cut]) -> Iterator[tuple[tuple[o
 
 
 def _coded(column: pa.Array, unit: str) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[object]]:
-    """A column as numbers, and what they stand for."""
+    """A column as numbers, and the value of each number."""
     import pyarrow as pa
 
     if unit != "identity":

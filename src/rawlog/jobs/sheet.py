@@ -1,4 +1,4 @@
-"""Sheet: a Parquet file of one table, written by pyarrow a row group at a time with bounded memory; Sheets: those of a split."""
+"""Sheet: a Parquet file of one table, written row group by row group with bounded memory; Sheets: those of a split."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rawlog.core.errors import AccessError
 from rawlog.core.tables import Table
 from rawlog.core.text import FIRST_DAY, LAST_DAY
-from rawlog.io.storage import is_remote
+from rawlog.io.output import make_directory
+from rawlog.io.storage import file_system, is_remote
 from rawlog.jobs.partitions import Cut, divide
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-#: Bytes in Arrow's form that are held and become a row group.
+#: Bytes of Arrow data that become a row group.
 ROW_GROUP = 64 << 20
 #: Bytes that writing takes for each element of a list, however little it holds.
 ELEMENT_COST = 32
-#: Of a split that writes many partitions: bytes that are held in all, and files that are open at once.
+#: Marks the files of rows with times that Python's calendar does not have.
 FAR = "far"
+#: Of a split that writes many partitions: bytes in memory in all, and files that are open at once.
 MOST_HELD, MOST_OPEN = 4 * ROW_GROUP, 200
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A data file that stands, with what it holds."""
+    """A data file that is complete: its table, path and number of rows."""
 
     table: str
     path: str
@@ -37,10 +39,10 @@ class Written:
 
 
 class Sheet:
-    """Takes batches of a table; the file is there once a row is, and whole once `close` returns."""
+    """Takes batches of a table; the file exists once a row group is full, and is complete once `close` returns."""
 
     def __init__(self, path: str, table: Table, codec: str = "zstd", *, far: bool = False) -> None:
-        """`far`: it holds times that no calendar of Python's knows, of which PyIceberg could not read a least and greatest one."""
+        """`far`: it holds times that Python's calendar does not have; PyIceberg could not read statistics of them."""
         self.path, self.table, self.codec, self.far = path, table, codec, far
         self.rows = 0
         self._held: list[pa.RecordBatch] = []
@@ -58,7 +60,7 @@ class Sheet:
             self.flush()
 
     def close(self, *, empty: bool = False) -> Written | None:
-        """Finish the file; None if no row came, unless an `empty` file is wanted then."""
+        """Finish the file; None if it has no row, unless an `empty` file is wanted."""
         if not self.rows and not empty:
             return None
         self.flush()
@@ -66,11 +68,11 @@ class Sheet:
             self._writer = self._writer or self._open()
             self._writer.close()
         except OSError as error:
-            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+            raise self._unwritable(error) from None
         return Written(self.table.name, self.path, self.rows)
 
     def discard(self) -> None:
-        """Forget the file, if it was begun."""
+        """Remove the file, if it was begun."""
         if self._writer is not None:
             with contextlib.suppress(Exception):
                 self._writer.close()
@@ -91,15 +93,18 @@ class Sheet:
                 self._writer = self._open()
             self._writer.write_table(rows, row_group_size=rows.num_rows)
         except OSError as error:
-            raise AccessError(f"{self.path}: {error.strerror or error}") from None
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> AccessError:
+        return error if isinstance(error, AccessError) else AccessError(f"{self.path}: {error.strerror or error}")
 
     def _open(self) -> pq.ParquetWriter:
         import pyarrow.parquet as pq
 
         if not is_remote(self.path):
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            make_directory(os.path.dirname(self.path))
         columns = self.table.columns
-        # Names repeat; everything else is as varied as the data, and a dictionary of it is time lost.
+        # Names repeat; other values vary too much for a dictionary to pay off.
         repeated = [column.name for column in columns if column.type == "string" or column.name == "partition"]
         rising = {
             column.name: "DELTA_BINARY_PACKED"
@@ -112,7 +117,7 @@ class Sheet:
             compression=self.codec,
             use_dictionary=repeated or False,
             column_encoding=rising,
-            # A least and a greatest value of message bodies would be whole messages in the footer.
+            # Statistics of message bodies would put whole messages into the footer.
             write_statistics=[
                 column.name
                 for column in columns
@@ -123,6 +128,19 @@ class Sheet:
         )
 
 
+def dataset(files: Sequence[str], table: Table) -> Any:
+    """The rows of Parquet files of one file system, with exactly a table's columns. AccessError if it cannot be reached."""
+    from pyarrow import dataset as ds
+
+    systems = [file_system(file) for file in files]
+    return ds.dataset(
+        [path for _, path in systems],
+        schema=table.schema,
+        format="parquet",
+        filesystem=systems[0][0] if systems else None,
+    )
+
+
 def _elements(batch: pa.RecordBatch) -> int:
     """The number of values in lists."""
     import pyarrow as pa
@@ -131,7 +149,7 @@ def _elements(batch: pa.RecordBatch) -> int:
 
 
 def _by_calendar(rows: pa.RecordBatch, table: Table) -> list[tuple[bool, pa.RecordBatch]]:
-    """Rows with a time that no calendar of Python's knows, and the others, each apart: nearly always all are others."""
+    """Rows with a time that Python's calendar does not have, and the others, separately: nearly always there are only others."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -154,7 +172,7 @@ def _by_calendar(rows: pa.RecordBatch, table: Table) -> list[tuple[bool, pa.Reco
 class Sheets:
     """The data files that one attempt at a split writes: one for each table, or for each partition or unit of it.
 
-    `path_of` gives the directory of a table's data files; `name` is the attempt's, and every file bears it.
+    `path_of` gives the directory of a table's data files; `name` is the attempt's, and part of every file name.
     """
 
     def __init__(
@@ -166,7 +184,7 @@ class Sheets:
         self.count = 0
 
     def add(self, table: Table, batch: pa.RecordBatch, unit: str = "") -> None:
-        """Put a batch where it belongs. AccessError if a file cannot be written."""
+        """Add a batch to the files of its table. AccessError if one cannot be written."""
         if not batch.num_rows:
             return
         cuts = self.cuts.get(table.name, ())
@@ -189,13 +207,13 @@ class Sheets:
                 self._close(place)
 
     def forget(self, table: Table, unit: str) -> None:
-        """Forget the files of a unit."""
+        """Remove the files of a unit."""
         for place in ((table.name, unit), (table.name, unit, FAR)):
             if place in self.open:
                 self.open.pop(place).discard()
 
     def discard(self) -> None:
-        """Forget all files."""
+        """Remove all files."""
         for sheet in self.open.values():
             sheet.discard()
 
@@ -217,6 +235,6 @@ class Sheets:
             self.written.append(written)
 
     def _slim(self) -> None:
-        """Write out the fullest sheets while all together hold more than a few row groups."""
+        """Write out the largest sheets while all together hold more than a few row groups."""
         while sum(sheet.size for sheet in self.open.values()) > MOST_HELD:
             max(self.open.values(), key=lambda sheet: sheet.size).flush()

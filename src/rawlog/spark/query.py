@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from rawlog.jobs.lake.payload import Payloads
+
 #: Bytes a task. An answer comes to the driver a task's rows at a time, which may be ten times as many bytes once decompressed.
 SPLIT = "32m"
 
@@ -137,14 +139,15 @@ class SparkEngine(Engine):
 
     def _lake_table(self, rows: LakeTable, columns: Sequence[str]) -> DataFrame:
         # Spark 4.3 has no Iceberg runtime: the snapshot's Parquet files are read as they are.
-        files, ddl = rows.files(), rows.table.ddl
+        files, plain = rows.files(), rows.plain(columns)
         if not files:
-            return self.spark.createDataFrame([], ddl)
-        if any(is_remote(file) for file in files):  # nor jars for object stores: pyarrow reads them, in the tasks
-            wanted = rows.table.subset(columns)
-            listed = self.spark.createDataFrame([(file,) for file in files], "file string").repartition(len(files))
-            return listed.mapInArrow(_reading(wanted), wanted.ddl)
-        return self.spark.read.schema(ddl).parquet(*files)
+            return self.spark.createDataFrame([], rows.table.ddl)
+        if plain is not None and not any(is_remote(file) for file in files):
+            return self.spark.read.schema(plain.ddl).parquet(*files)
+        # Nor has it jars for object stores. Tasks read those with pyarrow, and payloads that are stored in another table.
+        payloads = rows.lake.payloads() if plain is None else None
+        listed = self.spark.createDataFrame([(file,) for file in files], "file string").repartition(len(files))
+        return listed.mapInArrow(_reading(rows.table, columns, payloads), rows.table.subset(columns).ddl)
 
     def _register_source(self) -> None:
         if "rawlog" not in self._registered:
@@ -184,15 +187,21 @@ def stream(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
 
 
-def _reading(table: Table) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task that reads Parquet files, wherever they are."""
+def _reading(
+    table: Table, columns: Sequence[str], payloads: Payloads | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task that reads Parquet files of a lake, wherever they are, with their payloads if they are elsewhere."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from rawlog.sql.parquet import dataset
+        from rawlog.jobs.sheet import dataset
 
         for batch in batches:
-            for file in batch.column(0).to_pylist():
-                yield from dataset([file], table).to_batches(columns=list(table.names), batch_size=1 << 15)
+            files = batch.column(0).to_pylist()
+            if payloads is not None:
+                yield from payloads.read(files, table, columns)
+                continue
+            for file in files:
+                yield from dataset([file], table.subset(columns)).to_batches(batch_size=1 << 15)
 
     return read
 

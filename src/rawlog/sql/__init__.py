@@ -1,5 +1,5 @@
-"""Questions in SQL over files and lakes, whatever engine answers them.
+"""SQL queries over files and lakes, for any engine.
 
-`views` says which tables some paths have and how their rows are got, `text` reads a statement far enough to know which of them it wants,
-`functions` are what SQL has besides; an Engine (`engine`) answers. Spark's is in `rawlog.spark.query`, DuckDB's in `duck`.
+`views`: the tables of some paths and where their rows are; `text`: which tables and columns a statement needs; `functions`: functions
+that rawlog adds to SQL; `engine`: the interface of an engine. Spark's is in `rawlog.spark.query`, DuckDB's in `duck`.
 """

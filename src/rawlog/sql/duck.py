@@ -1,23 +1,24 @@
-"""DuckDB as the engine of questions in SQL: in this process, without a JVM, for a quick question.
+"""DuckDB as an engine: in this process, without a JVM, for quick queries. The SQL dialect is DuckDB's.
 
-Raw files are Arrow streams that DuckDB opens when it scans them, with only the columns that the statement names; the tables of a lake
-are datasets, of which it reads what it needs. The SQL is DuckDB's.
+Raw files are Arrow streams that DuckDB opens when it scans them, with only the columns that the statement names. Tables of a lake are
+datasets, of which it reads what it needs; those whose message bytes are in another table are streams too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from rawlog.core.errors import AccessError, OptionError, RawlogError, unknown
+from rawlog.core.tables import Table
+from rawlog.jobs.sheet import dataset
 from rawlog.sql import functions, text
 from rawlog.sql.engine import Answer, Engine, answer_table
-from rawlog.sql.parquet import dataset
-from rawlog.sql.views import Files, LakeTable, View
+from rawlog.sql.views import Files, View
 
 _DUCK_TYPES = {"binary": "BLOB", "string": "VARCHAR", "int": "INTEGER", "bigint": "BIGINT"}
 _MISSING = (
@@ -28,7 +29,7 @@ _MISSING = (
 BATCH = 1 << 16
 #: Columns of rawlog's tables that are reserved words of DuckDB.
 RESERVED = frozenset({"offset", "group"})
-#: Words that an expression, and so a column, comes after.
+#: Words after which an expression, and so a column, comes.
 _BEFORE_COLUMN = frozenset(
     {
         *(
@@ -67,25 +68,24 @@ _BEFORE_COLUMN = frozenset(
 
 
 class _Stream:
-    """The rows of files as Arrow's capsule: DuckDB opens it anew for every scan, and once or twice to see the columns."""
+    """Rows as Arrow's capsule: DuckDB opens it for every scan, and once or twice to see the columns."""
 
-    def __init__(self, engine: DuckEngine, files: Files, columns: Sequence[str]) -> None:
-        self.engine, self.files, self.columns = engine, files, columns
+    def __init__(self, engine: DuckEngine, table: Table, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self.engine, self.table, self.batches = engine, table, batches
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        schema = self.files.table.subset(self.columns).schema
-        return pa.RecordBatchReader.from_batches(schema, self._batches()).__arrow_c_stream__(requested_schema)
+        return pa.RecordBatchReader.from_batches(self.table.schema, self._read()).__arrow_c_stream__(requested_schema)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self.files.batches(self.columns)
+            yield from self.batches()
         except RawlogError as error:  # DuckDB keeps only its text
             self.engine.failure = error
             raise
 
 
 class DuckEngine(Engine):
-    """Questions to a DuckDB of this process."""
+    """Runs statements with DuckDB in this process."""
 
     def __init__(self, given: Sequence[View]) -> None:
         """AccessError if DuckDB is not installed."""
@@ -106,7 +106,7 @@ class DuckEngine(Engine):
         self._registered: set[str] = set()
 
     def ask(self, sql: str) -> Answer:
-        """The answer, computed as it is read. OptionError if DuckDB does not understand the question."""
+        """The result, computed as it is read. OptionError if the statement is invalid."""
         rewritten, needed = self.read(sql)
         words = text.column_words(sql)
         self._register_functions(text.words_of(sql))
@@ -133,10 +133,16 @@ class DuckEngine(Engine):
             raise self._translated(error, needed) from error
 
     def _relation(self, view: View, columns: Sequence[str]) -> Any:
-        if isinstance(view.rows, LakeTable):
-            files = view.rows.files()
-            return dataset(files, view.table) if files else view.table.schema.empty_table()
-        return _Stream(self, view.rows, columns)
+        rows, asked = view.rows, view.table.subset(columns)
+        if isinstance(rows, Files):
+            return _Stream(self, asked, lambda: rows.batches(columns))
+        files, plain = rows.files(), rows.plain(columns)
+        if not files:
+            return view.table.schema.empty_table()
+        if plain is not None:
+            return dataset(files, plain)
+        payloads = rows.lake.payloads()
+        return _Stream(self, asked, lambda: payloads.read(files, rows.table, columns))
 
     def _register_functions(self, words: set[str]) -> None:
         for function in functions.LIBRARY:
@@ -186,7 +192,7 @@ class DuckEngine(Engine):
             self._connection.interrupt()
 
     def close(self) -> None:
-        """Close the database, and let go of it: at the end of the interpreter DuckDB complains about what is still held."""
+        """Close the database and drop the reference to it: DuckDB warns at the end of the interpreter otherwise."""
         self._connection.close()
         self._connection = None
 
@@ -194,8 +200,8 @@ class DuckEngine(Engine):
 def quote_reserved(sql: str) -> str:
     """The statement with quotes around columns such as `offset`, so that they are not taken for DuckDB's keywords.
 
-    Which it is, is seen from the words around: after `SELECT`, a comma or an operator there is a column, after a finished expression,
-    as in `LIMIT 5 OFFSET 3`, a keyword.
+    The words around decide: after `SELECT`, a comma or an operator it is a column, after a complete expression, as in
+    `LIMIT 5 OFFSET 3`, a keyword.
     """
     import sqlglot
     from sqlglot.errors import SqlglotError

@@ -1,4 +1,4 @@
-"""What answers questions: the abstract Engine, and the Answer it gives."""
+"""Engine: what runs SQL statements; Answer: the result of one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows that a statement gives: their columns, known at once, and a stream of batches, computed as it is read."""
+    """The result of a statement: its columns, known at once, and a stream of batches, computed as it is read."""
 
     schema: pa.Schema
     table: Table
     stream: Callable[[], Iterator[pa.RecordBatch]]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, a batch at a time; once only. DataError at damage in the files."""
+        """The rows, batch by batch; can be called once. DataError at damage in the files."""
         return self.stream()
 
 
@@ -33,23 +33,23 @@ class Engine(ABC):
 
     def __init__(self, given: Sequence[View]) -> None:
         self.views: Mapping[tuple[str, ...], View] = {name: view for view in given for name in view.names if name}
-        # What engines call them, which may be asked for as well.
+        # Their names in the engines, which a statement may use as well.
         self._spelled = {("_".join(name),): view for name, view in self.views.items()} | dict(self.views)
 
     @abstractmethod
     def ask(self, sql: str) -> Answer:
-        """The answer to a statement. OptionError if it is not understood."""
+        """The result of a statement. OptionError if it is invalid."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop what is being computed; from another thread or a signal handler."""
+        """Stop the running statement; from another thread or a signal handler."""
 
     @abstractmethod
     def functions(self) -> Sequence[str]:
-        """The names of the functions that SQL may call here."""
+        """The names of the functions that SQL can call."""
 
     def close(self) -> None:  # noqa: B027 - not all hold something
-        """Let go of what the session holds."""
+        """Release what the session holds."""
 
     def __enter__(self) -> Self:
         return self
@@ -58,17 +58,17 @@ class Engine(ABC):
         self.close()
 
     def read(self, sql: str) -> tuple[str, dict[str, View]]:
-        """The statement as the engine may understand it, and the views it names."""
+        """The statement with table names that the engine knows, and the views it uses."""
         return text.rewrite(sql, self._spelled)
 
     def hollow(self, sql: str) -> dict[str, View]:
-        """The views that a statement may only look at from outside, such as SHOW TABLES: it names none and is no query."""
+        """All views, for a statement that needs only their names and columns, such as SHOW TABLES; none for other statements."""
         if text.column_words(sql) is not None or self.read(sql)[1]:
             return {}
         return {"_".join(name): view for name, view in self.views.items()}
 
     def refresh(self) -> None:
-        """Look again at the files, which may have grown."""
+        """List the files again: they may have grown."""
         for directory in {id(one): one for one in self._directories()}.values():
             directory.refresh()
 
@@ -83,12 +83,12 @@ class Engine(ABC):
 
 
 def answer_table(schema: pa.Schema) -> Table:
-    """The columns of an answer as a table, from Arrow types."""
+    """The columns of a result as a table."""
     return Table("answer", *(Column(field.name, spark_type(field.type)) for field in schema))
 
 
 def spark_type(arrow: pa.DataType) -> str:
-    """The name that Spark has for an Arrow type; Arrow's own where it has none."""
+    """Spark's name of an Arrow type; Arrow's own name where Spark has no such type."""
     from pyarrow import types
 
     if types.is_list(arrow) or types.is_large_list(arrow):

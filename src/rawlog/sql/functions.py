@@ -1,4 +1,4 @@
-"""Functions that SQL has besides the engine's own: what message systems compute, over whole Arrow columns.
+"""Functions that rawlog adds to SQL: what message systems compute, over whole Arrow columns.
 
 Each takes and gives Arrow arrays of equal length; null in any argument gives null. Engines register them under their names.
 """
@@ -23,7 +23,7 @@ _POSITIVE = 0x7FFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of SQL: the Spark types of its arguments and of what it gives, and a sentence about it."""
+    """A function of SQL: the Spark types of its arguments and of its result, and a sentence about it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -129,7 +129,7 @@ def _hex(values: NDArray[np.int64], size: int) -> pa.Array:
 
 
 def _address(text: str | None) -> str | None:
-    """An address in hex; null if it is none."""
+    """An address in hex; null if it is invalid."""
     try:
         return ipaddress.ip_address((text or "").strip().strip("[]").removeprefix("/")).packed.hex().upper()
     except ValueError:

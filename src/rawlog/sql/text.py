@@ -1,7 +1,7 @@
-"""Reading SQL far enough to know which tables and columns a statement wants; the engines understand the rest.
+"""Reading SQL far enough to know which tables and columns a statement needs; the engines do the rest.
 
-Tables have dotted names, `kafka.batches` or `old.records`, and engines know temporary views without dots only: `rewrite` turns one into
-the other. What is not certain is left as it is, and more columns are read rather than too few.
+Tables have dotted names, `kafka.batches` or `old.records`, but the names of temporary views have no dots: `rewrite` replaces them. What
+is uncertain is left as it is, and more columns are read rather than too few.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOKEN = re.compile(
     r"""|(?P<word>[^\W\d]\w*)|(?P<number>\d[\w.]*)|(?P<mark>.)""",
     re.DOTALL,
 )
-#: Words behind which a dotted name is a column's again.
+#: Words that end a list of tables: after them, a dotted name is that of a column.
 _ENDS_FROM = frozenset(
     {
         *("select", "where", "group", "order", "having", "limit", "on", "using", "union", "except", "intersect"),
@@ -47,7 +47,7 @@ def rewrite(sql: str, known: Mapping[Name, V]) -> tuple[str, dict[str, V]]:
         chain = _chain(tokens, meaning, at)
         names = tuple(name.lower() for name in chain)
         for count in range(len(names), 0, -1):
-            # Elsewhere than behind FROM a dotted name may be a column's: only one that goes on is a table's for sure.
+            # Outside FROM a dotted name may be that of a column: only one with more parts surely begins with a table.
             sure = count == 1 or in_from or count < len(names)
             if names[:count] in known and sure:
                 name = "_".join(names[:count])
@@ -62,7 +62,7 @@ def rewrite(sql: str, known: Mapping[Name, V]) -> tuple[str, dict[str, V]]:
 
 
 def _chain(tokens: Sequence[re.Match[str]], meaning: Sequence[int], at: int) -> list[str]:
-    """The names of `a.b.c` that begins at a token; none if it is no name."""
+    """The names of `a.b.c` that begins at a token; empty if the token is not a name."""
     names: list[str] = []
     while at < len(meaning):
         token = tokens[meaning[at]]
@@ -77,13 +77,13 @@ def _chain(tokens: Sequence[re.Match[str]], meaning: Sequence[int], at: int) -> 
 
 
 def words_of(sql: str) -> set[str]:
-    """Every name in a statement, in lower case; what stands in double quotes may be one."""
+    """Every name in a statement, in lower case; text in double quotes may be one."""
     found = {(token["word"] or token["quoted"] or "").lower() for token in _TOKEN.finditer(sql)}
     return found | {token[0][1:-1].lower() for token in _TOKEN.finditer(sql) if token[0].startswith('"')}
 
 
 def column_words(sql: str) -> set[str] | None:
-    """The names among which are all columns that a query wants, or None if it may want some that it does not name."""
+    """Names that include all columns that a query needs, or None if it may need some that it does not name."""
     tokens = [token for token in _TOKEN.finditer(sql) if token.lastgroup != "skip"]
     words = [(token["word"] or token["quoted"] or token[0]).lower() for token in tokens]
     if not words or words[0] not in ("select", "with"):
@@ -106,7 +106,7 @@ def needed_columns(table: Table, words: Collection[str] | None) -> list[str]:
 
 
 def statements(text: str) -> tuple[list[str], str]:
-    """The statements of a text that end in `;`, and what stands behind the last one; empty ones are left out."""
+    """The statements of a text that end in `;`, without empty ones, and the text after the last one."""
     found: list[str] = []
     start = 0
     for token in _TOKEN.finditer(text):
@@ -117,5 +117,5 @@ def statements(text: str) -> tuple[list[str], str]:
 
 
 def has_meaning(text: str) -> bool:
-    """Whether there is more than space and comments."""
+    """Whether a text has more than spaces and comments."""
     return any(token.lastgroup != "skip" for token in _TOKEN.finditer(text))

@@ -1,4 +1,4 @@
-"""The tables of some paths as SQL sees them: their names, their columns, and where their rows are.
+"""The tables of some paths in SQL: their names, their columns, and where their rows are.
 
 The views of one path are its tables by name: `records`, `files`, `findings`, and those of its systems, `batches` or `kafka.batches`.
 Of several named paths, `old=DIR`, they are `old.records` and so on, and `old` alone is its records.
@@ -34,14 +34,14 @@ log = logging.getLogger("rawlog.sql")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Paths that are asked together, under a name or none."""
+    """Paths that are queried together, with a name or without."""
 
     name: str | None
     paths: tuple[str, ...]
 
 
 class Directory:
-    """The files of a source. `errors` is what damage in them does: `raise`, or `skip` what cannot be read."""
+    """The files of a source. `errors` is what to do at damage: `raise`, or `skip` it."""
 
     def __init__(self, paths: Sequence[str], errors: str) -> None:
         self.paths = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
@@ -51,7 +51,7 @@ class Directory:
             raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here, and no lake")
 
     def refresh(self) -> None:
-        """See what was added, and what is gone, since the last look."""
+        """List the files again: some may be new, others deleted."""
         self.tree = open_tree(self.paths)
 
     @property
@@ -68,11 +68,11 @@ class Files:
     table: Table
 
     def parts(self) -> list[Part]:
-        """What there is to read, a piece of a file each."""
+        """What there is to read, one part of a file each."""
         return plan(self.directory.tree, self.table, Selection(errors=self.directory.errors))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, a batch at a time. DataError at damage, unless it is to be passed over."""
+        """The rows, batch by batch. DataError at damage, unless it is to be skipped."""
         selection = Selection(columns=None if columns is None else tuple(columns), errors=self.directory.errors)
         for part in self.parts():
             try:
@@ -80,8 +80,8 @@ class Files:
             except DataError as error:
                 if self.directory.errors != "skip":
                     raise
-                # What is still raised while damage is skipped concerns the file as a whole: its header.
-                log.warning("%s; the file is dropped", str(error).splitlines()[0])
+                # An error that is raised although damage is skipped concerns the whole file: its header.
+                log.warning("%s; the file is left out", str(error).splitlines()[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,20 @@ class LakeTable:
         """The URLs of the Parquet files of the newest snapshot."""
         return self.lake.data_files(self.name)
 
+    def plain(self, columns: Sequence[str]) -> Table | None:
+        """The table without the columns that may be stored in `rawlog.records`; None if some of them are wanted."""
+        from rawlog.jobs.lake.payload import needs_payload
+
+        if not self.table.payload or not self.lake.has_references(self.name):
+            return self.table
+        if needs_payload(self.table, columns):
+            return None
+        return self.table.subset([name for name in self.table.names if name not in self.table.payload])
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A table as SQL sees it: the dotted names it answers to, and where its rows are."""
+    """A table in SQL: its dotted names, and where its rows are."""
 
     names: tuple[tuple[str, ...], ...]
     rows: Files | LakeTable
@@ -110,9 +120,9 @@ class View:
 
 
 def sources(paths: Sequence[str]) -> list[Source]:
-    """The sources that `PATH` and `name=PATH` arguments make; those without a name belong together.
+    """The sources of `PATH` and `name=PATH` arguments; those without a name make one source.
 
-    OptionError for a name that comes twice.
+    OptionError for a name that is given twice.
     """
     plain = [path for path in paths if _name_of(path) is None]
     found = [Source(None, tuple(plain))] if plain else []
@@ -134,7 +144,7 @@ def _name_of(path: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def views(source: Source, errors: str = "raise") -> list[View]:
-    """The views of a source. AccessError if it is not there, UnknownFormatError if nothing of it can be read."""
+    """The views of a source. AccessError if it does not exist, UnknownFormatError if it has no file of a known format."""
     from rawlog.jobs.lake import is_lake
 
     lakes = [path for path in source.paths if is_lake(path)]
@@ -149,7 +159,7 @@ def views(source: Source, errors: str = "raise") -> list[View]:
 
 
 def _names(tables: list[str], named: bool) -> list[list[tuple[str, ...]]]:
-    """The names of each table: as it is called; in short if that is clear; nothing at all for the records of a named path."""
+    """The names of each table: its full name; the short one if it is unique; the empty one for the records of a named path."""
     short = [name.rpartition(".")[2] for name in tables]
     common = {table.name for table in COMMON}
     result: list[list[tuple[str, ...]]] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     required=True,
     type=options.PATH,
     metavar="LAKE",
-    help="The lake: a directory or a URL, made if new.",
+    help="The lake: a directory or a URL, created if new.",
 )
 @click.option("--tables", metavar="A,B", help="Only these tables, by name.  [default: all that the files have]")
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 @click.option(
     "--partition-by",
     metavar="A,B",
-    help="Cut the data files of new tables by topic, partition, hour, day, month or year.",
+    help="Partition new tables by topic, partition, hour, day, month or year.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Keep going: take what is new until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until interrupted: ingest what is new.")
 @click.option(
     "--every",
     type=click.FloatRange(0.1),
@@ -60,10 +60,11 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
     """Decode everything into a lake of queryable tables.
 
     Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and
-    jobs in namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and goes on in files
-    that have grown where it ended. Tables that are a state (a cluster's topics, committed offsets, the blobs of a store) are replaced
-    by what the files say now. Damage does not stop it: sound rows go in, findings say what is lost, the exit code is 1. Several
-    runs may go on side by side. Rows are chosen by what they have: --since leaves tables without a time as they are.
+    jobs in namespace rawlog, and the tables of each system in its own. Run again, it ingests only what is new, and continues in files
+    that have grown. Tables that are a state (a cluster's topics, committed offsets, the blobs of a store) are replaced by the current
+    one. The bytes of a message are stored once, in records. Damage does not stop it: sound rows are ingested, findings list what is
+    lost, the exit code is 1. Several runs may work side by side. A selection applies to tables that have its column: --since does not
+    change tables without a time.
 
     \b
     rawlog ingest kafka-logs/ --to lake
@@ -84,7 +85,7 @@ def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: b
         since=None if given["since"] is None else parse_time(given["since"]),
         until=None if given["until"] is None else parse_time(given["until"]),
     )
-    # A lake outlives the directory it was made from: paths in it are whole.
+    # A lake may be used from another directory: paths in it are absolute.
     whole = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
     partition_by = parse_columns(given["partition_by"])
     tables = parse_columns(given["tables"])
@@ -112,7 +113,7 @@ def _code(outcome: Ingested) -> int:
 
 
 def _remark(outcome: Ingested, said: set[str]) -> None:
-    """What the user should know beside the numbers, once."""
+    """Print refused files and notes, each once."""
     words = [f"{path}: {why}; left out, nothing in the lake was changed" for path, why in outcome.refused]
     for text, kind in (*((word, "") for word in words), *((note, "note") for note in outcome.notes)):
         if text not in said:
@@ -121,7 +122,7 @@ def _remark(outcome: Ingested, said: set[str]) -> None:
 
 
 def _follow(job: Ingest, look: Callable[[], Tree], given: dict[str, Any], as_json: bool) -> int:
-    """Ingest until SIGINT or SIGTERM; a run that is under way is finished, a second signal ends it."""
+    """Ingest until SIGINT or SIGTERM; the current run is finished, a second signal ends it."""
     from rawlog.jobs.ingest.follow import follow
 
     session = engine.start(given, bare=True) if given["engine"] == "spark" else None
@@ -136,7 +137,7 @@ def _follow(job: Ingest, look: Callable[[], Tree], given: dict[str, Any], as_jso
             if as_json:
                 output.json_line(_summary(outcome))
             else:
-                output.line(_told(outcome))
+                output.line(_line(outcome))
             output.flush()
     if as_json:
         output.json_line({"runs": len(every), **_totals(every)})
@@ -150,7 +151,7 @@ def _follow(job: Ingest, look: Callable[[], Tree], given: dict[str, Any], as_jso
 
 @contextmanager
 def _stopping() -> Iterator[Event]:
-    """An event that SIGINT and SIGTERM set; what they did before is what they do when they come again."""
+    """An event that SIGINT and SIGTERM set; the second time they do what they did before."""
     stop = Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -180,7 +181,7 @@ def _totals(every: list[Ingested]) -> dict[str, Any]:
     }
 
 
-def _told(outcome: Ingested) -> str:
+def _line(outcome: Ingested) -> str:
     rows = sum(outcome.tables.values())
     return f"{counted(outcome.files, 'file')}, {size_text(outcome.size)}, {counted(rows, 'row')}; {outcome.verdict}"
 

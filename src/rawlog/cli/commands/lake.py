@@ -36,10 +36,10 @@ class Age(click.ParamType):  # type: ignore[type-arg]
 @click.command()
 @click.argument("path", type=options.PATH, metavar="LAKE")
 @click.option(
-    "--expire-snapshots", is_flag=True, help="Forget snapshots that were replaced longer ago than --older-than."
+    "--expire-snapshots", is_flag=True, help="Expire snapshots that were replaced longer ago than --older-than."
 )
 @click.option(
-    "--remove-orphans", is_flag=True, help="Remove files that no snapshot names and that are older than --older-than."
+    "--remove-orphans", is_flag=True, help="Remove files that no snapshot lists and that are older than --older-than."
 )
 @click.option("--compact", is_flag=True, help="Write the rows of small data files into few large ones.")
 @click.option(
@@ -50,7 +50,7 @@ class Age(click.ParamType):  # type: ignore[type-arg]
     metavar="AGE",
     help="A time of grace for readers: 30m, 24h, 7d.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @click.option(
     "--catalog",
     metavar="NAME",
@@ -60,8 +60,8 @@ class Age(click.ParamType):  # type: ignore[type-arg]
 def command(path: str, as_json: bool, **given: Any) -> None:
     """What a lake holds, and its upkeep.
 
-    Without options, its tables with their rows, data files, snapshots and sources. Upkeep is safe beside readers and beside runs of
-    `ingest`: what was current within --older-than stays, and so does what a run may be about to commit.
+    Without options, it lists the tables with their rows, data files, snapshots and sources. Upkeep is safe while others read, and while
+    `ingest` runs: what was current within --older-than stays, and so does what a run may be about to commit.
 
     \b
     rawlog lake lake
@@ -142,7 +142,7 @@ def _changes(changes: list[Change], as_json: bool, dry_run: bool) -> None:
             )
         return
     for one in changes:
-        if one.is_none:
+        if one.is_empty:
             continue
         words = []
         if one.joined:
@@ -152,7 +152,7 @@ def _changes(changes: list[Change], as_json: bool, dry_run: bool) -> None:
         if one.removed:
             words.append(f"{counted(len(one.removed), 'file')} removed ({size_text(one.removed_size)})")
         output.line(f"{printable(one.name)}: {'; '.join(words)}")
-    done = sum(not one.is_none for one in changes)
+    done = sum(not one.is_empty for one in changes)
     if not done:
         output.line("nothing to do")
     elif dry_run:

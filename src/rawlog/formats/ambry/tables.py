@@ -44,6 +44,8 @@ MESSAGES = Table(
     Column("new_expiry", "bigint", "of a TTL_UPDATE, milliseconds; -1 never"),
     about="one row a message of a log segment",  # its offset in the whole log is told by `records`
     times=("operation_timestamp", "operation_timestamp"),
+    payload={"content": "value"},
+    row_key={"key": "key", "operation_timestamp": "timestamp"},
 )
 
 INDEX = Table(

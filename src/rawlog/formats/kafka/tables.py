@@ -51,6 +51,8 @@ KAFKA_RECORDS = Table(
     about="one row a record, control records too, with what its batch says",
     offsets=("offset", "offset"),
     times=("timestamp", "timestamp"),
+    payload={"key": "key", "value": "value", "headers": "headers"},
+    row_key={"topic": "topic", "partition": "partition", "offset": "offset"},
 )
 
 _PLACE = (Column("topic", "string"), Column("partition", "int"), Column("path", "string"))

@@ -17,4 +17,6 @@ ENTRIES = Table(
     about="one row an entry of a recording",
     offsets=("number", "number"),
     times=("timestamp", "timestamp"),
+    payload={"key": "key", "value": "value"},
+    row_key={"number": "offset"},
 )

@@ -40,6 +40,8 @@ MESSAGES = Table(
     about="one row an entry of the commit log",
     offsets=("queue_offset", "queue_offset"),
     times=("store_timestamp", "store_timestamp"),
+    payload={"body": "value"},
+    row_key={"topic": "topic", "queue_id": "partition", "queue_offset": "offset"},
 )
 COMPACTED = Table(
     "rocketmq.compacted",

@@ -20,7 +20,7 @@ from rawlog.core.report import Account, Report
 from rawlog.io.output import Output, child, copy_file
 from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, made_directory, outlet, unwritable
-from rawlog.jobs.convert.sources import read_sheet, sheets, source_tree
+from rawlog.jobs.convert.sources import lake_payloads, read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
 from rawlog.jobs.target import LossError, Lost, added
 from rawlog.reading.parts import Part, plan
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from rawlog.jobs.lake.payload import Payloads
 
 __all__ = ["Convert", "Converted", "Outlet", "outlet", "source_tree"]
 
@@ -123,6 +125,7 @@ class Convert(Job[Written, Converted]):
         self._splits: list[ConvertSplit] = []
         self._not_loaded: list[str] = []
         self._roots: tuple[str, ...] = ()
+        self.payloads: Payloads | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What was planned stays on the driver: work is given its own split.
@@ -148,7 +151,7 @@ class Convert(Job[Written, Converted]):
         if splits is None:
             groups = self._groups(list(self._sources(tree)))
             splits = [ConvertSplit(tuple(group), limit=self.selection.limit) for group in groups]
-        self._splits, self._roots = splits, tree.roots
+        self._splits, self._roots, self.payloads = splits, tree.roots, lake_payloads(tree)
         return [Split(number, one.size, one) for number, one in enumerate(splits)]
 
     def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
@@ -376,7 +379,8 @@ class _Reading:
                 yield from read_all([(source.part, source.selection)], table, self.note, see)
             elif source.sheet is not None:
                 in_order = self.job.target.by_partition
-                yield from read_sheet(source.sheet, table, source.selection, in_order=in_order)
+                payloads = self.job.payloads
+                yield from read_sheet(source.sheet, table, source.selection, in_order=in_order, payloads=payloads)
                 self.stage.advance(source.size)
 
 

@@ -21,6 +21,8 @@ from rawlog.reading.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rawlog.jobs.lake.payload import Payloads
+
 BATCH_ROWS, BATCH_BYTES = 1 << 14, 32 << 20
 #: Files up to this size are put in the order of their rows where the target needs it.
 LARGEST_SORTED = 1 << 30
@@ -84,12 +86,22 @@ def sheets(tree: Tree) -> list[File]:
     return [file for file in tree if file.format is None and file.problem is None and kind_of(file.path) is not None]
 
 
-def read_sheet(file: File, table: Table, selection: Selection, *, in_order: bool = False) -> Iterator[pa.RecordBatch]:
+def lake_payloads(tree: Tree) -> Payloads | None:
+    """Where the message bytes are that data files of a lake refer to; None if the tree is not one of a lake."""
+    from rawlog.jobs.lake import Lake, is_lake
+
+    return Lake(tree.roots[0]).payloads() if len(tree.roots) == 1 and is_lake(tree.roots[0]) else None
+
+
+def read_sheet(
+    file: File, table: Table, selection: Selection, *, in_order: bool = False, payloads: Payloads | None = None
+) -> Iterator[pa.RecordBatch]:
     """The wanted rows of a file. `in_order` asks for those of each partition by their offsets, as far as memory allows.
 
-    CorruptError for a file that is not what its name says, or whose columns are none of the table's.
+    `payloads` are those of the lake that the file belongs to. CorruptError for a file that is not what its name says, or that has no
+    column of the table; OptionError for one of a lake whose message bytes are elsewhere, without `payloads`.
     """
-    batches = _checked(file, table)
+    batches = _checked(file, table, payloads)
     if in_order and file.size <= LARGEST_SORTED:
         batches = _in_order(batches, table, max(LEAST_SORTED, MOST_RATIO * file.size))
     for batch in batches:
@@ -117,7 +129,7 @@ def _in_order(batches: Iterator[pa.RecordBatch], table: Table, most: int) -> Ite
     yield from whole.to_batches(max_chunksize=BATCH_ROWS)
 
 
-def _checked(file: File, table: Table) -> Iterator[pa.RecordBatch]:
+def _checked(file: File, table: Table, payloads: Payloads | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     kind = kind_of(file.path)
@@ -125,9 +137,8 @@ def _checked(file: File, table: Table) -> Iterator[pa.RecordBatch]:
         raise OptionError(
             f"{file.path}: CSV does not tell bytes from text; convert to jsonl or parquet what is to be read again"
         )
-    read = _parquet if kind == "parquet" else _jsonl
     try:
-        for batch in read(file.path, table):
+        for batch in _jsonl(file.path, table) if kind == "jsonl" else _parquet(file.path, table, payloads):
             arrays = []
             for one in table.schema:
                 if one.name in batch.schema.names:
@@ -135,6 +146,8 @@ def _checked(file: File, table: Table) -> Iterator[pa.RecordBatch]:
                 else:
                     arrays.append(pa.nulls(batch.num_rows, one.type))
             yield pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+    except OptionError:
+        raise
     except (pa.ArrowException, ValueError, TypeError, KeyError, AttributeError) as error:
         if isinstance(error, OSError):
             raise AccessError(f"{file.path}: {error}") from None
@@ -154,7 +167,18 @@ def _known(names: list[str], table: Table) -> None:
         raise ValueError(f"its columns are {', '.join(names[:8])}")
 
 
-def _parquet(path: str, table: Table) -> Iterator[pa.RecordBatch]:
+def _parquet(path: str, table: Table, payloads: Payloads | None) -> Iterator[pa.RecordBatch]:
+    from rawlog.jobs.lake.payload import check_complete, stored
+
+    if payloads is None:
+        check_complete(path)
+    elif table.payload:
+        yield from payloads.complete(_parquet_rows(path, stored(table)), table)
+        return
+    yield from _parquet_rows(path, table)
+
+
+def _parquet_rows(path: str, table: Table) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     system, inner = file_system(path)

@@ -1,14 +1,14 @@
 """Ingest: recognise, verify and decode everything in a tree into the tables of a lake.
 
-Plan: what each table does not hold yet, by its own snapshots. Work: Parquet files of one split's rows. Commit: one for each table.
-Nothing is taken twice and nothing is lost, whenever a run dies: a byte counts as taken by the same commit that adds its rows.
+Plan: what each table does not hold yet, according to its own snapshots. Work: Parquet files with the rows of one split. Commit: one for
+each table. Nothing is ingested twice and nothing is lost, whenever a run dies: the commit that adds rows also records their source bytes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, DataError, RawlogError, unknown
@@ -16,7 +16,7 @@ from rawlog.core.findings import Findings
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.store import Store
-from rawlog.core.tables import FILES, FINDINGS, Table
+from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
 from rawlog.io.output import refuse_nested
 from rawlog.io.storage import is_remote
 from rawlog.io.walk import walk
@@ -26,7 +26,8 @@ from rawlog.jobs.ingest.plan import Plan, packed
 from rawlog.jobs.ingest.values import Decoded, Ingested, Piece, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import Lake, Overtaken
-from rawlog.jobs.lake.names import check_url, lake_name, unit_mark
+from rawlog.jobs.lake.names import check_url, data_path, unit_mark
+from rawlog.jobs.lake.payload import References, stored
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
 from rawlog.jobs.verify import unread, with_last_summaries, with_summaries
@@ -35,14 +36,17 @@ from rawlog.reading.rows import Decoder
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["Ingest", "Ingested"]
 
-#: How often a run is planned anew because others took its sources, or because a file's index lies.
+#: How often a run is planned again because others ingested its sources, or because a file's index is wrong.
 ATTEMPTS = 10
 
 
 class Ingest(Job[Decoded, Ingested]):
-    """Take a tree into a lake. Use as a context manager: it removes what dead runs left, and what it left itself if it fails."""
+    """Ingest a tree into a lake. Use as a context manager: it removes leftovers of dead runs, and its own if it fails."""
 
     def __init__(
         self,
@@ -53,10 +57,10 @@ class Ingest(Job[Decoded, Ingested]):
         selection: Selection | None = None,
         partition_by: Sequence[str] | None = None,
     ) -> None:
-        """`tables` are names of tables to fill, all that the files have if None. OptionError for an unknown one.
+        """`tables` are names of tables to fill, None for all that the files have. OptionError for an unknown one.
 
-        `partition_by` says how tables that are new are cut into partitions: by topic, partition, hour, day, month or year.
-        AccessError if `lake` is none and cannot be made one.
+        `partition_by` is how new tables are partitioned: by topic, partition, hour, day, month or year.
+        AccessError if `lake` is not a lake and cannot become one.
         """
         if tables is not None:
             for name in tables:
@@ -95,10 +99,10 @@ class Ingest(Job[Decoded, Ingested]):
             self.lake.__exit__()
 
     def complete(self, run: Callable[[], Ingested]) -> Ingested:
-        """Run with an engine, and again as long as the plan turns out not to hold.
+        """Run with an engine, and again while the plan turns out to be wrong.
 
-        That is so where indexes lie about where frames begin (those files are read whole then), and where another run took
-        some of the sources meanwhile (what is left is planned anew).
+        It is wrong if an index is wrong about where frames begin (such files are then read whole), or if another run has ingested
+        some of the sources meanwhile (the rest is planned again).
         """
         for _ in range(ATTEMPTS):
             try:
@@ -112,7 +116,7 @@ class Ingest(Job[Decoded, Ingested]):
     # Plan -------------------------------------------------------------------------------------------------------------
 
     def plan(self, tree: Tree) -> list[Split]:
-        """Splits for all that the lake's tables do not hold yet."""
+        """Splits for everything that the lake's tables do not hold yet."""
         assert self.lake is not None
         refuse_nested(self.lake.path, tree.sources)
         for root in tree.roots:
@@ -142,7 +146,7 @@ class Ingest(Job[Decoded, Ingested]):
         return [Split(first + number, _size(task), task) for number, task in enumerate(tasks)]
 
     def follow(self, done: Sequence[Decoded]) -> list[Split]:
-        """Once all files are read: files whose splits do not fit together, each in one; and what files say together."""
+        """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together."""
         planned = self._plan
         assert planned is not None
         if self._merged is not None:
@@ -159,14 +163,14 @@ class Ingest(Job[Decoded, Ingested]):
         return self._numbered(tasks)
 
     def _inside(self, tree: Tree) -> Tree:
-        """The files that are wanted: none of the lake itself."""
+        """The files that are wanted, without those of the lake itself."""
         assert self.lake is not None
         lake = self.lake.path + "/"
         kept = (file for file in tree if self.selection.takes_file(file) and not file.path.startswith(lake))
         return Tree(tree.roots, tuple(kept))
 
     def _tables(self, tree: Tree) -> list[Table]:
-        """The tables to fill by decoding or folding: without `files` and `findings`, which come of looking."""
+        """The tables to fill by decoding or folding: without `files` and `findings`, which inspection fills."""
         able = [name for name in tree.tables if name not in (FILES.name, FINDINGS.name)]
         if self.names is not None:
             for name in self.names:
@@ -178,9 +182,9 @@ class Ingest(Job[Decoded, Ingested]):
     # Work -------------------------------------------------------------------------------------------------------------
 
     def work(self, split: Split, stage: Stage) -> Decoded:
-        """Look at the split's files, decode its pieces, and write what comes of it as Parquet below the lake."""
+        """Inspect the split's files, decode its pieces, and write the rows as Parquet below the lake."""
         task: Task = split.task
-        sheets = Sheets(lambda table: _data_path(stage.path, table, task.run), stage.name, self.cuts)
+        sheets = Sheets(lambda table: data_path(stage.path, table, task.run), stage.name, self.cuts)
         try:
             if task.pieces:
                 return self._decode(split.number, task, sheets, stage)
@@ -224,8 +228,9 @@ class Ingest(Job[Decoded, Ingested]):
         files: list[File] = []
         summaries: dict[str, Any] = {}
         splits: list[tuple[int, Checked]] = []
+        references = References(f"{task.run}/{stage.name}")
         for piece in task.pieces:
-            taking = _Taking(piece, self.selection, sheets, stage)
+            taking = _Taking(piece, self.selection, sheets, stage, references)
             checked = taking.run()
             reached += taking.reached()
             if checked is None:
@@ -259,7 +264,7 @@ class Ingest(Job[Decoded, Ingested]):
                 for batch in fold(one, table, self.selection):
                     sheets.add(table, batch, mark)
             except (AccessError, DataError) as error:
-                # Whole or not at all: part of a state would be a wrong one.
+                # All of it or nothing: a part of a state would be wrong.
                 sheets.forget(table, mark)
                 notes.append(f"{one.table} of {one.unit} stays as it was: {str(error).splitlines()[0]}")
                 continue
@@ -271,27 +276,29 @@ class Ingest(Job[Decoded, Ingested]):
     # Commit -----------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[Decoded]) -> Ingested:
-        """One commit for each table, the one for `jobs` last. What an earlier call committed stays as it is."""
+        """One commit for each table, `records` first and `jobs` last. What an earlier call committed stays as it is."""
         assert self.lake is not None
         assert self._plan is not None
         return Commit(self.lake, self._plan, done, self._merged or ()).run()
 
 
 class _Taking:
-    """One piece of a file on its way into tables: each window is shown to a decoder for each of them."""
+    """Ingests one piece of a file: each window of frames is decoded for each of the tables."""
 
-    def __init__(self, piece: Piece, selection: Selection, sheets: Sheets, stage: Stage) -> None:
-        self.piece, self.sheets, self.stage = piece, sheets, stage
+    def __init__(
+        self, piece: Piece, selection: Selection, sheets: Sheets, stage: Stage, references: References
+    ) -> None:
+        self.piece, self.sheets, self.stage, self.references = piece, sheets, stage, references
         tables = [(registry.table_named(name), part) for name, part in piece.parts]
         self.decoders = [Decoder(part, table, selection.suited(table)) for table, part in tables]
         self.stop, self.frames, self.windows = piece.start, 0, 0
-        #: Where a decoder gave up, and after how many frames: a version nobody knows. Verification says so; what came before is in.
+        #: Where a decoder stopped at an unknown version, and after how many frames. Verification reports it; rows before it are ingested.
         self.ended: dict[str, tuple[int, int]] = {}
         self.failure: BaseException | None = None
         self.is_gone = False
 
     def run(self) -> Checked | None:
-        """Read the piece; what verification found, if it was to look. Raises what writing raised."""
+        """Read the piece; the result of verification, if it is to be checked. Raises what writing raised."""
         file, part = self.piece.file, self.piece.parts[0][1]
         checked: Checked | None = None
         error: RawlogError | None = None
@@ -320,14 +327,14 @@ class _Taking:
         if self.failure is not None:
             raise self.failure
         if error is not None:
-            # Gone before it was opened, as the oldest segments of a live log are: left out, and looked for again.
+            # It was deleted before it was opened, as happens to the oldest segments of a live log: left out; the next run looks again.
             if self.windows or os.path.lexists(file.path) or is_remote(file.path):
                 raise error
             self.is_gone = True
         return checked
 
     def guarded(self, frames: Frames) -> None:
-        """See a window; a failure to write is kept, so that it is not taken for one of the file."""
+        """See a window; a failure to write is kept for later, so that it is not reported as a defect of the file."""
         if self.failure is None:
             try:
                 self.see(frames)
@@ -335,23 +342,35 @@ class _Taking:
                 self.failure = failure
 
     def see(self, frames: Frames) -> None:
-        """Take a window into every table."""
+        """Add the rows of a window to every table; message bytes that two of them have are stored in `records` only."""
         self.windows += 1
         self.frames += len(frames)
         self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
         self.stop = frames.reached_in_file
-        for decoder in self.decoders:
-            if decoder.table.name in self.ended:
+        tables = {one.table: self._rows(one, frames) for one in self.decoders if one.table.name not in self.ended}
+        records = tables.pop(RECORDS, None)
+        for table, rows in tables.items():
+            if table.payload and records is not None:
+                for owner, batch in self.references.share(table, rows, records):
+                    self.sheets.add(stored(owner), batch)
+                records = None
                 continue
-            try:
-                for batch in decoder.see(frames):
-                    self.sheets.add(decoder.table, batch)
-                    self.stage.advance(0, 0, batch.num_rows)
-            except DataError:
-                self.ended[decoder.table.name] = self.stop, self.frames
+            for batch in rows:
+                self.sheets.add(stored(table), self.references.keep(batch) if table.payload else batch)
+        for batch in records or ():
+            self.sheets.add(stored(RECORDS), self.references.number(batch))
+
+    def _rows(self, decoder: Decoder, frames: Frames) -> Iterator[pa.RecordBatch]:
+        """The rows of a window; none of later ones once the decoder cannot go on."""
+        try:
+            for batch in decoder.see(frames):
+                self.stage.advance(0, 0, batch.num_rows)
+                yield batch
+        except DataError:
+            self.ended[decoder.table.name] = self.stop, self.frames
 
     def reached(self) -> list[Reached]:
-        """How far the piece is in each table."""
+        """How far the piece was ingested into each table."""
         if self.is_gone:
             return []
         at = self.stop, self.frames
@@ -359,14 +378,14 @@ class _Taking:
 
 
 def _finish(checked: Checked, sheets: Sheets) -> Findings:
-    """The findings on a file that was read whole, its row of `files` written."""
+    """Write the `files` row of a file that was read whole; its findings."""
     assert checked.measure is not None
     sheets.add(FILES, checked.measure.row())
     return checked.finish(Chosen())
 
 
 def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
-    """The files that were read in splits, each put together; those whose splits do not fit go to `again`."""
+    """The files that were read in splits, each merged; those whose splits do not fit together are added to `again`."""
     splits: dict[str, list[tuple[int, Checked]]] = {}
     for one in done:
         for start, checked in one.checked:
@@ -380,10 +399,6 @@ def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
         else:
             again.append(first.file)
     return merged
-
-
-def _data_path(lake: str, table: Table, run: str) -> str:
-    return f"{lake}/{lake_name(table).replace('.', '/')}/data/{run}"
 
 
 def _size(task: Task) -> int:

@@ -1,4 +1,4 @@
-"""Commit: what the splits wrote becomes part of the tables, one commit each, and says what it came from."""
+"""Commit: what the splits wrote becomes part of the tables, one commit each, together with a record of its sources."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.plan import Plan, mark
 from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut
 from rawlog.jobs.lake import JOBS, History, Lake, Taken, lake_name
+from rawlog.jobs.lake.names import data_path
 from rawlog.jobs.sheet import Sheet, Written
 from rawlog.reading.inspection import Checked, Chosen
 
@@ -25,7 +26,7 @@ class Commit:
     """The end of a run: what the splits wrote becomes part of the tables."""
 
     def __init__(self, lake: Lake, planned: Plan, done: Sequence[Decoded], merged: Sequence[Checked] = ()) -> None:
-        """`merged` are files that were read in splits: what verification says of them is written here."""
+        """`merged` are files that were read in splits: their rows of `files` and `findings` are written here."""
         self.lake, self.plan, self.done, self.merged = lake, planned, done, merged
         self.errors = sum(one.errors for one in done)
         self.warnings = sum(one.warnings for one in done)
@@ -45,7 +46,8 @@ class Commit:
         looked = [file for one in self.done for file in one.files] + [one.file for one in self.merged]
         if self.merged:
             self._write_merged()
-        for table in planned.tables:
+        # `records` first: rows of other tables refer to its rows.
+        for table in sorted(planned.tables, key=lambda table: table.name != RECORDS.name):
             before = {path: planned.starts[table.name][path] for path in sources[table.name]}
             self._commit(table, sources[table.name], before=before, cuts=planned.cuts[table.name])
         folded = [table for table in planned.folded if self._commit_fold(table)]
@@ -70,7 +72,7 @@ class Commit:
             self.lake.ensure(table, more.get("cuts", ()))
 
     def _commit_fold(self, table: Table) -> bool:
-        """Exchange the units of a folded table that were made anew; whether there were any."""
+        """Replace the units of a folded table that were folded again; whether there were any."""
         done = [fold for one in self.done for fold in one.folded if fold.table == table.name]
         if not done:
             self.lake.ensure(table)
@@ -87,7 +89,7 @@ class Commit:
         return True
 
     def _sources(self, table: Table) -> dict[str, Taken]:
-        """How far every source of a table is now. Recut if a file's parts do not meet."""
+        """How far every source of a table is ingested now. Recut if the parts of a file do not fit together."""
         by_path: dict[str, list[Reached]] = {}
         for one in self.done:
             for reached in one.reached:
@@ -118,7 +120,7 @@ class Commit:
                     yield reached
 
     def _write_merged(self) -> None:
-        """What verification says of files that were read in splits, as one more data file of each table."""
+        """Rows of `files` and `findings` for files that were read in splits, as one more data file of each table."""
         found, rows = Findings(), []
         for one in self.merged:
             assert one.measure is not None
@@ -130,10 +132,10 @@ class Commit:
         self._write(FINDINGS, "merged", found.to_arrow().to_batches())
 
     def _write(self, table: Table, name: str, batches: Iterable[pa.RecordBatch]) -> None:
-        """One more data file; left as it is if an earlier call committed it already."""
+        """Write one more data file, unless an earlier call has committed it."""
         if self.plan.run in self.lake.history(lake_name(table)).runs:
             return
-        sheet = Sheet(f"{self.lake.data_path(lake_name(table), self.plan.run)}/{name}.parquet", table)
+        sheet = Sheet(f"{data_path(self.lake.path, table, self.plan.run)}/{name}.parquet", table)
         for batch in batches:
             sheet.add(batch)
         written = sheet.close()
@@ -141,7 +143,7 @@ class Commit:
             self._count(written)
 
     def _old_findings(self, table: Any, history: History, seen: Mapping[str, Taken]) -> Any:
-        """An expression for the findings that the new ones replace: on the files looked at, and on files together."""
+        """An expression for the findings that the new ones replace: of the files that were inspected, and of several files together."""
         from pyiceberg.expressions import And, Or
 
         if table.current_snapshot() is None:
@@ -156,7 +158,7 @@ class Commit:
             return by_path
         filtered = table.scan(row_filter=_among("code", sorted(in_groups | in_trees)))
         found = filtered.select("code", "path").to_arrow().to_pylist()
-        # What several files showed together is on any of them, also on one that has not changed itself.
+        # A finding on several files names any of them, perhaps one that has not changed itself.
         old = {
             (row["code"], row["path"])
             for row in found
@@ -218,7 +220,7 @@ def _paths_in(paths: Sequence[str]) -> Any:
 
 
 def _among(column: str, values: Sequence[str]) -> Any:
-    """PyIceberg's expression for a column with one of some values; its own type hints are those of another form."""
+    """PyIceberg's expression for a column with one of some values; its type hints are those of another form."""
     from pyiceberg import expressions
 
     make: Any = expressions.In

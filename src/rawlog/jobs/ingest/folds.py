@@ -1,7 +1,7 @@
 """Folds: tables that are a state, not a stream, such as consumer offsets or a cluster's topics.
 
-They are made of units (a partition, a store, a cluster), each of them whole: when a file of a unit is new or has changed, the unit is
-folded again, and its rows replace those that it had. Units that a run does not see stay as they are.
+They consist of units (a partition, a store, a cluster): when a file of a unit is new or has changed, the whole unit is folded again, and
+its rows replace the old ones. Units that a run does not see stay as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A unit of a folded table that is to be made anew."""
+    """A unit of a folded table that is to be folded again."""
 
     table: str
     unit: str
@@ -36,11 +36,11 @@ class Fold:
 
     @property
     def size(self) -> int:
-        """The bytes that it is made of."""
+        """The bytes of its files."""
         return sum(file.size for file in self.files)
 
     def state(self, selection: str) -> Folded:
-        """What it is made of, for the lake to remember."""
+        """Its files, for the lake to record."""
         return Folded(selection, {file.path: (file.size, file.modified) for file in self.files})
 
 
@@ -50,7 +50,7 @@ def family_of(table: str) -> Family | None:
 
 
 def due(table: str, tree: Tree, history: History, selection: str) -> Iterator[Fold]:
-    """The units of a table that are not in the lake as the tree has them now."""
+    """The units of a table whose files are not as the lake recorded them."""
     family = family_of(table)
     assert family is not None
     for unit, files in family.units_for(table, family.files_for(table, tree)).items():
@@ -61,7 +61,7 @@ def due(table: str, tree: Tree, history: History, selection: str) -> Iterator[Fo
 
 
 def _unseen(unit: str, files: Sequence[File], before: Folded | None) -> list[File]:
-    """Files that the unit was made of and that are still there, although this run was not pointed at them."""
+    """Files of the unit that the lake recorded and that still exist, although this run was not given them."""
     seen = {file.path for file in files}
     missing = {path for path in before.sources if path not in seen and exists(path)} if before is not None else set()
     if not missing:
@@ -81,7 +81,7 @@ def fold(one: Fold, table: Table, selection: Selection) -> Iterator[pa.RecordBat
 
 
 def by_unit(folds: Sequence[Fold]) -> list[tuple[Fold, ...]]:
-    """Folds of the same files together: what one of them read, the others find ready."""
+    """Folds of the same files together: what one of them reads, the others reuse."""
     groups: dict[str, list[Fold]] = {}
     for one in folds:
         groups.setdefault(one.unit, []).append(one)
@@ -89,5 +89,5 @@ def by_unit(folds: Sequence[Fold]) -> list[tuple[Fold, ...]]:
 
 
 def units(folds: Sequence[Fold], selection: str) -> Mapping[str, Folded]:
-    """What the lake is to remember of folds of one table."""
+    """What the lake records of folds of one table."""
     return {one.unit: one.state(selection) for one in folds}

@@ -1,4 +1,4 @@
-"""Follow: ingest again and again, as the files grow, until somebody says stop."""
+"""Follow: ingest again and again, as the files grow, until asked to stop."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rawlog.jobs.ingest import Ingest, Ingested
 from rawlog.jobs.lake.upkeep import expire
 from rawlog.reading.tree import Tree
 
-#: After so many commits, snapshots that were replaced more than so many seconds ago are forgotten: they would be thousands in a day.
+#: After so many commits, snapshots that were replaced more than so many seconds ago are expired: there would be thousands in a day.
 TIDY_AFTER, GRACE = 50, 3600
 
 
 def follow(
     job: Ingest, look: Callable[[], Tree], run: Callable[[Tree], Ingested], stop: Event, every: float
 ) -> Iterator[Ingested]:
-    """What each run added, as it is committed; a run that is under way when `stop` is set is finished.
+    """What each run added, as it is committed; the current run is finished when `stop` is set.
 
-    `look` lists the files anew and `run` takes a listing into the lake; between two looks pass `every` seconds.
+    `look` lists the files and `run` ingests a listing; it looks every `every` seconds.
     """
     seen: dict[str, tuple[int, float | None]] | None = None
     commits = 0

@@ -1,4 +1,4 @@
-"""Plan: which bytes of which files each table of the lake lacks, by the table's own snapshots."""
+"""Plan: which bytes of which files each table of the lake lacks, according to the table's own snapshots."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from rawlog.reading.parts import Part, asked_of, cut, whole
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
-#: Bytes of input a split: what a task takes a second or so for, and one Parquet file a table.
+#: Bytes of input per split: about a second of work, and one Parquet file per table.
 SMALLEST, LARGEST = 16 << 20, 128 << 20
 SPLITS = 8
-#: Bytes at either end of what was taken that stand for all of it.
+#: Bytes at either end of what was ingested whose checksum identifies it.
 MARK = 4096
 
 
 class Plan:
-    """What is to be done, and what the lake held when that was decided."""
+    """What to do, and what the lake held when that was decided."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class Plan:
         uncut: frozenset[str],
         partition_by: Sequence[str] | None = None,
     ) -> None:
-        """`tree` is what is wanted of the `whole` tree, whose other files may still say something of those.
+        """`tree` are the wanted files of the `whole` tree, whose other files may be needed to understand them.
 
-        OptionError if a table is there already with other partitions than are asked for.
+        OptionError if a table exists already with other partitions than are asked for.
         """
         assert lake.writer is not None, "only inside `with`"
         self.run = lake.writer.new_run()
@@ -71,12 +71,12 @@ class Plan:
             file for file in tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)
         ]
         looked = {file.path for file in self.to_inspect}
-        #: A group is looked at again when one of its files is new or has changed.
+        #: A group is inspected again when one of its files is new or has changed.
         self.groups = [group for group in tree.groups if any(file.path in looked for file in group)]
         self.pieces = self._checked(self._cut(), looked)
 
     def _checked(self, pieces: list[Piece], looked: set[str]) -> list[Piece]:
-        """The same pieces, those of files that are all new checked by the pass that decodes them."""
+        """The same pieces; files that are new as a whole are checked by the pass that decodes them."""
         grown = {path for found in self.starts.values() for path, taken in found.items() if taken is not None}
         made = []
         for piece in pieces:
@@ -89,7 +89,7 @@ class Plan:
         return made
 
     def _is_unlike(self, file: File, *tables: Table) -> bool:
-        """Whether a file is not as it was when it was last looked at."""
+        """Whether a file has changed since it was last ingested or inspected."""
         for table in tables:
             taken = self.histories[table.name].sources.get(file.path)
             if taken is None or (taken.size, taken.modified) != (file.size, file.modified) or file.modified is None:
@@ -97,7 +97,7 @@ class Plan:
         return False
 
     def _pending(self, table: Table) -> dict[str, Taken | None]:
-        """The files of which a table lacks something, each with how much it has."""
+        """The files of which a table lacks some bytes, each with what it has."""
         able, selection = registry.formats_with(table), self.selection.suited(table)
         sources = self.histories[table.name].sources
         pending: dict[str, Taken | None] = {}
@@ -108,7 +108,7 @@ class Plan:
             if taken is not None:
                 if not self._is_unlike(file, table):
                     continue
-                # Asked of any file that was taken, also of one that no format recognises any more.
+                # Also asked of a file that no format recognises any more.
                 why = _replaced(file, taken)
                 if why is not None:
                     self.refused[file.path] = why
@@ -120,7 +120,7 @@ class Plan:
         return pending
 
     def _cut(self) -> list[Piece]:
-        """The pieces of all pending files, each once for all the tables that want it."""
+        """The pieces of all pending files, each once for all tables that need it."""
         files = {file.path: file for file in self.whole}
         edges: dict[tuple[str, int], list[tuple[int | None, int | None, int]]] = {}
         wanted: dict[tuple[str, int | None, int | None], dict[str, Part]] = {}
@@ -130,7 +130,7 @@ class Plan:
             for path, taken in self.starts[table.name].items():
                 group = self.whole.group_of(files[path])
                 part = whole(files[path], group, table, chosen, asked)
-                # Not beyond the size it had when it was listed: every table sees the same bytes of a file that grows.
+                # Not beyond its size when it was listed: every table sees the same bytes of a file that grows.
                 part = replace(part, stop=files[path].size)
                 if taken is not None and taken.stop:
                     part = replace(part, start=taken.stop, first=taken.frames)
@@ -146,7 +146,7 @@ class Plan:
         return sorted(found, key=lambda piece: (order[piece.file.path], piece.start))
 
     def notes(self) -> list[str]:
-        """What the user should know of sources that were taken under another selection."""
+        """Notes on sources that were ingested with another selection."""
         others: dict[str, set[str]] = {}
         for table in self.tables:
             for file in self.tree:
@@ -154,26 +154,26 @@ class Plan:
                 if earlier is not None and earlier != self.chosen:
                     others.setdefault(earlier, set()).add(file.path)
         return [
-            f"{len(paths):,} files were taken before with {earlier or 'no selection'}; rows left out then stay out"
+            f"{len(paths):,} files were ingested before with {earlier or 'no selection'}; rows left out then stay out"
             for earlier, paths in sorted(others.items())
             if earlier
         ]
 
 
 def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
-    """How the data files of a table are cut: as it was made, or as is asked if it is new."""
+    """How a table is partitioned: as it was created, or as asked if it is new."""
     wanted = cuts_of(table, partition_by or ())
     if found is None:
         return wanted
     there = parse_cuts(found)
     if partition_by is not None and there != wanted:
         has = ", ".join(map(str, there)) or "nothing"
-        raise OptionError(f"table {lake_name(table)} of the lake is there already, partitioned by {has}")
+        raise OptionError(f"table {lake_name(table)} of the lake exists already, partitioned by {has}")
     return there
 
 
 def packed(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:
-    """Runs of items, in order, worth a split each."""
+    """Runs of items, in order, each large enough for a split."""
     target = min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST)
     runs: list[tuple[Any, ...]] = []
     run: list[Any] = []
@@ -188,7 +188,7 @@ def packed(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[An
 
 
 def mark(path: str, stop: int) -> int:
-    """A checksum of the first and the last bytes of what was taken."""
+    """A checksum of the first and the last bytes before `stop`."""
     try:
         with Source(path) as source:
             head = source.read(0, min(MARK, stop))
@@ -199,11 +199,11 @@ def mark(path: str, stop: int) -> int:
 
 
 def _replaced(file: File, taken: Taken) -> str | None:
-    """Why a file is no longer the one that was taken, or None if it may have grown."""
+    """Why a file is no longer the one that was ingested, or None if it may have grown."""
     if file.size < taken.stop:
-        return f"has {file.size:,} bytes, {taken.stop:,} were taken from it: it was cut or replaced"
+        return f"has {file.size:,} bytes, {taken.stop:,} were ingested: it was truncated or replaced"
     if mark(file.path, taken.stop) != taken.mark:
-        return "holds other bytes than were taken from it: it was rewritten or replaced"
+        return "holds other bytes than were ingested: it was rewritten or replaced"
     return None
 
 

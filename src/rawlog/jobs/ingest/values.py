@@ -1,4 +1,4 @@
-"""What a run of ingest passes from verb to verb: all of it picklable."""
+"""What a run of ingest passes between plan, work and commit: all of it picklable."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rawlog.reading.parts import Part
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a file, as a part for each of the tables that want it."""
+    """A range of bytes of a file, as a part for each of the tables that need it."""
 
     parts: tuple[tuple[str, Part], ...]
-    #: Whether the same pass checks and measures the file, and the files next to it that it looks into.
+    #: Whether the same pass checks and measures the file, and the files next to it that this needs.
     is_checked: bool = False
     near: tuple[File, ...] = ()
 
@@ -32,23 +32,23 @@ class Piece:
 
     @property
     def start(self) -> int:
-        """Where the stretch begins."""
+        """The first byte."""
         return self.parts[0][1].start or 0
 
     @property
     def stop(self) -> int | None:
-        """Where it ends; None: with the file."""
+        """Where the range ends; None: at the end of the file."""
         return self.parts[0][1].stop
 
     @property
     def size(self) -> int:
-        """The bytes of the stretch."""
+        """The number of bytes."""
         return self.parts[0][1].size
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one split does: files to look at alone, groups of files to look at together, pieces to decode, units to fold."""
+    """What one split does: files to inspect alone, groups of files to inspect together, pieces to decode, units to fold."""
 
     run: str
     files: tuple[File, ...] = ()
@@ -70,14 +70,14 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Done):
-    """The files that a split wrote, what they hold, and what verification said."""
+    """The files that a split wrote, what they hold, and the result of verification."""
 
     written: tuple[Written, ...]
     reached: tuple[Reached, ...] = ()
     folded: tuple[Fold, ...] = ()
     notes: tuple[str, ...] = ()
     files: tuple[File, ...] = ()
-    #: What checks of several files need to know of those that were read; and splits of files, to be merged, with where they begin.
+    #: Summaries that checks of several files need; and the results for splits of files, to be merged, with their first byte.
     summaries: Mapping[str, Any] = field(default_factory=dict)
     checked: tuple[tuple[int, Checked], ...] = ()
     errors: int = 0
@@ -86,7 +86,7 @@ class Decoded(Done):
 
 @dataclass(frozen=True, slots=True)
 class Ingested(Outcome):
-    """What a run added to the lake, and what it had to leave."""
+    """What a run added to the lake, and what it left out."""
 
     run: str
     lake: str
@@ -96,7 +96,7 @@ class Ingested(Outcome):
     unchanged: int
     errors: int
     warnings: int
-    #: Files that are no longer what was taken from them, with the reason; nothing of them was touched.
+    #: Files that hold other bytes than were ingested, with the reason; their rows were not changed.
     refused: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -1,7 +1,8 @@
-"""The lake: Iceberg tables in a directory, and what each of them says of the sources it was made from.
+"""The lake: Iceberg tables in a directory. Each table records the sources that its rows came from.
 
-PyIceberg does the tables; here is where they lie and how rows get in. A data file belongs to a run (`<table>/data/<run>/`), and counts
-from the moment a snapshot names it: before that it is a leftover. What is done is in `state`, who writes in `writers`, upkeep in `upkeep`.
+PyIceberg manages the tables; this package decides where they are and how rows get in. A data file belongs to a run
+(`<table>/data/<run>/`) and counts from the moment a snapshot lists it: until then it is a leftover. `state`: what was ingested;
+`payload`: how message bytes are stored once; `writers`: who writes now; `upkeep`: maintenance.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from rawlog.core.errors import AccessError, OptionError, RawlogError
-from rawlog.core.tables import Table
+from rawlog.core.tables import RECORDS, Table
+from rawlog.io.output import make_directory
 from rawlog.io.storage import is_remote, listing, local_path
 from rawlog.jobs.lake import commits
 from rawlog.jobs.lake.names import (
     CATALOG,
     JOBS,
     check_url,
+    data_path,
     is_catalog_file,
     is_lake,
     known_tables,
@@ -30,7 +33,8 @@ from rawlog.jobs.lake.names import (
     unit_mark,
     url,
 )
-from rawlog.jobs.lake.state import Folded, History, Taken, history_of, newest_first, told
+from rawlog.jobs.lake.payload import SPLIT, DataFile, Payloads, stored
+from rawlog.jobs.lake.state import Folded, History, Taken, history_of, newest_first, summary_of
 from rawlog.jobs.lake.writers import Writer, is_alive, is_run
 from rawlog.jobs.partitions import Cut
 
@@ -47,16 +51,16 @@ __all__ = [
     "lake_name",
 ]
 
-#: The name under which tables stand in a lake's own catalog.
+#: The name of a lake's own catalog.
 CATALOG_NAME = "rawlog"
-#: Raised when an older rawlog could no longer tell what is done.
-VERSION = 1
+#: The newest version of a table. 2: its rows refer, or are referred to, by `lake_split` and `lake_row`; an older rawlog would lose that.
+VERSION = 2
 #: How often a commit is tried when others commit at the same time, and the longest wait between two tries, in seconds.
 ATTEMPTS, PATIENCE = 30, 1.0
 #: Seconds to wait for a catalog that another process has locked.
 LOCKED = 10
-#: What every table of a lake is made with. A commit that meets another is tried again here, where it is asked anew what is done:
-#: tried again by PyIceberg, it would add what the other one has added already.
+#: The properties of every table. A commit that conflicts with another is retried here, after looking again at what is ingested:
+#: if PyIceberg retried it, it would add what the other one has just added.
 PROPERTIES = {
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -66,9 +70,9 @@ PROPERTIES = {
 
 
 def make_once(make: Callable[[], object], is_there: Callable[[], bool]) -> None:
-    """Create something in a catalog that other runs may create at the same moment; whoever comes second finds it there.
+    """Create something in a catalog that other runs may create at the same moment.
 
-    The catalog answers the second one with errors of several types, by how far it got: whether the thing exists now decides.
+    The run that comes second gets errors of several types, depending on how far it got: it is fine if the thing exists now.
     """
     try:
         make()
@@ -91,16 +95,16 @@ def _catalog_file(uri: str, location: str) -> Any:
 
 
 class Overtaken(AccessError):
-    """Another run took some of the sources meanwhile: what is left to do must be planned anew."""
+    """Another run ingested some of the sources meanwhile: the rest must be planned again."""
 
 
 class Lake:
-    """A lake that is there, or is made. Use as a context manager where something is written."""
+    """A lake that exists, or is created. Use as a context manager to write."""
 
     def __init__(self, path: str, *, catalog: str | None = None, create: bool = False) -> None:
         """`catalog` is the name of one in PyIceberg's configuration, or a SQLite file (`….db`), for a lake in an object store.
 
-        `path` may be such a file too, to read the lake. AccessError if the path is no lake, cannot be one, or may not be written;
+        `path` may be such a file too, to read the lake. AccessError if there is no lake, or it cannot be created or written;
         OptionError for an unknown catalog.
         """
         if catalog is None and is_catalog_file(path):
@@ -123,13 +127,13 @@ class Lake:
         if os.path.isfile(os.path.join(self.path, CATALOG)):
             return
         if not create:
-            raise AccessError(f"{self.path}: no lake: it has no {CATALOG}")
+            raise AccessError(f"{self.path}: not a lake: it has no {CATALOG}")
         try:
-            os.makedirs(self.path, exist_ok=True)
+            make_directory(self.path)
             others = [name for name in os.listdir(self.path) if not name.startswith((".", CATALOG))]
             if others:
                 raise AccessError(
-                    f"{self.path}: holds other files ({', '.join(sorted(others)[:3])}) and is no lake; name a new or an empty directory"
+                    f"{self.path}: holds other files ({', '.join(sorted(others)[:3])}) and is not a lake; name a new or an empty directory"
                 )
             if not os.access(self.path, os.W_OK | os.X_OK):
                 raise AccessError(f"{self.path}: permission denied")
@@ -144,9 +148,9 @@ class Lake:
             from sqlalchemy import NullPool, create_engine
         except ImportError:
             raise AccessError('PyIceberg is not installed: `pip install "rawlog[lake]"`') from None
-        # It says of every column without statistics that it has none; we leave them out on purpose.
+        # It warns about every column without statistics; some have none on purpose.
         logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
-        with self.told():
+        with self.access():
             file = os.path.join(self.path, CATALOG) if catalog is None else os.path.abspath(local_path(catalog))
             if catalog is not None and not (is_catalog_file(catalog) or (create and catalog.endswith(".db"))):
                 try:
@@ -155,15 +159,15 @@ class Lake:
                     raise OptionError(f"catalog {catalog!r}: {_line(error)}") from None
             uri = f"sqlite:///{file}?timeout={LOCKED}"
             loaded = _catalog_file(uri, self.location)
-            # No connection stays open between two calls: nobody closes a lake that was only looked at, and Python 3.13 complains then.
+            # No connection stays open between two calls: nobody closes a lake that was only read, and Python 3.13 would warn.
             loaded.close()
             loaded.engine = create_engine(uri, poolclass=NullPool)
             loaded.list_namespaces()
             return loaded
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
-        """Turn what PyIceberg, its catalog and the file system raise into an AccessError that names the lake."""
+    def access(self) -> Iterator[None]:
+        """Turn errors of PyIceberg, its catalog and the file system into an AccessError that names the lake."""
         try:
             yield
         except RawlogError:
@@ -194,53 +198,68 @@ class Lake:
 
     def tables(self) -> list[str]:
         """The names of all tables of the lake, those of namespace `rawlog` first."""
-        with self.told():
+        with self.access():
             found = [
                 ".".join(name) for space in self.catalog.list_namespaces() for name in self.catalog.list_tables(space)
             ]
         return sorted(found, key=lambda name: (not name.startswith("rawlog."), name))
 
     def load(self, name: str) -> Any | None:
-        """The Iceberg table of that name, or None; AccessError if a newer rawlog made it."""
+        """The Iceberg table of that name, or None; AccessError if it needs a newer rawlog."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-        with self.told():
+        with self.access():
             try:
                 table = self.catalog.load_table(name)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-        made_by = int(table.properties.get("rawlog.lake", VERSION))
-        if made_by > VERSION:
+        version = int(table.properties.get("rawlog.lake", VERSION))
+        if version > VERSION:
             raise AccessError(
-                f"{self.path}: table {name} is of lake version {made_by}, this rawlog knows {VERSION}: use a newer rawlog"
+                f"{self.path}: table {name} has lake version {version}, this rawlog knows {VERSION}: use a newer rawlog"
             )
         return table
 
     def data_files(self, name: str) -> list[str]:
         """The Parquet files that hold a table's rows now, as URLs."""
+        return [str(file.file_path) for file in self._files(self.load(name), name)]
+
+    def payloads(self) -> Payloads:
+        """Where the payloads are that rows of systems' tables refer to. Ask for the data files of such a table first."""
+        name = lake_name(RECORDS)
         table = self.load(name)
-        if table is None:
-            return []
-        with self.told():
-            tasks = list(table.scan().plan_files())
+        if table is None or (number := _column_id(table, SPLIT)) is None:
+            return Payloads(())
+        found = []
+        for file in self._files(table, name):
+            bounds = [(one or {}).get(number) for one in (file.lower_bounds, file.upper_bounds)]
+            found.append(DataFile(str(file.file_path), *(None if one is None else one.decode() for one in bounds)))
+        return Payloads(tuple(found))
+
+    def has_references(self, name: str) -> bool:
+        """Whether rows of a table may refer to payloads in `rawlog.records`: not if only older versions wrote it."""
+        table = self.load(name)
+        return table is not None and _column_id(table, SPLIT) is not None
+
+    def _files(self, table: Any | None, name: str) -> list[Any]:
+        with self.access():
+            tasks = [] if table is None else list(table.scan().plan_files())
         if any(task.delete_files for task in tasks):
             raise AccessError(f"{self.path}: table {name} has delete files; compact it with the engine that wrote them")
-        return [str(task.file.file_path) for task in tasks]
-
-    def data_path(self, name: str, run: str) -> str:
-        """Where a run writes the data files of a table."""
-        return f"{self.path}/{name.replace('.', '/')}/data/{run}"
+        return [task.file for task in tasks]
 
     def ensure(self, table: Table, cuts: Sequence[Cut] = ()) -> Any:
-        """The Iceberg table for one of ours, made (with partitions, if so asked) or widened as needed."""
-        name = lake_name(table)
+        """The Iceberg table for one of rawlog's, created (partitioned by `cuts`) or extended as needed."""
+        name, table = lake_name(table), stored(table)
         found = self.load(name)
-        with self.told():
+        with self.access():
             if found is None:
                 make_once(lambda: self._create(name, table, cuts), lambda: self.catalog.table_exists(name))
                 found = self.catalog.load_table(name)
             known = {field.name for field in found.schema().fields}
             missing = {key: value for key, value in PROPERTIES.items() if key not in found.properties}
+            if int(found.properties.get("rawlog.lake", 0)) < _version(table):
+                missing["rawlog.lake"] = str(_version(table))
             if not known.issuperset(table.names) or missing:
                 with found.transaction() as transaction:
                     if missing:
@@ -259,7 +278,7 @@ class Lake:
             name,
             table.schema,
             location=f"{self.location}/{name.replace('.', '/')}",
-            properties={**PROPERTIES, "rawlog.lake": str(VERSION), "comment": table.about},
+            properties={**PROPERTIES, "rawlog.lake": str(_version(table)), "comment": table.about},
         ) as transaction:
             if cuts:
                 with transaction.update_spec() as spec:
@@ -269,7 +288,7 @@ class Lake:
     # What is done -----------------------------------------------------------------------------------------------------
 
     def history(self, name: str) -> History:
-        """What a table holds already, from its own snapshots."""
+        """What a table has already ingested, from its own snapshots."""
         return history_of(self.load(name))
 
     def commit(
@@ -286,40 +305,39 @@ class Lake:
         units_before: Mapping[str, Folded | None] | None = None,
         cuts: Sequence[Cut] = (),
     ) -> bool:
-        """Add data files and what they came from to a table, in one step; whether it was not yet done.
+        """Add data files and the state of their sources to a table, in one step; False if this run did it before.
 
-        `before` and `units_before` are what the sources and units stood at when the run was planned: Overtaken if another run took
-        them meanwhile. `replacing` gives an expression for rows that the new ones replace; the files of `units` replace those that
-        the units had.
+        `before` and `units_before` are the state of the sources and units when the run was planned: Overtaken if it has changed since.
+        `replacing` gives an expression for rows that the new ones replace; the files of `units` replace those that the units had.
         """
 
         def snapshot(target: Any, history: History) -> None:
             for path, taken in (before or {}).items():
                 if history.sources.get(path) != taken:
                     raise Overtaken(
-                        f"{self.path}: another run took {path} into {lake_name(table)} meanwhile; run again"
+                        f"{self.path}: another run ingested {path} into {lake_name(table)} meanwhile; run again"
                     )
             for unit, folded in (units_before or {}).items():
                 if history.units.get(unit) != folded:
                     raise Overtaken(
                         f"{self.path}: another run folded {unit} into {lake_name(table)} meanwhile; run again"
                     )
-            said, urls = told(run, sources, selection, units or {}), [url(file) for file in files]
+            summary, urls = summary_of(run, sources, selection, units or {}), [url(file) for file in files]
             if units:
                 old = {unit_mark(unit) for unit in units}
-                commits.exchange(target, urls, said, lambda path: path.rpartition("/")[2].partition("-")[0] in old)
+                commits.exchange(target, urls, summary, lambda path: path.rpartition("/")[2].partition("-")[0] in old)
             else:
-                commits.append(target, urls, said, None if replacing is None else replacing(target, history))
+                commits.append(target, urls, summary, None if replacing is None else replacing(target, history))
 
         return self.change(lambda: self.ensure(table, cuts), run, snapshot)
 
     def change(self, load: Callable[[], Any], run: str | None, snapshot: Callable[[Any, History], None]) -> bool:
-        """Make a snapshot of a table, again and again as long as others make one at the same time; False if `run` is in already."""
+        """Make a snapshot of a table; retried while others make one at the same time. False if `run` has made one already."""
         from pyiceberg.exceptions import CommitFailedException, ValidationException
 
         for attempt in range(ATTEMPTS):
             try:
-                with self.told():
+                with self.access():
                     target = load()
                     history = history_of(target)
                     if run is not None and run in history.runs:
@@ -336,9 +354,9 @@ class Lake:
     # Leftovers --------------------------------------------------------------------------------------------------------
 
     def sweep(self, run: str | None = None) -> int:
-        """Remove data files that no snapshot names: of one run that has ended, or of all whose writers are dead; their number.
+        """Remove data files that no snapshot lists: of one run that has ended, or of all whose writers are dead; their number.
 
-        In an object store nobody knows who is dead: there, only a run itself removes what it left.
+        In an object store it is not known which writers are dead: there, only a run itself removes its leftovers.
         """
         removed = 0
         for name, folders in self._run_folders(run):
@@ -357,7 +375,7 @@ class Lake:
         """The directories of data files to sweep, by the name of their table."""
         if is_remote(self.path):
             for name in self.tables() if run is not None else ():
-                folder = self.data_path(name, str(run))
+                folder = data_path(self.path, name, str(run))
                 with contextlib.suppress(AccessError):
                     next(listing(folder))
                     yield name, [folder]
@@ -373,8 +391,8 @@ class Lake:
                 yield name, [str(one) for one in dead]
 
     def named(self, table: Any | None) -> set[str]:
-        """The data files that some snapshot of a table names."""
-        with self.told():
+        """The data files that any snapshot of a table lists."""
+        with self.access():
             return {
                 str(entry.data_file.file_path)
                 for snapshot in newest_first(table)
@@ -383,7 +401,7 @@ class Lake:
             }
 
     def remove(self, path: str, table: Any | None) -> None:
-        """Remove a file of a table; it does not matter if it is gone already."""
+        """Remove a file of a table, if it still exists."""
         with contextlib.suppress(OSError):
             if not is_remote(path):
                 os.unlink(local_path(path))
@@ -391,15 +409,24 @@ class Lake:
                 table.io.delete(path)
 
 
+def _column_id(table: Any, name: str) -> int | None:
+    return next((field.field_id for field in table.schema().fields if field.name == name), None)
+
+
+def _version(table: Table) -> int:
+    """The lake version of a table as it is stored."""
+    return VERSION if SPLIT in table.names else 1
+
+
 def _object_store() -> dict[str, str]:
-    """Where the environment says that S3 is. Credentials are not passed on: PyIceberg finds them as pyarrow does."""
+    """The address of S3 from the environment. Credentials are not passed on: PyIceberg finds them as pyarrow does."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return {key: value for key, value in (("s3.endpoint", endpoint), ("s3.region", region)) if value}
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an error that has something to say."""
+    """The first line of an error's text."""
     inner = getattr(error, "orig", None) or error
     text = str(getattr(inner, "strerror", None) or inner).strip() or type(inner).__name__
     line = text.splitlines()[0]

@@ -1,4 +1,4 @@
-"""Commits: snapshots made with PyIceberg, each in one step that either is there whole or not at all."""
+"""Commits: snapshots made with PyIceberg, each in one atomic step."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 
-def append(table: Any, files: Collection[str], said: dict[str, str], replacing: Any = None) -> None:
-    """Add data files, and take away the rows that an expression, if any, is true of."""
+def append(table: Any, files: Collection[str], summary: dict[str, str], replacing: Any = None) -> None:
+    """Add data files, and remove the rows that match an expression, if one is given."""
     with table.transaction() as transaction:
         if replacing is not None and table.current_snapshot() is not None:
             with warnings.catch_warnings():
-                # Nothing to replace is as good.
+                # Nothing to replace is fine.
                 warnings.filterwarnings("ignore", "Delete operation did not match any records")
-                transaction.delete(replacing, snapshot_properties={"rawlog.replaced-by": said.get("rawlog.run", "")})
+                transaction.delete(replacing, snapshot_properties={"rawlog.replaced-by": summary.get("rawlog.run", "")})
         if files:
-            transaction.add_files(list(files), snapshot_properties=said)
+            transaction.add_files(list(files), snapshot_properties=summary)
         else:
-            with transaction.update_snapshot(snapshot_properties=said).fast_append():
+            with transaction.update_snapshot(snapshot_properties=summary).fast_append():
                 pass
 
 
-def exchange(table: Any, files: Collection[str], said: dict[str, str], is_old: Callable[[str], bool]) -> None:
-    """Put data files in the place of those whose paths are old: no row is read for it."""
+def exchange(table: Any, files: Collection[str], summary: dict[str, str], is_old: Callable[[str], bool]) -> None:
+    """Replace the data files whose paths are old: no row is read for it."""
     old = [task.file for task in table.scan().plan_files() if is_old(str(task.file.file_path))]
     if not old:
-        append(table, files, said)
+        append(table, files, summary)
         return
     with table.transaction() as transaction:
         if table.metadata.name_mapping() is None:
             mapping = table.schema().name_mapping.model_dump_json()
             transaction.set_properties(**{"schema.name-mapping.default": mapping})
-        with transaction.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+        with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
             for file in old:
                 snapshot.delete_data_file(file)
             for file in _as_data_files(table, files):

@@ -27,14 +27,19 @@ JOBS = Table(
     Column("errors", "bigint"),
     Column("warnings", "bigint"),
     Column("verdict", "string", "clean, suspect, damaged"),
-    about="one row a run that added something",
+    about="one row per run that added something",
 )
 
 
 def lake_name(table: Table | str) -> str:
-    """The name of a table in a lake: those that every system has stand in the namespace `rawlog`."""
+    """The name of a table in a lake: those that every system has are in the namespace `rawlog`."""
     name = table if isinstance(table, str) else table.name
     return name if "." in name else f"rawlog.{name}"
+
+
+def data_path(lake: str, table: Table | str, run: str) -> str:
+    """The directory of the data files that a run adds to a table."""
+    return f"{lake}/{lake_name(table).replace('.', '/')}/data/{run}"
 
 
 def known_tables() -> dict[str, Table]:
@@ -44,7 +49,7 @@ def known_tables() -> dict[str, Table]:
 
 
 def check_url(path: str) -> None:
-    """OptionError for a URL with credentials or settings in it: it would stand in the lake's metadata for all to read."""
+    """OptionError for a URL with credentials or settings in it: it would be readable in the lake's metadata."""
     if is_remote(path):
         scheme, rest = path.split("://", 1)
         if "@" in rest.split("/", 1)[0] or "?" in rest:
@@ -55,7 +60,7 @@ def check_url(path: str) -> None:
 
 
 def is_lake(path: str) -> bool:
-    """Whether a path is a lake with a catalog of its own, or the catalog of one that lies elsewhere."""
+    """Whether a path is a lake with its own catalog, or the catalog of one that is elsewhere."""
     if is_remote(path):
         return False
     local = local_path(path)
@@ -68,11 +73,11 @@ def is_catalog_file(name: str) -> bool:
 
 
 def unit_mark(unit: str) -> str:
-    """What the names of the data files of a unit begin with."""
+    """The prefix of the names of a unit's data files."""
     return hashlib.blake2b(unit.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def url(path: str) -> str:
-    """A path as Iceberg's metadata name it."""
-    # As it is, not percent-encoded: PyIceberg does not decode.
+    """A path as it is written in Iceberg's metadata."""
+    # Not percent-encoded: PyIceberg does not decode.
     return path if "://" in path else f"file://{path}"

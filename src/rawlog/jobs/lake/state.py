@@ -1,7 +1,7 @@
-"""State: what a table's snapshots say of the sources its rows came from.
+"""State: what the snapshots of a table record of the sources that its rows came from.
 
-It travels in the summary of each commit, so that rows and the word that they are there arrive together. A commit tells what it changed;
-one that is a *base* tells everything, and nothing older need be read or kept.
+It is in the summary of each commit, so rows and the record of them arrive together. A commit records what it changed; one that is
+a *base* records everything, and nothing older need be read or kept.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PACKED = 1 << 14
 class Taken:
     """How much of a source file a table holds: every byte before `stop`, in `frames` frames.
 
-    `size` and `modified` are the file's own when it was last looked at; `mark` is a checksum of a few of the bytes taken, by which a
-    file that grew is told from another of the same name.
+    `size` and `modified` are the file's own when it was last read; `mark` is a checksum of some of the bytes before `stop`: it tells
+    a file that grew from another of the same name.
     """
 
     size: int
@@ -42,7 +42,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a table's snapshots tell: the runs; for each source how far it is in and under which selection; the folded units."""
+    """What a table's snapshots record: the runs; for each source how far it is in and under which selection; the folded units."""
 
     runs: frozenset[str]
     sources: Mapping[str, Taken]
@@ -51,23 +51,23 @@ class History:
 
 
 def history_of(table: Any | None) -> History:
-    """What a table (None: one that is not there) holds already, from its own snapshots, the newest first until one tells all."""
+    """What a table (None: it does not exist) has ingested, from its snapshots: the newest first, back to the last base."""
     runs: set[str] = set()
     sources: dict[str, Taken] = {}
     selections: dict[str, str] = {}
     units: dict[str, Folded] = {}
     for snapshot in newest_first(table):
-        told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-        if "rawlog.run" in told:
-            runs.add(told["rawlog.run"])
-        others = dict(_unpacked(told.get("rawlog.selections", "[]")))
-        for path, *values in _unpacked(told.get("rawlog.sources", "[]")):
+        summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if "rawlog.run" in summary:
+            runs.add(summary["rawlog.run"])
+        others = dict(_unpacked(summary.get("rawlog.selections", "[]")))
+        for path, *values in _unpacked(summary.get("rawlog.sources", "[]")):
             if path not in sources:
                 sources[path] = Taken(*values)
-                selections[path] = others.get(path, told.get("rawlog.selection", ""))
-        for name, selection, made_of in _unpacked(told.get("rawlog.units", "[]")):
+                selections[path] = others.get(path, summary.get("rawlog.selection", ""))
+        for name, selection, made_of in _unpacked(summary.get("rawlog.units", "[]")):
             units.setdefault(name, Folded(selection, {path: (size, modified) for path, size, modified in made_of}))
-        if "rawlog.base" in told:
+        if "rawlog.base" in summary:
             break
     return History(frozenset(runs), sources, selections, units)
 
@@ -77,14 +77,14 @@ def newest_first(table: Any | None) -> list[Any]:
     return [] if table is None else sorted(table.snapshots(), key=lambda one: -(one.sequence_number or 0))
 
 
-def told(run: str, sources: Mapping[str, Taken], selection: str, units: Mapping[str, Folded]) -> dict[str, str]:
-    """What a commit says of the sources that it changed."""
-    said = {"rawlog.run": run, "rawlog.selection": selection, "rawlog.sources": _sources(sources)}
-    return {**said, "rawlog.units": _units(units)} if units else said
+def summary_of(run: str, sources: Mapping[str, Taken], selection: str, units: Mapping[str, Folded]) -> dict[str, str]:
+    """The record of the sources that a commit changed."""
+    summary = {"rawlog.run": run, "rawlog.selection": selection, "rawlog.sources": _sources(sources)}
+    return {**summary, "rawlog.units": _units(units)} if units else summary
 
 
 def everything(history: History) -> dict[str, str]:
-    """What a base says: all that the snapshots up to it said."""
+    """The record of a base: everything that the snapshots up to it record."""
     others = [[path, selection] for path, selection in history.selections.items() if selection]
     return {
         "rawlog.base": "true",

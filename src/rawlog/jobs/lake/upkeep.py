@@ -1,7 +1,7 @@
-"""Upkeep of a lake: what it holds, old snapshots expired, leftovers removed, small data files joined.
+"""Upkeep of a lake: what it holds; expire old snapshots, remove leftovers, join small data files.
 
-With PyIceberg's own means, and safe beside readers and writers: nothing that was current within the time of grace is taken away, and
-nothing that a living writer may be about to commit.
+Safe next to readers and writers: nothing is removed that was current within the time of grace, or that a living writer may be about to
+commit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from rawlog.core.errors import AccessError
 from rawlog.core.tables import Table
 from rawlog.io.storage import is_remote, listing
 from rawlog.jobs.lake import Lake, commits
-from rawlog.jobs.lake.names import known_tables, lake_name, url
+from rawlog.jobs.lake.names import data_path, known_tables, lake_name, url
+from rawlog.jobs.lake.payload import stored
 from rawlog.jobs.lake.state import everything, history_of, newest_first
 from rawlog.jobs.lake.writers import living
 from rawlog.jobs.sheet import Sheet
 
-#: Seconds that a snapshot stays after another took its place, and that a file nobody names stays, unless said otherwise.
+#: Seconds that a snapshot stays after it was replaced, and that a file stays that no snapshot lists, unless an option says otherwise.
 GRACE = 24 * 3600
-#: Files of this age may belong to a commit that is on its way, where somebody writes.
+#: While somebody writes, files up to this age may belong to a commit that is under way.
 YOUNG = 3600
 #: Data files below this size are small; joined ones are about as large as the second.
 SMALL, JOINED = 32 << 20, 256 << 20
-#: How many small files make it worth while.
+#: Fewer small files than this are left as they are.
 FEW = 4
 
 
@@ -47,7 +48,7 @@ class TableStatus:
 
 @dataclass(slots=True)
 class Change:
-    """What upkeep did to a table, or would do."""
+    """What upkeep did to a table, or would do in a dry run."""
 
     name: str
     expired: int = 0
@@ -57,17 +58,17 @@ class Change:
     made: int = 0
 
     @property
-    def is_none(self) -> bool:
-        """Whether nothing was to be done."""
+    def is_empty(self) -> bool:
+        """Whether there was nothing to do."""
         return not (self.expired or self.removed or self.joined)
 
 
 def status(lake: Lake) -> Iterator[TableStatus]:
-    """What every table of a lake holds, by its metadata alone."""
+    """What every table of a lake holds, from its metadata alone."""
     for name in lake.tables():
         table = _loaded(lake, name)
         history = history_of(table)
-        with lake.told():
+        with lake.access():
             tasks = list(table.scan().plan_files())
         newest = next(iter(newest_first(table)), None)
         yield TableStatus(
@@ -83,9 +84,9 @@ def status(lake: Lake) -> Iterator[TableStatus]:
 
 
 def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> int:
-    """Forget snapshots that were replaced longer ago than the time of grace; their number.
+    """Expire snapshots that were replaced longer ago than the time of grace; their number.
 
-    What they say of sources is first said again by one that stays, so that nothing is ever taken twice.
+    A new snapshot first repeats their record of sources, so that nothing is ever ingested twice.
     """
     old = _expirable(_loaded(lake, name), grace)
     if dry_run or not old:
@@ -103,14 +104,14 @@ def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False
 
 
 def _expirable(table: Any, grace: float) -> list[int]:
-    """The snapshots whose successor is older than the time of grace: none but a reader that began before may still use them."""
+    """The snapshots whose successor is older than the time of grace: only a reader that began before may still use them."""
     until = (time.time() - grace) * 1000
     newest = newest_first(table)
     return [old.snapshot_id for after, old in pairwise(newest) if after.timestamp_ms < until]
 
 
 def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> list[tuple[str, int]]:
-    """Remove the files below a table that none of its snapshots names: what dead runs, lost commits and expiry left. Path and size."""
+    """Remove the files below a table that no snapshot lists, left by dead runs, failed commits and expiry. Path and size of each."""
     table = _loaded(lake, name)
     own = None if lake.writer is None else lake.writer.name
     busy = not is_remote(lake.path) and any(name != own for name in living(lake.path))
@@ -126,8 +127,8 @@ def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = Fals
 
 
 def _named(lake: Lake, table: Any) -> set[str]:
-    """Every file that a table's metadata name."""
-    with lake.told():
+    """Every file that a table's metadata list."""
+    with lake.access():
         named = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
         for snapshot in table.snapshots():
             named.add(snapshot.manifest_list)
@@ -136,9 +137,9 @@ def _named(lake: Lake, table: Any) -> set[str]:
 
 
 def join(lake: Lake, name: str, *, dry_run: bool = False) -> tuple[int, int]:
-    """Write the rows of small data files into few large ones; how many there were, and are. Rows and their order stay.
+    """Write the rows of small data files into few large ones; how many there were, and are. Rows and their order stay the same.
 
-    Folded tables are left as they are: their files are exchanged unit by unit.
+    Folded tables are left as they are: their files are replaced unit by unit.
     """
     table = _loaded(lake, name)
     known = known_tables().get(name)
@@ -152,8 +153,8 @@ def join(lake: Lake, name: str, *, dry_run: bool = False) -> tuple[int, int]:
     run = lake.writer.new_run()
     joined, made = [], []
     for number, lot in enumerate(lots):
-        path = f"{lake.data_path(name, run)}/joined-{number}.parquet"
-        made.append(_rewritten(lake, known, lot, path))
+        path = f"{data_path(lake.path, name, run)}/joined-{number}.parquet"
+        made.append(_rewritten(lake, stored(known), lot, path))
         joined += lot
     old = {str(file.file_path) for file in joined}
 
@@ -172,7 +173,7 @@ def join(lake: Lake, name: str, *, dry_run: bool = False) -> tuple[int, int]:
 
 def _lots(lake: Lake, table: Any) -> list[list[Any]]:
     """Small data files of one partition that together make about one large file, in the order they were added."""
-    with lake.told():
+    with lake.access():
         tasks = [task for task in table.scan().plan_files() if not task.delete_files]
     small = [
         task.file
@@ -199,7 +200,7 @@ def _rewritten(lake: Lake, table: Table, files: Sequence[Any], path: str) -> str
     import pyarrow.parquet as pq
 
     sheet, iceberg = Sheet(path, table), _loaded(lake, lake_name(table))
-    with lake.told():
+    with lake.access():
         for file in files:
             with iceberg.io.new_input(str(file.file_path)).open() as stream:
                 for batch in pq.ParquetFile(stream).iter_batches(1 << 16):
@@ -210,7 +211,7 @@ def _rewritten(lake: Lake, table: Table, files: Sequence[Any], path: str) -> str
 
 
 def _as(table: Table, batch: Any) -> Any:
-    """A batch with all columns of a table: those that it was written without are null."""
+    """A batch with all columns of a table: those that it lacks are null."""
     import pyarrow as pa
 
     empty = [field for field in table.schema if field.name not in batch.schema.names]
@@ -222,7 +223,7 @@ def _as(table: Table, batch: Any) -> Any:
 def keep(
     lake: Lake, *, expire_after: float | None, clean_after: float | None, compact: bool, dry_run: bool = False
 ) -> Iterator[Change]:
-    """Do what is asked for, table by table: join, expire, remove. What was done to each, or would be."""
+    """Join, expire and remove, as asked, table by table. What was done to each, or would be."""
     for name in lake.tables():
         change = Change(name)
         if compact:
@@ -239,7 +240,7 @@ def keep(
 def _loaded(lake: Lake, name: str) -> Any:
     table = lake.load(name)
     if table is None:
-        raise AccessError(f"{lake.path}: table {name} is gone")
+        raise AccessError(f"{lake.path}: table {name} no longer exists")
     return table
 
 

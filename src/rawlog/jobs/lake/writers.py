@@ -1,6 +1,6 @@
-"""Writers: who is writing to a lake now. Several may; each is known to live by the lock it holds on a file of its own.
+"""Writers: who is writing to a lake now. There may be several; each holds a lock on a file of its own.
 
-A lock dies with its process, however that ends, so what a dead writer left can be told from what a living one is about to commit.
+A lock ends with its process, however that ends. So leftovers of a dead writer can be distinguished from work of a living one.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ import uuid
 from collections.abc import Iterator
 from typing import IO
 
+from rawlog.io.output import make_directory
+
 FOLDER = ".writers"
 _RUN = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.\d+)?")
 
 
 class Writer:
-    """A process, or a part of one, that writes to the lake in a directory. Its runs bear its name."""
+    """A process, or a part of one, that writes to the lake in a directory. The names of its runs begin with its name."""
 
     def __init__(self, folder: str | None) -> None:
-        """`folder` is the lake's; None for one in an object store, which has no locks. OSError if it may not be written."""
+        """`folder` is the lake's; None for one in an object store, which has no locks. OSError if it cannot be written."""
         self.name = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:8]
         self.runs = 0
         self._path = None if folder is None else os.path.join(folder, FOLDER, self.name)
         self._file: IO[bytes] | None = None
         while self._path is not None and self._file is None:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            make_directory(os.path.dirname(self._path))
             self._file = _locked(self._path)
 
     def new_run(self) -> str:
@@ -46,12 +48,12 @@ class Writer:
 
 
 def is_run(name: str) -> bool:
-    """Whether a directory is one of a run's, by its name: those of other programs are none of our business."""
+    """Whether a directory belongs to a run, by its name: those of other programs are left alone."""
     return _RUN.fullmatch(name) is not None
 
 
 def is_alive(folder: str, run: str) -> bool:
-    """Whether the writer that made a run still lives."""
+    """Whether the writer of a run is alive."""
     path = os.path.join(folder, FOLDER, run.partition(".")[0])
     try:
         with open(path, "rb") as file:
@@ -66,14 +68,14 @@ def is_alive(folder: str, run: str) -> bool:
 
 
 def living(folder: str) -> Iterator[str]:
-    """The names of the writers that live."""
+    """The names of the writers that are alive."""
     with contextlib.suppress(OSError):
         yield from (name for name in sorted(os.listdir(os.path.join(folder, FOLDER))) if is_alive(folder, name))
 
 
 def _locked(path: str) -> IO[bytes] | None:
-    """A new file with the lock on it; None if somebody took it for a dead writer's and removed it before it was locked."""
-    file = open(path, "ab")  # noqa: SIM115  (it is held as long as the writer lives)
+    """A new file with the lock on it; None if another process took it for a dead writer's and removed it before it was locked."""
+    file = open(path, "ab")  # noqa: SIM115  (held as long as the writer is alive)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(file.fileno()).st_nlink:

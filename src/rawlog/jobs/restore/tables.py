@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from rawlog import registry
 from rawlog.core.errors import AccessError, EncodeError, OptionError
 from rawlog.core.restore import Offer
-from rawlog.core.tables import RECORDS
+from rawlog.core.tables import RECORDS, Table
 from rawlog.io.storage import file_system, listing
 from rawlog.jobs.lake import Lake, lake_name
+from rawlog.jobs.lake.payload import ROW, SPLIT, Payloads, check_complete
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -53,6 +54,10 @@ class Fragments:
     marks: tuple[Any, ...] = ()
     #: The first offset that is restored: those before it were deleted, although the files still had them.
     floor: int = 0
+    #: Of a lake: where the message bytes are that rows refer to.
+    payloads: Payloads | None = None
+    #: The table whose rows these are.
+    table: Table = RECORDS
 
     @property
     def size(self) -> int:
@@ -87,7 +92,11 @@ class Fragments:
         from pyarrow import dataset
 
         mine = (dataset.field("topic") == self.topic) & (dataset.field("partition") == self.partition)
-        yield from open_parquet([span.path]).to_batches(columns=list(self.columns), filter=mine, batch_size=ROWS)
+        data = open_parquet([span.path])
+        refers = self.payloads is not None and ROW in data.schema.names
+        columns = [*self.columns, SPLIT, ROW] if refers else list(self.columns)
+        batches = data.to_batches(columns=columns, filter=mine, batch_size=ROWS)
+        yield from batches if self.payloads is None else self.payloads.complete(batches, self.table)
 
 
 def shaped(table: pa.Table) -> pa.Table:
@@ -120,17 +129,24 @@ def parquet_files(paths: Sequence[str]) -> list[str]:
     return [entry.path for path in paths for entry in listing(path) if entry.path.endswith(".parquet") and entry.size]
 
 
-def offered_files(files: Sequence[str], restorer: Restorer, *, of_any_system: bool = False) -> Offer:
-    """The partitions in Parquet files. OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of
-    them, unless they may be `of_any_system`: then such rows are left out.
+def offered_files(
+    files: Sequence[str], restorer: Restorer, *, of_any_system: bool = False, payloads: Payloads | None = None
+) -> Offer:
+    """The partitions in Parquet files; `payloads` are those of a lake that they may refer to.
+
+    OptionError if they have no topic, partition or offset; EncodeError for rows that lack one of them, unless they may be
+    `of_any_system`: then such rows are left out.
     """
     own = restorer.row_columns
+    table = RECORDS if payloads is None else registry.table_named(restorer.records_table)
     nameless = 0
     found: dict[tuple[str, int], list[Span]] = {}
     marks: dict[tuple[str, int], list[Any]] = {}
     columns: tuple[str, ...] = ()
     for path in files:
         data = open_parquet([path])
+        if payloads is None:
+            check_complete(path)
         names = data.schema.names
         missing = {"topic", "partition", "offset"} - set(names)
         if missing:
@@ -151,7 +167,9 @@ def offered_files(files: Sequence[str], restorer: Restorer, *, of_any_system: bo
                 marks.setdefault(key, []).extend(restorer.marks(part))
     return Offer(
         {
-            key: Fragments(*key, tuple(spans), columns, tuple(sorted(marks.get(key, ()))))
+            key: Fragments(
+                *key, tuple(spans), columns, tuple(sorted(marks.get(key, ()))), payloads=payloads, table=table
+            )
             for key, spans in sorted(found.items())
         },
         notes=[f"{nameless:,} rows without a topic or partition are left out"] if nameless else [],
@@ -176,7 +194,7 @@ def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Of
     full, plain = (lake.data_files(lake_name(name)) for name in (restorer.records_table, "records"))
     if not full and not plain:
         raise AccessError(f"{path}: the lake has no records")
-    offer = offered_files(full or plain, restorer, of_any_system=not full)
+    offer = offered_files(full or plain, restorer, of_any_system=not full, payloads=lake.payloads() if full else None)
     if offer.notes and not named:
         raise OptionError(f"{path}: {offer.notes[0]}; with --topic they are")
     if full and plain:
