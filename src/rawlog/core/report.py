@@ -62,7 +62,7 @@ class Entry:
 
     def as_json(self) -> dict[str, Any]:
         """What is known, for machines."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "", False)}
+        return {name: value for name, value in asdict(self).items() if value is not False and value not in (None, "")}
 
     def line(self) -> str:
         """The entry as one line for people."""

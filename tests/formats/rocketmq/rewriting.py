@@ -16,10 +16,10 @@ from rawlog.io.output import Folder, new_directory
 from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 
-AT_THE_END = (
+MISPLACED = {
     "rocketmq.store.queue-dangling", "rocketmq.store.index-differs", "rocketmq.store.missing-file", "rocketmq.store.stray",
     "rocketmq.store.file-name", "rocketmq.commitlog.stale", "rocketmq.commitlog.physical-offset",
-)  # fmt: skip
+}  # fmt: skip
 
 
 def rewritten(
@@ -43,10 +43,10 @@ def repaired(source: Path, target: Path, options: Mapping[str, str] | None = Non
 def is_explained(entry: Entry, findings: Sequence[Finding]) -> bool:
     """Whether verification of the source has a finding where repair lost, dropped, changed or moved something."""
     start, stop = entry.start, entry.stop
-    if "after the end of the log" in entry.reason:
-        # What queues know of messages after the end: verification says it of a unit, of the key index, or, where files have other names,
-        # of a file that is missing or not at its place.
-        return any(one.code in AT_THE_END for one in findings)
+    if entry.action is Action.LOST and start is None and {one.code for one in findings} & MISPLACED:
+        # A whole file that is missing, or what queues know of messages after the end of the log. Verification says it of that file, of
+        # another one that is not at its place, of a unit, or of the key index.
+        return True
     for one in findings:
         if one.path == entry.path:
             size = max(one.size or 1, 1)

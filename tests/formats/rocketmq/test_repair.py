@@ -271,3 +271,19 @@ def test_rebuild_of_swapped_commit_logs_is_not_whole(tmp_path: Path) -> None:
     report = rebuilt(root, tmp_path / "out")
     assert not report.is_whole
     assert report.counts["damaged_files"] == 2
+
+
+def test_swapped_files_of_a_queue_do_not_give_wrong_numbers(tmp_path: Path) -> None:
+    """Placeholders got the numbers that the names of the queue's files said: 287 instead of 87, and the copy had gaps."""
+    root = copy("4.9.8", tmp_path)
+    first, second, *_ = sorted((root / "consumequeue" / "T2" / "0").iterdir())
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    path = log_files(root)[0]
+    data = bytearray(path.read_bytes())
+    data[30_000:34_000] = bytes(4_000)
+    path.write_bytes(data)
+    report = repaired(root, tmp_path / "repaired")
+    assert report.counts["messages_lost"] > 1
+    assert not report.remaining

@@ -139,8 +139,6 @@ class Slots:
         (name, support), total = queues.most_common(1)[0], votes.total()
         if 2 * support <= total:
             return queue if (queue.topic, queue.queue_id) in queues else None
-        if name == (queue.topic, queue.queue_id):
-            return queue
         shift, number = Counter({one[2]: each for one, each in votes.items() if one[:2] == name}).most_common(1)[0]
         numbers = queue.numbers + (shift if 2 * number > total else 0)
         return replace(queue, topic=name[0], queue_id=name[1], numbers=numbers)

@@ -354,10 +354,10 @@ class Salvage:
         pieces = joined(pieces, stop)
         for (begin, known), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
             self._cover(begin, end, known, time)
+        self._report_covered([(begin, slot) for begin, slot in pieces if slot is not None])
 
     def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
         if slot is not None:
-            self._lose(slot.topic, slot.queue_id, slot.number, slot.count, start, "a placeholder has the place")
             self._put(start, covering(start, stop - start, time, slot))
             return
         while start < stop:
@@ -372,6 +372,19 @@ class Salvage:
             self._put(start, covering(start, size, time, None))
             self.fillers.append(Filler(start, size, time))
             start += size
+
+    def _report_covered(self, pieces: Sequence[tuple[int, Slot]]) -> None:
+        """Report the messages whose places placeholders have: one entry for each run of numbers of a queue."""
+        runs: dict[dispatch.Queue, list[list[int]]] = {}
+        for address, slot in pieces:
+            found = runs.setdefault((slot.topic, slot.queue_id), [])
+            if found and found[-1][1] == slot.number:
+                found[-1][1] += slot.count
+            else:
+                found.append([slot.number, slot.number + slot.count, address])
+        for (topic, queue_id), found in runs.items():
+            for first, stop, address in found:
+                self._lose(topic, queue_id, first, stop - first, address, "placeholders have the places")
 
     def _lose(self, topic: str, queue_id: int, first: int, count: int, address: int, then: str) -> None:
         """Report lost messages of a queue, which were at or after an address."""
