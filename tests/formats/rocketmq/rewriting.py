@@ -23,11 +23,17 @@ MISPLACED = {
 
 
 def rewritten(
-    verb: str, source: Path, target: Path, options: Mapping[str, str] | None = None, *, dry_run: bool = False
+    verb: str,
+    source: Path | Sequence[Path],
+    target: Path,
+    options: Mapping[str, str] | None = None,
+    *,
+    dry_run: bool = False,
 ) -> Report:
-    """A store rewritten as the command line does it."""
+    """A store, perhaps on several disks, rewritten as the command line does it."""
+    roots = [str(source)] if isinstance(source, Path) else [str(path) for path in source]
     with Rewriting(verb, str(target), options, dry_run=dry_run) as job:
-        report: Report = local.run(job, open_tree(str(source)), threads=1)
+        report: Report = local.run(job, open_tree(roots), threads=1)
     return report
 
 
@@ -75,7 +81,7 @@ def check_diagnosis(report: Report, findings: Sequence[Finding], source: Path, t
             assert (target / "commitlog" / path.name).read_bytes() == path.read_bytes(), path
 
 
-def rebuilt(source: Path, target: Path, options: Mapping[str, str] | None = None) -> Report:
+def rebuilt(source: Path | Sequence[Path], target: Path, options: Mapping[str, str] | None = None) -> Report:
     return rewritten("rebuild", source, target, options)
 
 
