@@ -1,14 +1,17 @@
-"""Print what the declarations say into the pages of docs/formats: byte tables, tables, rules.
+"""Print what the declarations say into the pages: byte tables, tables and rules of formats, which family has which file, and code.
 
-A page keeps its prose; what stands between `<!-- name -->` and `<!-- /name -->` is made here from the registry.
-`python docs/build.py` writes the pages, `--check` only tells whether one is out of date (exit 1).
+A page keeps its prose. What is between `<!-- name -->` and `<!-- /name -->` is generated from the registry; what is between
+`<!-- code: path -->` and `<!-- /code -->` is that file. `python docs/build.py` writes the pages, `--check` only says whether one is out
+of date (exit 1).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rawlog import registry
@@ -17,8 +20,9 @@ from rawlog.core.layout import Layout
 from rawlog.core.tables import Table
 from rawlog.reading.inspection import framing_rules
 
-PAGES = Path(__file__).parent / "formats"
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "formats"
+FORMATS = ROOT / "src" / "rawlog" / "formats"
 
 
 def formats(family: Family) -> str:
@@ -88,7 +92,7 @@ SECTIONS: dict[str, Callable[[Family], str]] = {
 
 
 def rendered(page: str, family: Family) -> str:
-    """The page with its made parts anew."""
+    """The page with its generated parts made again."""
     for name, make in SECTIONS.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if pattern.search(page):
@@ -107,30 +111,77 @@ def systems() -> str:
     return "\n".join(rows)
 
 
+# Code and the families -------------------------------------------------------------------------------------------------------
+
+CODEC = ("layouts", "tables", "paths", "kernels", "reader", "writer", "checks", "explain")
+STORE = ("store", "state", "checks", "rewrite")
+
+
+def families() -> str:
+    """Which family has which file: the rows that every family should have, then the files that only one of them needs."""
+    names = registry.FAMILIES
+    codec = {name: _modules(FORMATS / name) for name in names}
+    store = {name: _modules(FORMATS / name / "store") for name in names}
+    rows = [f"| file | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    rows += [f"| `{one}.py` | {' | '.join(_has(one, codec[name]) for name in names)} |" for one in CODEC]
+    rows += [f"| others | {' | '.join(_others(codec[name], CODEC) for name in names)} |"]
+    rows += [f"| `store/{one}.py` | {' | '.join(_has(one, store[name]) for name in names)} |" for one in STORE]
+    rows += [f"| others in `store/` | {' | '.join(_others(store[name], STORE) for name in names)} |"]
+    return "\n".join(rows)
+
+
+def _modules(folder: Path) -> list[str]:
+    """The modules and packages of a directory, by name."""
+    inner = folder.iterdir() if folder.is_dir() else ()
+    modules = [path.stem for path in inner if path.suffix == ".py" and path.stem != "__init__"]
+    packages = [path.parent.name for path in folder.glob("*/__init__.py") if path.parent.name != "store"]
+    return sorted({*modules, *packages})
+
+
+def _has(name: str, modules: list[str]) -> str:
+    return "yes" if name in modules else ""
+
+
+def _others(modules: list[str], usual: tuple[str, ...]) -> str:
+    return ", ".join(f"`{one}`" for one in modules if one not in usual)
+
+
+def code(found: re.Match[str]) -> str:
+    """A file of the repository as a block. Its tests run it; the tests of the pages need not."""
+    path = found[1]
+    text = (ROOT / path).read_text().rstrip()
+    return (
+        f"<!-- code: {path} -->\n<!-- not run: the tests run {path} itself -->\n```python\n{text}\n```\n<!-- /code -->"
+    )
+
+
+def refreshed(page: str) -> str:
+    """A page outside of docs/formats with its generated parts made again."""
+    page = re.sub(r"<!-- code: (\S+) -->\n.*?<!-- /code -->", code, page, flags=re.DOTALL)
+    for name, make in (("systems", systems), ("families", families)):
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        page = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", page)  # type: ignore[misc]
+    return page
+
+
 def main(arguments: list[str]) -> int:
+    os.environ.pop(registry.VARIABLE, None)  # the pages are about rawlog's own families
     stale = []
+    pages: dict[Path, Callable[[str], str]] = {}
     for family in registry.families():
         path = PAGES / f"{family.name}.md"
-        if not path.exists():
+        if path.exists():
+            pages[path] = partial(rendered, family=family)
+        else:
             stale.append(f"{path.name}: missing")
-            continue
+    pages |= dict.fromkeys((ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))), refreshed)
+    for path, make in pages.items():
         before = path.read_text()
-        after = rendered(before, family)
+        after = make(before)
         if before != after:
             stale.append(path.name)
             if "--check" not in arguments:
                 path.write_text(after)
-    before = README.read_text()
-    after = re.sub(
-        r"(<!-- systems -->\n).*?(<!-- /systems -->)",
-        lambda found: f"{found[1]}{systems()}\n{found[2]}",
-        before,
-        flags=re.DOTALL,
-    )
-    if before != after:
-        stale.append(README.name)
-        if "--check" not in arguments:
-            README.write_text(after)
     print("\n".join(stale) or "all pages are up to date")
     return 1 if stale and "--check" in arguments else 0
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import struct
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,7 +29,9 @@ from rawlog.core.errors import (
     UnsupportedError,
 )
 from rawlog.core.findings import Findings
-from rawlog.reading.rows import Rows
+from rawlog.core.report import Action
+from rawlog.jobs.target import batches_of
+from rawlog.reading.rows import Rows, dict_rows
 from tests.golden_data import golden_path
 
 BASIC = golden_path("replay", "v2", "basic.log")
@@ -32,8 +41,8 @@ RECORDS = pa.table(
 
 
 def test_the_public_face_is_this() -> None:
-    assert rawlog.__all__ == sorted(rawlog.__all__) == ["__version__", "open", "read", "verify", "write"]
-    assert {name for name in dir(rawlog) if not name.startswith("_")} >= {"open", "read", "verify", "write", "errors"}
+    assert rawlog.__all__ == sorted(rawlog.__all__)
+    assert {name for name in dir(rawlog) if not name.startswith("_")} >= {"open", "read", "rows", "follow", "write", "errors"}
     with pytest.raises(AttributeError, match="no attribute 'opne'"):
         _ = rawlog.opne  # type: ignore[attr-defined]
 
@@ -78,7 +87,7 @@ def test_verify_gives_findings() -> None:
     assert findings.to_arrow().num_rows == len(findings) == 1
     assert findings.summary() == {"verdict": "damaged", "files": 1, "frames": 9, "errors": 1, "warnings": 0}
     with pytest.raises(OptionError, match="unknown rule"):
-        rawlog.verify(BASIC, only=["replay.recording.nonsense"])
+        rawlog.verify(BASIC, rule=["replay.recording.nonsense"])
     with pytest.raises(AccessError):
         rawlog.verify("/no/such/path")
 
@@ -156,10 +165,200 @@ def test_rows_of_another_shape_are_refused(tmp_path: Path, records: pa.Table, wo
 
 
 def test_what_arrow_does_not_take_is_refused(tmp_path: Path) -> None:
-    for records in (None, 5, "text", [{"value": b"x"}], object()):
+    for records in (None, 5, "text", b"bytes", {"value": b"x"}, [5], [{"value": b"x"}, None], object()):
         with pytest.raises(EncodeError):
             rawlog.write(tmp_path / "x", records, format="replay")
     assert not list(tmp_path.iterdir())
+
+
+def test_write_takes_dicts_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rawlog.write` refused rows; people had to build an Arrow table of all of them first."""
+    monkeypatch.setattr("rawlog.jobs.target.BATCH_ROWS", 10)
+    taken: list[int] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(35):
+            taken.append(number)
+            yield {"key": f"k{number}", "value": b"v%d" % number, "timestamp": datetime(2024, 1, 1, tzinfo=UTC)}
+
+    batches = batches_of(rows())
+    assert next(batches).num_rows == len(taken) == 10
+    assert sum(batch.num_rows for batch in batches) == 25
+    assert rawlog.write(tmp_path / "x.log", rows(), format="replay") == 35
+    assert [row["value"] for row in rawlog.rows(tmp_path / "x.log")] == [b"v%d" % number for number in range(35)]
+    mixed = [{"value": b"dict", "timestamp": 0}, RECORDS.to_batches()[0], {"value": b"last", "timestamp": 0}]
+    assert rawlog.write(tmp_path / "y.log", mixed, format="replay") == 4
+    assert [row["value"] for row in rawlog.rows(tmp_path / "y.log")] == [b"dict", b"a", b"", b"last"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"valeu": b""}, "no column of records: valeu"),
+        ({"value": 1.5}, "column value"),
+        ({"value": b"", "partition": 1 << 40}, "column partition"),
+        ({"value": b"", "timestamp": "yesterday"}, "column timestamp"),
+    ],
+)
+def test_dicts_of_another_shape_are_refused(tmp_path: Path, row: dict[str, Any], words: str) -> None:
+    with pytest.raises(EncodeError, match=words):
+        rawlog.write(tmp_path / "x", [row], format="replay")
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_read_in_one_system_are_written_in_another(tmp_path: Path) -> None:
+    rows = rawlog.rows(BASIC, limit=5, columns=["key", "value", "timestamp"])
+    assert rawlog.write(tmp_path / "log", rows, format="kafka", topic="orders", partition=3) == 5
+    found = list(rawlog.rows(tmp_path / "log"))
+    assert [(row["topic"], row["partition"], row["offset"]) for row in found] == [("orders", 3, at) for at in range(5)]
+    assert [row["value"] for row in found] == [row["value"] for row in rows]
+
+
+def test_rows_are_dicts_with_the_values_of_the_table() -> None:
+    rows = rawlog.rows(BASIC, limit=20)
+    assert list(rows) == rawlog.read(BASIC, limit=20).to_pylist()
+    assert list(rows) == list(rows), "it can be read again"
+    assert sum(batch.num_rows for batch in rows.batches()) == 20
+    assert list(rawlog.head(BASIC, lines=2)) == list(rows)[:2]
+    assert list(rawlog.tail(BASIC, lines=2)) == rawlog.read(BASIC).to_pylist()[-2:]
+    assert rawlog.count(BASIC) == 70
+    assert rawlog.tail(BASIC, lines=3).count() == 3
+
+
+def test_a_time_that_the_calendar_does_not_have_is_a_number() -> None:
+    """A record of the year 292,277 raised OverflowError from a row that was sound."""
+    far = (1 << 63) - 1
+    batch = pa.record_batch({"timestamp": pa.array([0, None, far], pa.timestamp("us", "UTC"))})
+    times = [row["timestamp"] for row in dict_rows(batch)]
+    assert times == [datetime(1970, 1, 1, tzinfo=UTC), None, far]
+
+
+def test_files_that_cannot_be_read_are_noted_or_raise(tmp_path: Path) -> None:
+    shutil.copy(BASIC, tmp_path / "a.log")
+    (tmp_path / "b.bin").write_bytes(b"nothing known")
+    notes: list[str] = []
+    paths = [tmp_path / "a.log", tmp_path / "b.bin"]
+    assert sum(1 for _ in rawlog.rows(paths, note=notes.append)) == 70
+    assert [str(note).rpartition(": ")[2] for note in notes] == ["not a file of any known format"]
+    with pytest.raises(AccessError, match="nothing here can be read"):
+        rawlog.rows(tmp_path / "b.bin", note=notes.append)
+    with pytest.raises(UnknownFormatError):
+        rawlog.rows(tmp_path / "b.bin")
+
+
+NASTY = "<script>alert(1)</script>\x1b[31m"
+
+
+def test_what_users_hold_has_a_short_repr_and_escaped_html(tmp_path: Path) -> None:
+    """Names and values come from files: in a notebook they must not become markup."""
+    rows = [{"key": NASTY, "value": NASTY, "timestamp": 0}] * 30
+    folder = tmp_path / NASTY.replace("/", "_")
+    rawlog.write(folder / "a.log", rows, format="replay")
+    damaged = golden_path("replay", "damaged", "v2-len-minus1.log")
+    shutil.copy(damaged, folder / "b.log")
+    held: list[Any] = [
+        rawlog.open(folder),
+        rawlog.rows(folder / "a.log"),
+        rawlog.rows(folder / "b.log"),
+        rawlog.verify(folder),
+        rawlog.diff(folder / "a.log", folder / "b.log", errors="skip"),
+        rawlog.ls(folder),
+        rawlog.explain(folder / "a.log"),
+        rawlog.repair(folder, tmp_path / "out", dry_run=True),
+        rawlog.convert(folder / "a.log", tmp_path / "x.parquet", to="parquet"),
+        rawlog.query("SELECT * FROM records", folder / "a.log", engine="duckdb"),
+    ]
+    for one in held:
+        assert repr(one).startswith("<rawlog."), one
+        assert len(repr(one)) < 400 + len(str(folder)) * 2, one
+        html = one._repr_html_()
+        assert "<script" not in html, one
+        assert "\x1b" not in html, one
+        assert "&lt;script&gt;" in html or "script" not in html, one
+    assert held[1]._repr_html_().count("<tr>") == 21, "the first rows only"
+    assert "invalid key size" in held[2]._repr_html_(), "damage is shown, and does not raise"
+
+
+# Following ----------------------------------------------------------------------------------------------------------------
+
+
+def grow(path: Path, *values: bytes) -> None:
+    """Append entries to a recording."""
+    with path.open("ab") as file:
+        for value in values:
+            file.write(struct.pack(">qqq", 1706868930, 0, len(value)) + value)
+
+
+def test_follow_gives_what_is_added_and_can_be_continued(tmp_path: Path) -> None:
+    path = tmp_path / "r.log"
+    rawlog.write(path, [{"value": b"zero", "timestamp": 0}, {"value": b"one", "timestamp": 0}], format="replay")
+    new = rawlog.follow(tmp_path, lines=1)
+    assert [row["value"] for batch in new.first for row in dict_rows(batch)] == [b"one"]
+    assert list(new.poll()) == []
+    grow(path, b"two")
+    assert [row["value"] for batch in new.poll() for row in dict_rows(batch)] == [b"two"]
+    position = json.loads(json.dumps(new.position))
+    grow(path, b"three", b"four")
+    again = rawlog.follow(tmp_path, position=position)
+    assert [row["value"] for batch in again.poll() for row in dict_rows(batch)] == [b"three", b"four"]
+    assert again.position != position
+    assert [row["value"] for row in rawlog.follow(tmp_path, lines=None, limit=3)] == [b"zero", b"one", b"two"]
+
+
+def test_follow_waits_until_it_is_stopped(tmp_path: Path) -> None:
+    path, stop = tmp_path / "r.log", threading.Event()
+    rawlog.write(path, [{"value": b"zero", "timestamp": 0}], format="replay")
+    found = []
+    for row in rawlog.follow(tmp_path, lines=1, stop=stop, every=0.01):
+        found.append(row["value"])
+        if len(found) == 3:
+            stop.set()
+        else:
+            grow(path, b"%d" % len(found))
+    assert found == [b"zero", b"1", b"2"]
+
+
+def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="cannot be followed"):
+        rawlog.follow(tmp_path, table="kraft.topics")
+    with pytest.raises(OptionError, match="read_committed"):
+        rawlog.follow(tmp_path, isolation="read_committed")
+
+
+# Reports ------------------------------------------------------------------------------------------------------------------
+
+
+def test_verbs_that_write_give_a_report(tmp_path: Path) -> None:
+    source = golden_path("kafka", "broker-4.3.0", "data", "compacted-0")
+    made = rawlog.convert(source, tmp_path / "rows.parquet", to="parquet")
+    assert (made.verb, made.counts["rows"], made.is_whole) == ("convert", rawlog.count(source), True)
+    for verb in (rawlog.repair, rawlog.rebuild, rawlog.compact):
+        done = verb(source, tmp_path / verb.__name__)
+        assert (done.verb, done.target) == (verb.__name__, str(tmp_path / verb.__name__))
+    erased = rawlog.erase(source, tmp_path / "erased", key="ck-21")
+    assert (erased.verb, erased.is_whole) == ("erase", True)
+    assert erased.counts["dropped"] == rawlog.count(source, key="ck-21") > 0
+    lake = rawlog.ingest(source, tmp_path / "lake", engine="local")
+    assert (lake.counts["errors"], lake.facts["tables"]["rawlog.records"]) == (0, rawlog.count(source))
+    assert rawlog.lake(tmp_path / "lake").parts["rawlog.records"].counts["rows"] == rawlog.count(source)
+
+
+def test_progress_is_called(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    rawlog.verify(BASIC.parent, progress=seen.append)
+    assert seen[-1].size == seen[-1].total_size > 0
+
+
+def test_accepted_losses_are_entries_that_were_expected(tmp_path: Path) -> None:
+    source = golden_path("kafka", "broker-4.3.0", "data", "compacted-0")
+    with pytest.raises(EncodeError) as caught:
+        rawlog.convert(source, tmp_path / "x", to="replay")
+    dry = rawlog.convert(source, tmp_path / "x", to="replay", dry_run=True)
+    assert not dry.is_whole
+    assert dry.with_action(Action.LOST)
+    done = rawlog.convert(source, tmp_path / "x", to="replay", accept_loss=caught.value.names)  # type: ignore[attr-defined]
+    assert done.is_whole
+    assert [one.is_expected for one in done.with_action(Action.LOST)] == [True] * len(done.facts["lost"])
 
 
 def test_columns_of_kindred_types_are_taken(tmp_path: Path) -> None:

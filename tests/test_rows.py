@@ -31,14 +31,14 @@ BASIC = golden_path("replay", "v2", "basic.log")
 
 def test_rows_are_iterable_more_than_once() -> None:
     rows = rawlog.open(BASIC).table("records")
-    assert sum(batch.num_rows for batch in rows) == sum(batch.num_rows for batch in rows) == 70
+    assert sum(batch.num_rows for batch in rows.batches()) == sum(1 for _ in rows) == sum(1 for _ in rows) == 70
     assert rows.reader().read_all().equals(rows.to_arrow())
     assert rows.schema == table_named("records").schema
 
 
 def test_no_batch_is_empty() -> None:
     rows = rawlog.open(BASIC).table("records", where="offset > 60")
-    assert [batch.num_rows for batch in rows] == [9]
+    assert [batch.num_rows for batch in rows.batches()] == [9]
     assert list(rawlog.open(BASIC).table("records", where="offset > 600")) == []
 
 
@@ -126,7 +126,7 @@ def test_rows_before_damage_come_before_the_error() -> None:
     rows = rawlog.open(golden_path("replay", "damaged", "v2-len-minus1.log")).table("records")
     seen = 0
     with pytest.raises(CorruptError):
-        for batch in rows:
+        for batch in rows.batches():
             seen += batch.num_rows
     assert seen == 4
 

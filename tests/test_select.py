@@ -364,7 +364,7 @@ def test_topic_of_rows_is_tested_where_files_do_not_tell() -> None:
     with pytest.raises(OptionError, match="there are no topics here"):
         rawlog.read(BASIC, topic="orders")
     assert rawlog.read(BASIC, topic="ord*").num_rows == 0
-    assert rawlog.read(BASIC, topic="orders", options={"topic": "orders"}).num_rows == 70
-    assert rawlog.read(BASIC, topic_pattern="ord.*", options={"topic": "orders"}).num_rows == 70
+    assert rawlog.read(BASIC, topic="orders", option={"topic": "orders"}).num_rows == 70
+    assert rawlog.read(BASIC, topic_pattern="ord.*", option={"topic": "orders"}).num_rows == 70
     with pytest.raises(OptionError, match="there are no partitions here"):
         rawlog.read(BASIC, partition=0)

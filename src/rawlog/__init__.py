@@ -1,4 +1,7 @@
-"""rawlog: read, verify, query, convert, repair, write and replay the files that message systems leave on disk."""
+"""rawlog: read, verify, query, convert, repair and write the files that message systems leave on disk.
+
+Every verb of the command line is a function here with the same name and options.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,45 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rawlog.api import open, read, verify, write
-
-_API = ("open", "read", "verify", "write")
+    from rawlog import errors as errors
+    from rawlog.api import (
+        Log,
+        cat,
+        cluster,
+        compact,
+        convert,
+        count,
+        diff,
+        erase,
+        explain,
+        extract,
+        follow,
+        head,
+        ingest,
+        lake,
+        list_formats,
+        ls,
+        open,
+        query,
+        read,
+        rebuild,
+        repair,
+        restore,
+        rows,
+        rules,
+        tail,
+        verify,
+        write,
+    )
 
 
 def __getattr__(name: str) -> object:
-    """Import the working parts when they are first asked for, so that `import rawlog` costs nothing."""
-    if name in _API:
+    """Import the working parts when they are first used, so that `import rawlog` costs nothing."""
+    if name == "errors":
+        import importlib
+
+        return importlib.import_module("rawlog.errors")
+    if name in __all__ and not name.startswith("_"):
         from rawlog import api
 
         return getattr(api, name)
@@ -22,7 +56,11 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_API, "__version__", "errors"])
+    return sorted([*__all__, "errors"])
 
 
-__all__ = ["__version__", "open", "read", "verify", "write"]
+__all__ = [
+    "Log", "__version__", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head",
+    "ingest", "lake", "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify",
+    "write",
+]  # fmt: skip

@@ -3,28 +3,77 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 
-from rawlog.core.errors import UnknownFormatError, unknown
+from rawlog.core.errors import OptionError, UnknownFormatError, unknown
 from rawlog.core.format import Family, Format, Lookup
 from rawlog.core.tables import COMMON, Table
 from rawlog.core.verb import Verb
 
 FAMILIES = ("kafka", "kraft", "rocketmq", "replay", "ambry")
-"""In the order in which recognition asks them: the head of a recording is almost all zeros, and DLedger's is one too."""
+"""In the order in which recognition asks them: the head of a recording is almost all zeros, and so is that of a DLedger file.
+
+A name without a dot is a package of `rawlog.formats`; one with a dot is a module anywhere.
+"""
+
+VARIABLE = "RAWLOG_FAMILIES"
+"""The environment variable that adds families: full names of modules, separated by commas. They are asked after those above."""
 
 
-@lru_cache(maxsize=1)
+def modules() -> tuple[str, ...]:
+    """The modules of all families, in the order in which recognition asks them."""
+    return _modules(os.environ.get(VARIABLE, ""))
+
+
+@lru_cache(maxsize=8)
+def _modules(added: str) -> tuple[str, ...]:
+    own = (name if "." in name else f"rawlog.formats.{name}" for name in FAMILIES)
+    return (*own, *(name.strip() for name in added.split(",") if name.strip()))
+
+
 def families() -> tuple[Family, ...]:
-    """All families, in the order in which recognition asks them."""
-    return tuple(importlib.import_module(f"rawlog.formats.{name}").FAMILY for name in FAMILIES)
+    """All families, in the order in which recognition asks them. OptionError if one cannot be used, with the reason."""
+    return _families(modules())
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
+def _families(names: tuple[str, ...]) -> tuple[Family, ...]:
+    found: dict[str, tuple[str, Family]] = {}
+    for module in names:
+        family = _imported(module)
+        if family.name in found:
+            raise OptionError(f"two families are named {family.name!r}: {found[family.name][0]} and {module}")
+        for name in (*(one.name for one in family.formats), *(one.name for one in family.tables)):
+            if not name.startswith(f"{family.name}."):
+                raise OptionError(f"{module}: the name {name!r} must begin with {family.name + '.'!r}")
+        found[family.name] = module, family
+    return tuple(family for _, family in found.values())
+
+
+def _imported(name: str) -> Family:
+    """The family of a module. Whatever a module raises when it is imported is an OptionError: the user named it."""
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise OptionError(f"family {name!r} cannot be imported: {why} (see {VARIABLE})") from error
+    family = getattr(module, "FAMILY", None)
+    if not isinstance(family, Family):
+        what = "has no FAMILY" if family is None else "has a FAMILY that is not a rawlog.core.format.Family"
+        raise OptionError(f"family {name!r}: the module {what} (see {VARIABLE})")
+    return family
+
+
 def formats() -> dict[str, Format]:
     """All formats by name."""
-    return {format.name: format for family in families() for format in family.formats}
+    return _formats(modules())
+
+
+@lru_cache(maxsize=8)
+def _formats(names: tuple[str, ...]) -> dict[str, Format]:
+    return {format.name: format for family in _families(names) for format in family.formats}
 
 
 def family(name: str) -> Family:
@@ -51,17 +100,25 @@ def format_named(name: str) -> Format:
     raise UnknownFormatError(str(unknown("format", name, known)))
 
 
-@lru_cache(maxsize=1)
 def verbs() -> dict[str, Verb]:
     """The verbs that only one family has, by name."""
-    return {name: verb for family in families() for name, verb in family.verbs.items()}
+    return _verbs(modules())
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
+def _verbs(names: tuple[str, ...]) -> dict[str, Verb]:
+    return {name: verb for family in _families(names) for name, verb in family.verbs.items()}
+
+
 def tables() -> dict[str, Table]:
     """All tables by name: the common ones, then each family's own."""
+    return _tables(modules())
+
+
+@lru_cache(maxsize=8)
+def _tables(names: tuple[str, ...]) -> dict[str, Table]:
     found = {table.name: table for table in COMMON}
-    for one in families():
+    for one in _families(names):
         for table in one.tables:
             found[table.name] = table
     return found

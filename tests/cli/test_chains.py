@@ -138,7 +138,7 @@ def test_an_empty_directory_is_filled_as_a_new_one(tmp_path: Path, run: Callable
 
 def test_what_is_left_out_of_a_log_directory_is_reported(tmp_path: Path, run: Callable[..., Ran]) -> None:
     done = step(run, "erase", KAFKA, tmp_path / "out")
-    assert done.err.count("-delete: left out") == 2
+    assert done.text.count("-delete: left out") == 2
 
 
 def test_partitions_added_to_a_log_directory_leave_what_is_there(tmp_path: Path, run: Callable[..., Ran]) -> None:

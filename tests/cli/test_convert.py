@@ -48,7 +48,7 @@ def test_a_loss_ends_with_1_and_names_what_to_accept(log: Path, tmp_path: Path) 
     done = run("convert", log, tmp_path / "x.log", "--to", "replay", "--engine", "local", *accept)
     assert done.exit_code == 0, done.stderr
     assert "40 rows" in done.output
-    assert "lost or changed: topic (40 rows, first orders-0 offset 0)" in done.output
+    assert "lost: column topic is lost or changed in 40 rows, first orders-0 offset 0" in done.output
 
 
 def test_a_dry_run_tells_and_writes_nothing(log: Path, tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_keys_are_dropped_by_name_and_by_file(log: Path, tmp_path: Path) -> None
     answer = told(done)
     assert {row["key"] for row in rawlog.read(tmp_path / "out").to_pylist()} == {b"k2"}
     assert answer["dropped"] == 40 - answer["rows"]
-    assert answer["partitions"]["orders-1"]["removed"] == 20
-    assert answer["partitions"]["orders-1"]["offsets"] == [[0, 19]]
+    assert answer["parts"]["orders-1"]["removed"] == 20
+    assert answer["parts"]["orders-1"]["offsets"] == [[0, 19]]
     done = run("convert", log, tmp_path / "y", "--to", "kafka", "--drop-keys", tmp_path / "none", "--engine", "local")
     assert done.exit_code == 3
 

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from rawlog.cli import engine
 from rawlog.core.errors import OptionError
+from rawlog.engines import choice
 from tests.golden_data import golden_path
 
-OPEN: dict[str, Any] = {"engine": None, "master": None, "conf": (), "threads": None}
 LARGE = 8 << 30
 
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RAWLOG_ENGINE", engine.SUBMITTED):
+    for name in ("RAWLOG_ENGINE", choice.SUBMITTED):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -26,7 +25,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object, **__: object) -> None:
         pytest.fail("Spark was started")
 
-    monkeypatch.setattr(engine, "start", start)
+    monkeypatch.setattr(choice.Engine, "start", start)
 
 
 @pytest.mark.parametrize(
@@ -51,19 +50,15 @@ def test_choice(
 ) -> None:
     if environment is not None:
         monkeypatch.setenv("RAWLOG_ENGINE", environment)
-    chosen = OPEN | given
-    engine.choose(chosen, size)
-    assert chosen["engine"] == expected
+    assert choice.choose(size, **given).name == expected
 
 
 def test_what_is_submitted_to_a_cluster_runs_there_whatever_the_environment_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(engine.SUBMITTED, "12345")
+    monkeypatch.setenv(choice.SUBMITTED, "12345")
     monkeypatch.setenv("RAWLOG_ENGINE", "local")
-    chosen = dict(OPEN)
-    engine.choose(chosen, 1)
-    assert chosen["engine"] == "spark"
+    assert choice.choose(1).name == "spark"
 
 
 def test_an_unknown_engine_in_the_environment_is_wrong_usage(
@@ -71,7 +66,7 @@ def test_an_unknown_engine_in_the_environment_is_wrong_usage(
 ) -> None:
     monkeypatch.setenv("RAWLOG_ENGINE", "flink")
     with pytest.raises(OptionError):
-        engine.choose(dict(OPEN), 1)
+        choice.choose(1)
     for words in (("verify", log), ("query", "SELECT 1", log), ("ingest", log, "--to", log.parent / "lake")):
         ran = run(*words)
         assert (ran.code, "$RAWLOG_ENGINE is 'flink': local or spark expected" in ran.err) == (2, True), ran

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from rawlog import registry
-from rawlog.cli.following import Follower, last_rows
+from rawlog.reading.follow import Following
+from rawlog.reading.last import last_rows
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
@@ -23,18 +24,18 @@ from tests.golden_data import golden_path
 SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
 
 
-def follower(path: Path, **changes: object) -> Follower:
+def follower(path: Path, **changes: object) -> Following:
     notes: list[str] = []
-    made = Follower([str(path)], None, registry.table_named("records"), Selection(**changes), notes.append)
+    made = Following([str(path)], registry.table_named("records"), Selection(**changes), note=notes.append)
     made.notes = notes  # type: ignore[attr-defined]
     return made
 
 
-def values(made: Follower) -> list[bytes]:
+def values(made: Following) -> list[bytes]:
     return [value for batch in made.poll() for value in batch.column("value").to_pylist()]
 
 
-def offsets(made: Follower) -> list[int]:
+def offsets(made: Following) -> list[int]:
     return [value for batch in made.poll() for value in batch.column("offset").to_pylist()]
 
 
@@ -227,12 +228,12 @@ def test_what_is_written_between_the_last_rows_and_the_first_look_is_shown_once(
     append(target / first.name, data[:half])
     tree = open_tree(str(tmp_path))
     made = follower(tmp_path)
-    made.skip(tree)
+    ends = made.skip(tree)
     append(target / first.name, data[half:])
     if grown == "a new segment":
         append(target / second.name, second.read_bytes())
     rows = Rows(tree, "records", Selection())
-    seen = [offset for batch in last_rows(rows, 5, made.ends) for offset in batch.column("offset").to_pylist()]
+    seen = [offset for batch in last_rows(rows, 5, ends) for offset in batch.column("offset").to_pylist()]
     assert len(seen) == 5
     seen += offsets(made)
     assert seen == list(range(seen[0], seen[-1] + 1))

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import rawlog
-from rawlog.cli.progress import Progress
+from rawlog.cli.progress import Bar
 from rawlog.jobs.ingest import Ingested
+from rawlog.jobs.job import Progress
 from tests import duck
 from tests.jobs.recordings import damage, expected, held, ingest, record, stored
 
@@ -166,8 +167,8 @@ def test_the_same_on_spark(run: Run, spark: SparkSession, tmp_path: Path, logs: 
 
 
 def test_progress_tells_rows_bytes_and_the_time_left() -> None:
-    bar = Progress("ingesting", 1000)
-    bar.at(250, 7654)
+    bar = Bar("ingesting")
+    bar(Progress(250, 1000, rows=7654))
     assert (
         bar.text(2.0) == "ingesting  25 %  250 B  7,654 rows  125 B/s  2 s"
     )  # the first seconds say nothing of the rest

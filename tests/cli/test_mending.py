@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import rawlog
-from rawlog.cli import cli, engine
+from rawlog.cli import cli
+from rawlog.engines.choice import choose
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 STORES = {
@@ -199,13 +200,10 @@ def test_the_engine_is_chosen_as_for_other_jobs(verb: str, tmp_path: Path) -> No
 
 def test_a_job_that_was_submitted_to_a_cluster_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small one ran in the driver that spark-submit had started."""
-    open_to_choice: dict[str, object] = {"engine": None, "master": None, "conf": (), "threads": None}
     for submitted, threads, expected in ((False, None, "local"), (True, None, "spark"), (True, 2, "local")):
         if submitted:
             monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "12345")
-        given = {**open_to_choice, "threads": threads}
-        engine.choose(given, 1000)
-        assert given["engine"] == expected
+        assert choose(1000, threads=threads).name == expected
 
 
 def test_a_place_with_nothing_to_mend_says_what_could_be(tmp_path: Path) -> None:

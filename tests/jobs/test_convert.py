@@ -16,9 +16,10 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
+from rawlog.core.report import Action, Report
 from rawlog.core.tables import RECORDS
 from rawlog.engines import local
-from rawlog.jobs.convert import Convert, Converted, outlet, source_tree
+from rawlog.jobs.convert import Convert, outlet, source_tree
 from rawlog.jobs.convert.sources import kind_of
 from rawlog.jobs.target import LossError
 from rawlog.reading.select import Selection
@@ -46,7 +47,7 @@ def convert(
     drop: tuple[bytes, ...] = (),
     dry_run: bool = False,
     **selection: Any,
-) -> Converted:
+) -> Report:
     made = outlet(to, str(target), table=table_named(table), options=options, accepted=accept, overwrite=force)
     paths = [str(one) for one in (source if isinstance(source, list) else [source])]
     with Convert(made, selection=Selection(**selection), drop=drop, dry_run=dry_run) as job:
@@ -84,9 +85,9 @@ def test_rows_of_every_system_come_back_from_a_table(source: Path, name: str, tm
     to = "parquet" if name == "folder" else str(kind_of(name))
     made = convert(source, tmp_path / name, to)
     whole = rawlog.read(source)
-    assert made.rows == whole.num_rows
+    assert made.counts["rows"] == whole.num_rows
     again = tmp_path / "again.parquet"
-    assert convert(tmp_path / name, again, "parquet").rows == made.rows
+    assert convert(tmp_path / name, again, "parquet").counts["rows"] == made.counts["rows"]
     found = pq.read_table(again)
     assert found.schema.equals(RECORDS.schema)
     assert found.to_pylist() == whole.to_pylist()
@@ -116,7 +117,7 @@ def test_a_selection_holds_for_every_target(tmp_path: Path) -> None:
     convert(tmp_path / "a.jsonl", tmp_path / "b", "kafka", key=b"k0")
     assert [one["offset"] for one in rows(tmp_path / "b")] == [15, 18]
     made = convert(source, tmp_path / "c.parquet", "parquet", limit=7)
-    assert (made.rows, pq.read_table(tmp_path / "c.parquet").num_rows) == (7, 7)
+    assert (made.counts["rows"], pq.read_table(tmp_path / "c.parquet").num_rows) == (7, 7)
     convert(source, tmp_path / "d.parquet", "parquet", last=3)
     assert pq.read_table(tmp_path / "d.parquet").column("offset").to_pylist() == [97, 98, 99]
     convert(source, tmp_path / "e.parquet", "parquet", topics=("nothing",))
@@ -240,7 +241,7 @@ def test_ambry_offsets_are_those_of_the_new_log(tmp_path: Path) -> None:
     convert(store_path("store-small") / "0_0_log", tmp_path / "one", "ambry", options=options, accept=("offset",))
     assert len(list((tmp_path / "one").glob("*_log"))) > 1
     made = convert(tmp_path / "one", tmp_path / "two", "ambry", options=options)
-    assert made.lost == {}
+    assert made.facts["lost"] == {}
     for path in (tmp_path / "one").glob("*_log"):
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
 
@@ -252,7 +253,7 @@ def test_replay_to_kafka_and_back_is_the_same_file(tmp_path: Path) -> None:
     convert(source, tmp_path / "log", "kafka", options={"topic": "t", "partition": "0"})
     accept = tuple(name for name in RECORDS.names if name != "offset")
     made = convert(tmp_path / "log", tmp_path / "again.log", "replay", accept=accept)
-    assert {"topic", "partition"} <= set(made.lost)
+    assert {"topic", "partition"} <= set(made.facts["lost"])
     assert (tmp_path / "again.log").read_bytes() == source.read_bytes()
 
 
@@ -290,8 +291,8 @@ def test_a_loss_is_refused_with_its_count_and_place(
     assert lost.rows == 1 or to == "ambry"
     assert [one.name for one in tmp_path.iterdir()] == ["in.parquet"]
     made = convert(tmp_path / "in.parquet", tmp_path / "out", to, accept=(*others, column), options=options)
-    assert made.rows == 3
-    assert made.lost[column].rows == lost.rows
+    assert made.counts["rows"] == 3
+    assert made.facts["lost"][column]["rows"] == lost.rows
 
 
 def test_all_losses_of_all_shares_are_told_at_once(tmp_path: Path) -> None:
@@ -310,7 +311,8 @@ def test_all_losses_of_all_shares_are_told_at_once(tmp_path: Path) -> None:
     assert caught.value.rows == 8
     assert not (tmp_path / "out").exists()
     dry = convert(tmp_path / "in.parquet", tmp_path / "out", "kafka", dry_run=True)
-    assert {one.column for one in dry.refused} == {"timestamp", "timestampType"}
+    assert not dry.is_whole
+    assert set(dry.facts["lost"]) == {"timestamp", "timestampType"}
     assert not (tmp_path / "out").exists()
 
 
@@ -436,7 +438,8 @@ def test_damage_in_the_source_is_told_or_passed_over(tmp_path: Path) -> None:
         with pytest.raises(CorruptError, match="checksum"):
             convert(source, tmp_path / f"out.{to}", to)
     made = convert(source, tmp_path / "out", "kafka", errors="skip")
-    assert made.damaged
+    assert made.with_action(Action.LOST)
+    assert not made.is_whole
     assert [one["offset"] for one in rows(tmp_path / "out")] == [*range(10), *range(20, 30)]
 
 
@@ -454,11 +457,11 @@ def test_a_log_without_some_records_is_the_same_otherwise(case: KafkaCase, tmp_p
     before = rawlog.read(case.path)
     kept = [one for one in before.to_pylist() if one["key"] not in drop]
     assert rows(folder) == kept
-    [account] = made.accounts.values()
+    [account] = (part.as_json() for part in made.parts.values())
     gone = [one["offset"] for one in before.to_pylist() if one["key"] in drop]
-    told = [offset for first, last in account.offsets for offset in range(first, last + 1)]  # type: ignore[attr-defined]
+    told = [offset for first, last in account["offsets"] for offset in range(first, last + 1)]
     assert [offset for offset in told if offset in set(gone)] == gone
-    assert (made.dropped, made.rows) == (len(gone), len(kept))
+    assert (made.counts["dropped"], made.counts["rows"]) == (len(gone), len(kept))
     theirs, mine = (
         {one.base_offset: one for path in sorted(place.glob("*.log")) for one in reference.headers(path.read_bytes())}
         for place in (case.path, folder)
@@ -484,7 +487,7 @@ def test_a_log_without_some_records_is_the_same_otherwise(case: KafkaCase, tmp_p
 def test_erasing_says_which_offsets_went(tmp_path: Path) -> None:
     source = log_of(tmp_path / "log", *(row(n, partition=n % 2, offset=n // 2) for n in range(60)), batch_records="4")
     made = convert(source, tmp_path / "out", "kafka", drop=(b"k0",), where="offset <> 29")
-    accounts = {name: account.as_json() for name, account in made.accounts.items()}
+    accounts = {name: account.as_json() for name, account in made.parts.items()}
     wanted = {
         name: [one["offset"] for one in rows(source / name) if one["key"] == b"k0" or one["offset"] == 29]
         for name in accounts
@@ -494,7 +497,7 @@ def test_erasing_says_which_offsets_went(tmp_path: Path) -> None:
         assert [offset for first, last in account["offsets"] for offset in range(first, last + 1)] == wanted[name]
         assert account["removed"] == len(wanted[name])
         assert account["end_offset"] == 30
-    texts = [line for account in made.accounts.values() for line in account.lines()]
+    texts = [line for account in made.parts.values() for line in account.lines()]
     assert any("records removed: offsets 0, 3" in text for text in texts)
 
 
@@ -502,7 +505,7 @@ def test_all_records_of_a_log_can_go(tmp_path: Path) -> None:
     """The end of the log stays where it was: batches without records say so."""
     source = log_of(tmp_path / "log", *(row(number, key=b"k") for number in range(20)), batch_records="6", codec="zstd")
     made = convert(source, tmp_path / "out", "kafka", drop=(b"k",))
-    assert (made.rows, made.dropped) == (0, 20)
+    assert (made.counts["rows"], made.counts["dropped"]) == (0, 20)
     assert rows(tmp_path / "out") == []
     batches = rows(tmp_path / "out", table="kafka.batches")
     assert [one["last_offset"] for one in batches] == [5, 11, 17, 19]

@@ -171,7 +171,7 @@ def test_a_moment_has_what_was_written_before_it(tmp_path: Path) -> None:
     report = restored(KAFKA, tmp_path / "data", until=moment)
     clean(tmp_path / "data")
     assert report.counts["transactions_aborted"]
-    then = rawlog.read(KAFKA, table="kraft.topics", options={"atTimestamp": str(moment // 1000 - 1)})["topic"]
+    then = rawlog.read(KAFKA, table="kraft.topics", option={"atTimestamp": str(moment // 1000 - 1)})["topic"]
     old = records(KAFKA, until=moment // 1000)
     assert set(pc.unique(old["topic"]).to_pylist()) - set(then.to_pylist())  # made later, and so not there
     expected = old.filter(pc.is_in(old["topic"], then.combine_chunks()))

@@ -237,7 +237,7 @@ def as_of(source: Source, moment: int) -> Rows:
             if not following or not following[0]:
                 continue
         found[place] += [one for one in whole.get(place, ()) if one[0] == row["offset"]]
-    then = rawlog.read(source.path, table="kraft.topics", options={"atTimestamp": str(moment - 1)})["topic"].to_pylist()
+    then = rawlog.read(source.path, table="kraft.topics", option={"atTimestamp": str(moment - 1)})["topic"].to_pylist()
     return {place: rows for place, rows in found.items() if rows and place[0] in then}
 
 

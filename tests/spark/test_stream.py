@@ -20,7 +20,8 @@ import pytest
 import rawlog
 from rawlog.core.errors import AccessError, CorruptError, OptionError, TruncatedError
 from rawlog.io.storage import Source
-from rawlog.spark import follow, options
+from rawlog.reading import follow
+from rawlog.spark import options
 from tests.golden_data import golden_path
 
 if TYPE_CHECKING:

@@ -20,30 +20,34 @@ from rawlog.cli.errors import CLOSED_PIPE, guarded, quiet_output
 
 #: verb -> (group of `--help`, module, one line of help). A verb whose module is not there yet is not shown.
 VERBS: dict[str, tuple[str, str, str]] = {
-    "formats": ("look", "rawlog.cli.commands.formats", "Every format: family, files, what can be done with it."),
-    "ls": ("look", "rawlog.cli.commands.ls", "What is there: system, topic, offsets, times, counts, state."),
+    "formats": ("look", "rawlog.cli.commands.formats", "List every format: family, files, what can be done with it."),
+    "ls": ("look", "rawlog.cli.commands.ls", "List what is there: system, topic, offsets, times, counts, state."),
     "cat": ("look", "rawlog.cli.commands.cat", "Print the rows of a table."),
     "head": ("look", "rawlog.cli.commands.head", "Print the first rows."),
     "tail": ("look", "rawlog.cli.commands.tail", "Print the last rows; -f follows a live log."),
     "count": ("look", "rawlog.cli.commands.count", "Print the number of rows."),
-    "explain": ("look", "rawlog.cli.commands.explain", "The bytes of a frame, field by field."),
+    "explain": ("look", "rawlog.cli.commands.explain", "Show the bytes of a frame, field by field."),
     "verify": ("check and repair", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
-    "diff": ("check and repair", "rawlog.cli.commands.diff", "What two places do not agree on."),
-    "convert": ("move", "rawlog.cli.commands.convert", "Rows to another system or to Parquet, JSON lines, CSV."),
-    "restore": ("move", "rawlog.cli.commands.restore", "A data directory that a real broker starts on."),
-    "erase": ("move", "rawlog.cli.commands.erase", "A copy without chosen records or blobs."),
+    "diff": ("check and repair", "rawlog.cli.commands.diff", "Show what two places do not agree on."),
+    "convert": (
+        "move",
+        "rawlog.cli.commands.convert",
+        "Convert rows to another system or to Parquet, JSON lines, CSV.",
+    ),
+    "restore": ("move", "rawlog.cli.commands.restore", "Write a data directory that a real broker starts on."),
+    "erase": ("move", "rawlog.cli.commands.erase", "Write a copy without chosen records or blobs."),
     "repair": (
         "check and repair",
         "rawlog.cli.commands.repair",
-        "A repaired copy; reports what was kept, cut and rebuilt.",
+        "Write a repaired copy; report what was kept, cut and rebuilt.",
     ),
-    "rebuild": ("check and repair", "rawlog.cli.commands.rebuild", "A copy with its derived files rebuilt."),
-    "compact": ("move", "rawlog.cli.commands.compact", "A compacted copy, as the real system would make it."),
-    "query": ("ask", "rawlog.cli.commands.query", "Ask in SQL; the tables of the paths are views."),
-    "sql": ("ask", "rawlog.cli.commands.sql", "A prompt for SQL that keeps its session."),
+    "rebuild": ("check and repair", "rawlog.cli.commands.rebuild", "Write a copy with its derived files rebuilt."),
+    "compact": ("move", "rawlog.cli.commands.compact", "Write a compacted copy, as the real system would make it."),
+    "query": ("ask", "rawlog.cli.commands.query", "Answer a question in SQL; the tables of the paths are views."),
+    "sql": ("ask", "rawlog.cli.commands.sql", "Open a prompt for SQL that keeps its session."),
     "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
-    "lake": ("ask", "rawlog.cli.commands.lake", "What a lake holds, and its upkeep."),
-    "submit": ("ask", "rawlog.cli.commands.submit", "Run a verb on a cluster, with rawlog sent along."),
+    "lake": ("ask", "rawlog.cli.commands.lake", "Show what a lake holds, or maintain it."),
+    "submit": ("ask", "rawlog.cli.commands.submit", "Run a verb on a Spark cluster; rawlog's code is sent with it."),
     "completion": ("shell", "rawlog.cli.commands.completion", "Print the completion script of a shell."),
 }
 GROUPS = ("look", "check and repair", "move", "ask", "live", "shell")
@@ -95,7 +99,7 @@ class Verbs(click.Group):
                     formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb; a reader that went away is no error."""
+        """Run a verb; if the reader of the output ends, that is not an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -122,7 +126,14 @@ def _family_command(name: str) -> click.Command | None:
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 clean; 1 damage, differences or loss; 2 wrong usage; 3 cannot be read. `rawlog VERB --help` shows the options.",
+    epilog="""\b
+Examples:
+  rawlog ls kafka-logs/
+  rawlog cat kafka-logs/ --topic orders --since -2h --json
+  rawlog verify kafka-logs/
+
+Exit codes: 0 clean; 1 damage, differences or loss; 2 wrong usage; 3 cannot be read or written. `rawlog VERB --help` shows the options and
+examples of a verb; each verb is also a Python function: rawlog.verify("kafka-logs/").""",
 )
 @click.version_option(__version__, prog_name="rawlog")
 def cli() -> None:

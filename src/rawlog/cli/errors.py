@@ -96,7 +96,7 @@ def say(text: str, kind: str = "") -> None:
 
 
 def flush() -> None:
-    """Send what is still buffered, so that messages come behind the data they are about."""
+    """Send what is still buffered, so that messages come after the data they are about."""
     with contextlib.suppress(ValueError):
         sys.stdout.flush()
 

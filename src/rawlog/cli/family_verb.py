@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from rawlog.cli import options, output
+from rawlog.cli import options, output, report
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.core.text import printable
 from rawlog.core.verb import Kind, Line, Parameter, Section, Shown, Tone, Verb
-
-if TYPE_CHECKING:
-    from rawlog.core.report import Report
 
 STYLES: dict[Tone | None, dict[str, Any]] = {
     Tone.TITLE: {"bold": True},
@@ -31,10 +28,9 @@ def command_of(name: str, verb: Verb) -> click.Command:
         from rawlog.jobs.verb import run_verb
 
         result = run_verb(name, paths, given)
-        show = _show_report if isinstance(result, Report) else _show
-        code = show(result, as_json=as_json)  # type: ignore[arg-type]
+        shown = report.show(result, as_json=as_json) if isinstance(result, Report) else _show(result, as_json=as_json)
         output.flush()
-        click.get_current_context().exit(code)
+        click.get_current_context().exit(shown)
 
     parameters: list[click.Parameter] = [
         click.Argument(["paths"], nargs=-1, required=True, type=options.PATH, metavar=f"{verb.paths}..."),
@@ -47,7 +43,7 @@ def command_of(name: str, verb: Verb) -> click.Command:
         params=parameters,
         help=verb.help,
         short_help=verb.summary,
-        epilog=f"Exit codes: {verb.exit_codes}",
+        epilog=options.examples(*verb.examples, more=f"Exit codes: {verb.exit_codes}"),
     )
 
 
@@ -71,16 +67,6 @@ def _option(one: Parameter) -> click.Option:
         metavar=one.metavar,
         help=one.help,
     )
-
-
-def _show_report(report: Report, *, as_json: bool) -> int:
-    if as_json:
-        output.json_line(report.as_json())
-    else:
-        for text in report.lines():
-            output.line(text)
-        output.line(f"{report.verb}: {printable(report.target)}" + ("" if report.is_whole else "; see above"))
-    return DONE if report.is_whole else FOUND
 
 
 def _show(shown: Iterator[Shown], *, as_json: bool) -> int:

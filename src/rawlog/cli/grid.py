@@ -51,7 +51,7 @@ class GridPrinter(output.Printer):
     """Rows as a table; the first rows choose the widths, all others flow."""
 
     def __init__(self, form: str | None = None, *, in_order: bool = False) -> None:
-        """Long columns stand last, unless the columns are wanted in the order in which they come."""
+        """Long columns are last, unless the columns are wanted in their own order."""
         self.form, self.in_order = form, in_order
         self._order: list[int] = []
         self._held: list[list[str]] = []
@@ -123,7 +123,7 @@ class GridPrinter(output.Printer):
 
 
 def is_long(type: pa.DataType) -> bool:
-    """Whether values of a type may be of any length, so that they stand best at the end of a line."""
+    """Whether values of a type may be of any length, so that they are best at the end of a line."""
     import pyarrow as pa
 
     return bool(pa.types.is_binary(type) or pa.types.is_nested(type))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import click
 
 from rawlog.core.errors import OptionError
-
-if TYPE_CHECKING:
-    from rawlog.reading.select import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,17 +48,14 @@ class Partitions(click.ParamType[tuple[int, ...]]):
         return tuple(found)
 
 
-#: The options that give the fields of a Selection.
-NAMES = {
-    "topics": "--topic", "topic_pattern": "--topic", "partitions": "--partition", "from_offset": "--from-offset",
-    "to_offset": "--to-offset", "last": "-o", "starts": "-o", "since": "--since", "until": "--until", "key": "--key", "id": "--id",
-}  # fmt: skip
-
+#: The options that choose rows and columns.
+SELECTION = ("topic", "partition", "from_offset", "to_offset", "since", "until", "start", "key", "id", "find", "where", "columns",
+             "limit", "isolation", "errors", "max_decompressed", "max_headers", "show_secrets")  # fmt: skip
 PATH = click.Path()  # any text, and the shell completes files
 
 
 def paths(function: F) -> F:
-    """The paths, and what they are to be read as."""
+    """The paths, and the format to read them as."""
     function = click.option(
         "--as", "as_format", metavar="FORMAT", help="Read every file as this format, whatever it looks like."
     )(function)
@@ -114,7 +108,7 @@ def selection(*, columns: bool = True, limit: bool = True, own: str = "--option"
         click.option("--key", metavar="TEXT", help="Only rows with this key."),
         click.option("--id", metavar="ID", help="Only the message (RocketMQ) or blob (Ambry) with this id."),
         click.option("--find", metavar="TEXT", help="Only rows whose value contains this text."),
-        click.option("--where", metavar="EXPR", help="Only rows for which an SQL expression over the columns holds."),
+        click.option("--where", metavar="EXPR", help="Only rows for which an SQL expression over the columns is true."),
     ]
     if columns:
         options.append(click.option("--columns", metavar="A,B", help="Only these columns, in this order."))
@@ -143,7 +137,7 @@ def selection(*, columns: bool = True, limit: bool = True, own: str = "--option"
 
 
 def limits(function: F) -> F:
-    """How much a part of a file may hold, so that a small file cannot take all memory."""
+    """Limits, so that a small file cannot use all memory."""
     options: list[Callable[[Any], Any]] = [
         click.option(
             "--max-decompressed",
@@ -173,7 +167,7 @@ def show_secrets(function: F) -> F:
 
 
 def errors(function: F) -> F:
-    """What damage does."""
+    """What to do at damage."""
     option = click.option(
         "--errors",
         type=click.Choice(["raise", "stop", "skip"]),
@@ -219,49 +213,38 @@ def bytes_form(function: F) -> F:
     return option(function)
 
 
-def selection_of(given: dict[str, Any]) -> Selection:
-    """The Selection that the options describe. OptionError for those that contradict one another."""
-    from rawlog.reading.select import Selection, parse_columns, parse_offset_option, parse_time
-
-    fields: dict[str, Any] = {
-        "topics": tuple(given["topic"]),
-        "partitions": tuple(number for part in given["partition"] for number in part),
-        "from_offset": given["from_offset"],
-        "to_offset": given["to_offset"],
-        "since": None if given["since"] is None else parse_time(given["since"]),
-        "until": None if given["until"] is None else parse_time(given["until"]),
-        "key": None if given["key"] is None else os.fsencode(given["key"]),
-        "id": given["id"],
-        "where": _condition(given["where"], given["find"]),
-        "columns": parse_columns(given.get("columns")),
-        "limit": given.get("limit"),
-        "isolation": given["isolation"],
-        "errors": given["errors"],
-        "max_decompressed": given["max_decompressed"],
-        "max_headers": given["max_headers"],
-    }
-    if given["own"]:
-        from rawlog import registry
-
-        pairs = [text.partition("=") for text in given["own"]]
-        if any(not mark for _, mark, _ in pairs):
-            raise OptionError(f"--option {' '.join(given['own'])}: NAME=VALUE expected")
-        fields["options"] = registry.reading_options({name: value for name, _, value in pairs})
-    if given.get("show_secrets"):
-        fields["options"] = {**fields.get("options", {}), "showSecrets": "true"}
-    for text in given["start"]:
-        for name, value in parse_offset_option(text).items():
-            if fields.get(name) is not None:
-                raise OptionError(f"-o {text}: --{name.replace('_', '-')} is given already")
-            fields[name] = value
-    if fields.get("last") is not None and fields["from_offset"] is not None:
-        raise OptionError("-o from the end and --from-offset exclude one another")
-    return Selection(**fields)
+def selecting(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of a selection out of `given`: as the keywords of the functions of `rawlog`."""
+    found: dict[str, Any] = {name: given.pop(name) for name in SELECTION if name in given}
+    for name in ("topic", "start"):
+        if name in found:
+            found[name] = found[name] or None
+    if "partition" in found:
+        found["partition"] = numbers(found["partition"])
+    if "key" in found and found["key"] is not None:
+        found["key"] = os.fsencode(found["key"])
+    if "own" in given:
+        found["option"] = pairs(given.pop("own"))
+    return found
 
 
-def _condition(where: str | None, find: str | None) -> str | None:
-    if find is None:
-        return where
-    quoted = find.replace("\\", "\\\\").replace("'", "\\'")
-    contains = f"contains(value, '{quoted}')"
-    return contains if where is None else f"({where}) AND {contains}"
+def numbers(given: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The partitions of `--partition`, None for all of them."""
+    return tuple(number for part in given for number in part) or None
+
+
+def pairs(given: Iterable[str], option: str = "--option", form: str = "NAME=VALUE") -> dict[str, str] | None:
+    """The texts NAME=VALUE of an option as a dict; None if there are none. OptionError for one without `=`."""
+    given = list(given)
+    split = [text.partition("=") for text in given]
+    if any(not mark for _, mark, _ in split):
+        raise OptionError(f"{option} {' '.join(given)}: {form} expected")
+    return {name: value for name, _, value in split} or None
+
+
+def examples(*commands: str, more: str = "") -> str:
+    """The last part of a command's help: examples, one per line, and what comes after them."""
+    if not commands:
+        return more
+    lines = "\n".join(f"  {command}" for command in commands)
+    return f"\b\nExamples:\n{lines}\n\n{more}"

@@ -67,14 +67,14 @@ class Printer(ABC):
     columns: tuple[str, ...] | None = None
 
     def begin(self, schema: pa.Schema) -> None:  # noqa: B027 - most have nothing to print there
-        """Print what stands in front of the first row."""
+        """Print what comes before the first row."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
         """Print rows."""
 
     def end(self) -> None:  # noqa: B027
-        """Print what stands behind the last row."""
+        """Print what comes after the last row."""
 
     def flush(self) -> None:
         """Show everything written so far (a follower waits now)."""

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from rawlog.core.text import counted, size_text
+from rawlog.jobs.job import Progress
 
 INTERVAL = 0.2
 #: Work that is done before this many seconds shows nothing.
@@ -17,23 +18,19 @@ PATIENCE = 0.5
 ESTIMATE_AFTER = 5.0
 
 
-class Progress:
-    """A context manager; `step` says how far the work is. Safe to call from any thread."""
+class Bar:
+    """A context manager that is called with a job's Progress, from any thread, and draws it."""
 
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done, self.rows = what, total, 0, 0
+    def __init__(self, what: str) -> None:
+        self.what, self.now = what, Progress()
         self.active = sys.stderr.isatty()
         self._begun = time.monotonic()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def step(self, size: int) -> None:
-        """So many more bytes are done."""
-        self.done += size
-
-    def at(self, done: int, rows: int = 0) -> None:
-        """So many bytes are done in all, and so many rows came of them."""
-        self.done, self.rows = done, rows
+    def __call__(self, now: Progress) -> None:
+        """How far the job is."""
+        self.now = now
 
     def __enter__(self) -> Self:
         if self.active:
@@ -50,14 +47,17 @@ class Progress:
 
     def text(self, spent: float) -> str:
         """The line as it is after so many seconds."""
-        told = [self.what]
-        if self.total:
-            told.append(f"{min(100, 100 * self.done // self.total)} %")
-        told += [size_text(self.done), *([counted(self.rows, "row")] if self.rows else [])]
-        told += [f"{size_text(int(self.done / spent))}/s", f"{int(spent)} s"]
-        if 0 < self.done < self.total and spent >= ESTIMATE_AFTER:
-            told.append(f"{int(spent * (self.total - self.done) / self.done) + 1} s left")
-        return "  ".join(told)
+        now = self.now
+        if now.phase:
+            return f"{now.phase} …  {int(spent)} s"
+        words = [self.what]
+        if now.total_size:
+            words.append(f"{min(100, 100 * now.size // now.total_size)} %")
+        words += [size_text(now.size), *([counted(now.rows, "row")] if now.rows else [])]
+        words += [f"{size_text(int(now.size / spent))}/s", f"{int(spent)} s"]
+        if 0 < now.size < now.total_size and spent >= ESTIMATE_AFTER:
+            words.append(f"{int(spent * (now.total_size - now.size) / now.size) + 1} s left")
+        return "  ".join(words)
 
     def _draw(self) -> None:
         drawn = False

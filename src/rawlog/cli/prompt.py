@@ -67,7 +67,7 @@ _BEFORE_TABLE = re.compile(r"(?:\b(?:from|join|describe|desc)|\.schema|\\d)\s+[\
 
 
 class Completer:
-    """Completes the word under the cursor: tables behind FROM, else columns, functions and keywords too."""
+    """Completes the word under the cursor: tables after FROM, else columns, functions and keywords too."""
 
     def __init__(
         self, tables: Mapping[str, Sequence[str]], functions: Callable[[], Collection[str]], commands: Collection[str]

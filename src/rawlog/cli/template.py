@@ -110,13 +110,13 @@ class _Compiler:
         if verb in "%{}":
             self.literals[-1] += verb.encode()
             return at + 1
-        modifier, behind = None, at + 1
-        if self.text[behind : behind + 1] == "{":
-            modifier, behind = _braced(self.text, behind)
+        modifier, after = None, at + 1
+        if self.text[after : after + 1] == "{":
+            modifier, after = _braced(self.text, after)
         if modifier is None and at + 1 < len(self.text) and self.text[at + 1] == "{":
-            raise self.wrong(f"the brace behind %{verb} is not closed")
+            raise self.wrong(f"the brace after %{verb} is not closed")
         self.add(*self.leaf(verb, modifier))
-        return behind
+        return after
 
     def add(self, column: str, leaf: Leaf) -> None:
         self.pieces.append((column, leaf))
@@ -186,7 +186,7 @@ class _Compiler:
         raise self.wrong(f"{{{modifier}}} is no form of text; hex, base64, base64raw and unpack[…] are")
 
     def enclosed(self, text: str) -> str:
-        """What stands between any number of pounds, braces or brackets and their likes."""
+        """What is between any number of pounds, braces or brackets and their likes."""
         pairs = {"#": "#", "{": "}", "[": "]"}
         mark = text[:1]
         depth = len(text) - len(text.lstrip(mark)) if mark in pairs and mark else 0
@@ -249,10 +249,10 @@ class _Compiler:
                 steps.append(lambda _, piece=literal: piece)  # type: ignore[misc]
                 at += 1
                 continue
-            verb, modifier, behind = text[at + 1 : at + 2], None, at + 2
-            if text[behind : behind + 1] == "{" and verb not in ("%", "{", "}"):
-                modifier, behind = _braced(text, behind)
-            at = behind
+            verb, modifier, after = text[at + 1 : at + 2], None, at + 2
+            if text[after : after + 1] == "{" and verb not in ("%", "{", "}"):
+                modifier, after = _braced(text, after)
+            at = after
             if verb in ("%", "{", "}") and verb:
                 literal = verb.encode()
                 steps.append(lambda _, piece=literal: piece)  # type: ignore[misc]
@@ -287,7 +287,7 @@ class _Compiler:
 
 
 def _braced(text: str, at: int) -> tuple[str | None, int]:
-    """What stands in the braces that open at `at`, and where the text goes on; None if they do not close."""
+    """What is in the braces that open at `at`, and where the text goes on; None if they do not close."""
     depth, position = 0, at
     while position < len(text):
         if text[position] == "{" and text[position - 1] != "%":

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rawlog.core.html import ROWS, html_table
 from rawlog.core.tables import FINDINGS
-from rawlog.core.text import valid_text
+from rawlog.core.text import counted, valid_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,7 +172,7 @@ def rule(
 UNKNOWN = "rawlog.file.unknown"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Findings:
     """The outcome of a verification: iterable, with a verdict and the counts a summary shows."""
 
@@ -224,3 +225,13 @@ class Findings:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __repr__(self) -> str:
+        counts = f"{counted(self.errors, 'error')}, {counted(self.warnings, 'warning')}"
+        return f"<rawlog.Findings {self.verdict}: {counts} in {counted(self.files, 'file')}>"
+
+    def _repr_html_(self) -> str:
+        """The first findings as a table, for a notebook."""
+        names = ("severity", "code", "path", "position", "offset", "message")
+        rows = ([getattr(item, name) for name in names] for item in self.items[:ROWS])
+        return html_table(names, rows, repr(self))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from rawlog.core.html import ROWS, html_table
 from rawlog.core.text import counted, printable
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Entry:
         return f"{what}: {printable(self.reason)}" if self.reason else what
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Report:
     """What an operation did. `repr` is short; `lines` is for people, `as_json` for machines.
 
@@ -125,8 +126,13 @@ class Report:
     @property
     def is_whole(self) -> bool:
         """Whether nothing was lost, dropped or changed that was not asked for, and nothing is wrong with the result."""
-        here = not (self.left_out or self.remaining) and not any(one.is_loss for one in self.entries)
-        return here and all(part.is_whole for part in self.parts.values())
+        return self.is_lossless and not self.remaining and all(part.is_whole for part in self.parts.values())
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether nothing was lost, dropped or changed that was not asked for."""
+        here = not self.left_out and not any(one.is_loss for one in self.entries)
+        return here and all(part.is_lossless for part in self.parts.values())
 
     def with_action(self, *actions: Action) -> list[Entry]:
         """The entries of some actions, those of parts included."""
@@ -194,6 +200,15 @@ class Report:
     def __repr__(self) -> str:
         what = "whole" if self.is_whole else "something was lost or changed"
         return f"<rawlog.Report {self.verb} {self.target!r}: {what}>"
+
+    def _repr_html_(self) -> str:
+        """The counts, the first entries and what remains as a table, for a notebook."""
+        entries = [one for one in self.all_entries() if one.action is not Action.KEPT]
+        rows: list[tuple[Any, ...]] = [(one.action, one.path, one.reason) for one in entries[:ROWS]]
+        rows += [("", "", f"{len(entries) - ROWS:,} more entries")] if len(entries) > ROWS else []
+        rows += [("remains", one.path, f"{one.message} [{one.code}]") for one in self.remaining[:ROWS]]
+        rows += [("", name, number) for name, number in self.counts.items()]
+        return html_table(("action", "where", "what"), rows, repr(self))
 
 
 def _follows(before: Entry, entry: Entry) -> bool:
@@ -279,3 +294,43 @@ class Several(Account):
     def lines(self) -> list[str]:
         """Each part's own account, under its name."""
         return [text for name, one in self.parts.items() for text in (name, *(f"  {line}" for line in one.lines()))]
+
+
+@dataclass(slots=True, repr=False)
+class AccountReport(Report):
+    """What an Account says, as a Report. It goes away with Account."""
+
+    account: Any = None
+
+    @staticmethod
+    def of(verb: str, source: str, target: str, outcome: Any, *, is_dry_run: bool = False) -> Report:
+        """The Report of a job's outcome, which has an account and may have `left_out`, `not_loaded` and `remaining`."""
+        made = AccountReport(verb=verb, source=source, target=target, account=outcome.account)
+        made.left_out, made.not_loaded, made.remaining = (
+            list(getattr(outcome, name, ())) for name in ("left_out", "not_loaded", "remaining")
+        )
+        made.is_dry_run = is_dry_run
+        return made
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether nothing was lost, dropped or changed that was not asked for."""
+        return bool(self.account.is_whole) and not self.left_out
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for machines."""
+        made: dict[str, Any] = self.account.as_json()
+        made |= {"left_out": list(self.left_out)} if self.left_out else {}
+        made |= {"not_loaded": list(self.not_loaded)} if self.not_loaded else {}
+        made |= {"remaining": [one.as_row() for one in self.remaining]} if self.remaining else {}
+        return made | {"is_whole": self.is_whole} | ({"dry_run": True} if self.is_dry_run else {})
+
+    def lines(self) -> list[str]:
+        """Everything, for people."""
+        rest = Report(left_out=self.left_out, not_loaded=self.not_loaded, remaining=self.remaining)
+        return [*(printable(text) for text in self.account.lines()), *rest.lines()]
+
+
+def as_report(account: Account | Report) -> Report:
+    """An Account as a Report; a Report as it is."""
+    return account if isinstance(account, Report) else AccountReport(account=account)

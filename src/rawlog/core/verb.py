@@ -59,6 +59,8 @@ class Verb:
     summary: str
     help: str
     exit_codes: str
+    #: Commands for the help, each a line that begins with `rawlog`.
+    examples: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...]
     #: (files at the paths, the paths as they were given, a value for each parameter) -> what was written, or what to show.
     run: Callable[[Sequence[File], Sequence[str], Mapping[str, Any]], Report | Iterator[Shown]]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rawlog.compare.pairs import Pair, compare, pairs
 from rawlog.core.difference import Difference, Tally
-from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.core.html import ROWS, html_table
+from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
@@ -19,11 +21,43 @@ class Compared(Done):
     tally: Tally
 
 
-@dataclass(frozen=True, slots=True)
-class Differences(Outcome):
-    """The differences, in the order of the first side's files."""
+@dataclass(frozen=True, repr=False)
+class Differences:
+    """What both sides do not agree on, in the order of the first side's files. Iterate over it for each Difference."""
 
     tally: Tally
+
+    @property
+    def is_same(self) -> bool:
+        """Whether there is no difference."""
+        return self.tally.is_same
+
+    @property
+    def unlisted(self) -> int:
+        """How many differences were counted and not listed."""
+        return self.tally.unlisted
+
+    def summary(self) -> dict[str, Any]:
+        """How many things are alike, differ, or are only on one side."""
+        return self.tally.summary()
+
+    def __iter__(self) -> Iterator[Difference]:
+        return iter(self.tally.items)
+
+    def __len__(self) -> int:
+        return len(self.tally.items)
+
+    def __repr__(self) -> str:
+        counts = (
+            f"{self.tally.only_in_a:,} only in a, {self.tally.only_in_b:,} only in b, {self.tally.differs:,} differ"
+        )
+        return f"<rawlog.Differences {'same' if self.is_same else 'different'}: {self.tally.alike:,} alike, {counts}>"
+
+    def _repr_html_(self) -> str:
+        """The first differences as a table, for a notebook."""
+        names = ("change", "what", "name", "from_offset", "to_offset", "count", "columns")
+        rows = ([one.as_json()[name] for name in names] for one in self.tally.items[:ROWS])
+        return html_table(names, rows, repr(self))
 
 
 class Diff(Job[Compared, Differences]):

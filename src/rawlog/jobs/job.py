@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from rawlog.reading.tree import Tree
@@ -42,19 +42,19 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of one split. Jobs add their own fields."""
+    """The result of one split. Jobs add their own fields."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the whole job. Jobs add their own fields."""
+    """The result of the whole job. Jobs add their own fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is, for whoever draws it."""
+    """How far a job is. `phase` says what it does before its splits run, such as starting Spark."""
 
     size: int = 0
     total_size: int = 0
@@ -62,10 +62,12 @@ class Progress:
     total_splits: int = 0
     frames: int = 0
     rows: int = 0
+    phase: str = ""
 
     def __add__(self, other: Progress) -> Progress:
         """Both, one after the other."""
-        return Progress(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+        numbers = (one + more for one, more in zip(astuple(self)[:-1], astuple(other)[:-1], strict=True))
+        return replace(Progress(*numbers), phase=other.phase)
 
 
 D = TypeVar("D", bound=Done)

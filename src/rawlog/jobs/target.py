@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from rawlog.kernels.columns import Marks
 
 
+#: Dicts are written in batches of so many rows, or so many bytes.
+BATCH_ROWS, BATCH_BYTES = 10_000, 8 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A column that would be lost or changed: in how many rows, and where the first of them stands."""
+    """A column that would be lost or changed: in how many rows, and where the first of them is."""
 
     column: str
     rows: int
@@ -51,7 +55,7 @@ class LossError(EncodeError):
         """What would have to be accepted, what is already included."""
         return ",".join(sorted({one.column for one in self.lost} | self.accepted))
 
-    def told(self, how: str) -> str:
+    def message(self, how: str) -> str:
         """The sentence, ended by `how` to accept the loss."""
         what = ", ".join(
             f"{one.column} ({one.rows:,} of {counted(self.rows, 'row')}, first {one.place})" for one in self.lost
@@ -59,7 +63,7 @@ class LossError(EncodeError):
         return f"{self.format} would lose or change: {what}; accept it with {how}{self.names}"
 
     def __str__(self) -> str:
-        return self.told("accept_loss=")
+        return self.message("accept_loss=")
 
 
 def writable(name: str) -> Format:
@@ -196,7 +200,10 @@ def write(
 
 
 def batches_of(records: Any) -> Iterator[pa.RecordBatch]:
-    """Batches of exactly the `records` schema from anything Arrow takes. EncodeError for columns of another kind."""
+    """Batches of exactly the `records` schema, in bounded memory, from dicts, batches, or anything that Arrow takes.
+
+    EncodeError for columns of another kind.
+    """
     import pyarrow as pa
 
     from rawlog.reading.rows import Rows
@@ -207,17 +214,62 @@ def batches_of(records: Any) -> Iterator[pa.RecordBatch]:
         return
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
+    if not isinstance(records, (pa.Table, pa.RecordBatchReader)) and hasattr(records, "__arrow_c_stream__"):
+        records = pa.RecordBatchReader.from_stream(records)
     if not isinstance(records, (pa.Table, pa.RecordBatchReader)):
-        try:
-            records = pa.RecordBatchReader.from_stream(records)
-        except TypeError:
-            raise EncodeError(
-                f"rows expected (a pyarrow Table, or any Arrow stream), not {type(records).__name__}"
-            ) from None
+        yield from _batches_of_rows(records)
+        return
     check_columns(records.schema)
     stream = records.to_batches() if isinstance(records, pa.Table) else records
     for batch in stream:
         yield as_records(batch)
+
+
+def _batches_of_rows(records: Any) -> Iterator[pa.RecordBatch]:
+    """Batches from an iterable of dicts, of RecordBatches, or of both. EncodeError for anything else."""
+    import pyarrow as pa
+
+    if isinstance(records, (str, bytes, Mapping)) or not isinstance(records, Iterable):
+        raise _not_rows(records)
+    ready: list[Mapping[str, Any]] = []
+    size = 0
+    for one in records:
+        if isinstance(one, Mapping):
+            ready.append(one)
+            size += sum(len(value) for value in one.values() if isinstance(value, (bytes, str)))
+        if ready and (not isinstance(one, Mapping) or len(ready) >= BATCH_ROWS or size >= BATCH_BYTES):
+            yield _batch_of(ready)
+            ready, size = [], 0
+        if isinstance(one, pa.RecordBatch):
+            check_columns(one.schema)
+            yield as_records(one)
+        elif not isinstance(one, Mapping):
+            raise _not_rows(one)
+    if ready:
+        yield _batch_of(ready)
+
+
+def _batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Dicts as a batch. A timestamp is a datetime, or a number of microseconds. EncodeError for a value of another kind."""
+    import pyarrow as pa
+
+    names = {str(name) for row in rows for name in row}
+    if extra := names - set(RECORDS.names):
+        raise EncodeError(f"no column of records: {', '.join(sorted(extra))}; these are: {', '.join(RECORDS.names)}")
+    arrays = []
+    for field in RECORDS.schema:
+        values = [row.get(field.name) for row in rows]
+        try:
+            arrays.append(pa.array(values, field.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise EncodeError(f"column {field.name}: {str(error).splitlines()[0]}") from None
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORDS.schema)
+
+
+def _not_rows(found: object) -> EncodeError:
+    return EncodeError(
+        f"rows expected (dicts, RecordBatches, a pyarrow Table or any Arrow stream), not {type(found).__name__}"
+    )
 
 
 def check_columns(schema: pa.Schema) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rawlog import registry
-from rawlog.core.errors import DataError, UnknownFormatError
+from rawlog.core.errors import DataError, RawlogError, UnknownFormatError
 from rawlog.core.findings import Findings
 from rawlog.core.format import File, Format, Spans, Want
 from rawlog.core.frames import Frames
+from rawlog.core.html import ROWS as SHOWN
+from rawlog.core.html import html_note, html_table
 from rawlog.core.status import Status
 from rawlog.core.tables import RECORDS, Table
+from rawlog.core.text import counted
 from rawlog.io.walk import walk
 from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, plan, reads_itself
 from rawlog.reading.select import Selection, partition_columns
@@ -244,7 +248,10 @@ def read_all(
 
 
 class Rows:
-    """A table of a tree: a stream of Arrow batches, which Polars, DuckDB and pyarrow take as it is."""
+    """A table of a tree, read as a stream: iterate over it for rows as dicts, or use `batches()` or `to_arrow()`.
+
+    It is also an Arrow stream, which Polars, DuckDB and pyarrow take as it is.
+    """
 
     def __init__(self, tree: Tree, table: str | Table = RECORDS, selection: Selection | None = None) -> None:
         """OptionError for an unknown table or column; UnknownFormatError if no file of the tree has that table."""
@@ -370,8 +377,51 @@ class Rows:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.reader().__arrow_c_stream__(requested_schema)
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self.batches()
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rows as dicts, in bounded memory. DataError at damage, unless the selection says otherwise."""
+        for batch in self.batches():
+            yield from dict_rows(batch)
+
+    def __repr__(self) -> str:
+        return f"<rawlog.Rows {self.table.name} of {counted(len(self.tree), 'file')}: {', '.join(self.schema.names)}>"
+
+    def _repr_html_(self) -> str:
+        """The first rows as a table, for a notebook."""
+        try:
+            rows = list(itertools.islice(self, SHOWN + 1))
+        except RawlogError as error:
+            return html_note(f"{self!r}: {str(error).splitlines()[0]}")
+        more = f"the first {SHOWN} rows of {self.table.name}" if len(rows) > SHOWN else f"{counted(len(rows), 'row')}"
+        return html_table(self.schema.names, ([row[name] for name in self.schema.names] for row in rows[:SHOWN]), more)
+
+
+def dict_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The rows of a batch as dicts. A time that Python's calendar cannot express is given as microseconds since 1970."""
+    columns = [values(column) for column in batch.columns]
+    names = batch.schema.names
+    for row in zip(*columns, strict=True):
+        yield dict(zip(names, row, strict=True))
+
+
+def values(column: pa.Array) -> list[Any]:
+    """The values of a column as Python has them; far times as microseconds since 1970."""
+    import pyarrow as pa
+
+    try:
+        found: list[Any] = column.to_pylist()
+        return found
+    except (OverflowError, ValueError):
+        if not pa.types.is_timestamp(column.type):
+            raise
+    numbers = column.cast(pa.int64()).to_pylist()
+    return [_time(column[index], number) for index, number in enumerate(numbers)]
+
+
+def _time(scalar: pa.Scalar, number: int | None) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return number
 
 
 def _sound_spans(frames: Frames, format: Format, file: File, errors: str) -> Iterator[Spans]:

@@ -10,13 +10,15 @@ from functools import cached_property
 from rawlog import registry
 from rawlog.core.errors import AccessError
 from rawlog.core.format import File, Place
+from rawlog.core.html import ROWS, html_table
 from rawlog.core.store import Store
+from rawlog.core.text import counted, size_text
 from rawlog.io.storage import Entry, Source, is_remote, listing, local_path, split_query
 
 HEAD = 4096
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tree:
     """What is there, in reading order: by system, topic, partition and offset."""
 
@@ -74,6 +76,21 @@ class Tree:
 
     def __iter__(self) -> Iterator[File]:
         return iter(self.files)
+
+    def __repr__(self) -> str:
+        where = ", ".join(self.roots[:3]) + (", …" if len(self.roots) > 3 else "")
+        return f"<rawlog.{type(self).__name__} {where}: {counted(len(self.files), 'file')}, {size_text(self.size)}>"
+
+    def _repr_html_(self) -> str:
+        """The first files as a table, for a notebook."""
+        names = ("path", "format", "size", "topic", "partition")
+        rows = ((f.path, f.format, size_text(f.size), f.place.topic, f.place.partition) for f in self.files[:ROWS])
+        return html_table(names, rows, repr(self))
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(file.size for file in self.files)
 
 
 def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, format: str | None = None) -> Tree:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import importlib.util
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.io.output import hold_scratch
 from rawlog.spark.java import cache_directory, facade, find_java
@@ -209,6 +211,8 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str], brief: bool 
         }
         if "SPARK_LOCAL_DIRS" not in os.environ:
             settings["spark.local.dir"] = tempfile.gettempdir()
+    if families := os.environ.get(registry.VARIABLE):
+        settings[f"spark.executorEnv.{registry.VARIABLE}"] = families
     for key, value in wanted.items():
         both = key.endswith(".extraJavaOptions") and key in settings
         settings[key] = f"{settings[key]} {value}" if both else value
@@ -230,12 +234,26 @@ def _environment(target: str, remote: bool) -> Iterator[None]:
         )
         if is_local(target):
             changes["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+            if paths := _family_paths():
+                changes["PYTHONPATH"] = os.pathsep.join((*paths, os.environ.get("PYTHONPATH", ""))).rstrip(os.pathsep)
     before = {name: os.environ.get(name) for name in changes}
     _put(changes)
     try:
         yield
     finally:
         _put(before)
+
+
+def _family_paths() -> list[str]:
+    """The directories from which this process imports families that the environment adds: workers on this machine need them too."""
+    found: dict[str, None] = {}
+    for name in os.environ.get(registry.VARIABLE, "").split(","):
+        package = name.strip().partition(".")[0]
+        spec = importlib.util.find_spec(package) if package else None
+        if spec is not None:
+            places = spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
+            found |= {os.path.dirname(os.path.abspath(place)): None for place in places}
+    return list(found)
 
 
 def _quiet_query_errors() -> None:

@@ -92,7 +92,7 @@ class SinkWriter(DataSourceArrowWriter):
             if refused:
                 rows = sum(split.rows for split in splits)
                 error = LossError(self.target.format, refused, rows, self.target.accepted)
-                raise OptionError(error.told('.option("acceptLoss", …) with '))
+                raise OptionError(error.message('.option("acceptLoss", …) with '))
             self.target.join(splits)
         finally:
             remove_stage(self.stage)

@@ -44,7 +44,7 @@ class Splits(InputPartition):
     parts: tuple[tuple[Part, Selection], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Chosen(Tree):
     """Some files of a tree, which still know the others of their group."""
 

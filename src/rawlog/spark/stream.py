@@ -1,6 +1,6 @@
 """The streaming side of the data source: a directory of growing logs, each row exactly once, across restarts.
 
-A stream's offset is JSON, a Mark for each line of files (see `follow.py`):
+A stream's offset is JSON, a Mark for each line of files (see `rawlog.reading.follow`):
 
     {"kafka.log /data/orders-0": {"file": "00000000000000000042.log", "position": 1204, "frames": 7, "offset": 49}}
 
@@ -9,9 +9,7 @@ It says by itself what a batch holds, so that a restart reads the same rows agai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,14 +23,13 @@ from pyspark.sql.streaming.datasource import (
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError
-from rawlog.reading.parts import Part, cut, whole
+from rawlog.reading.follow import Follower, Line, Mark, from_position, to_position
+from rawlog.reading.follow import Position as Offset
+from rawlog.reading.parts import Part, cut
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.spark import splits
-from rawlog.spark.follow import Follower, Line, Mark, lines_of
 from rawlog.spark.options import LATEST, MODES, Request
 from rawlog.spark.splits import Chosen
-
-Offset = dict[str, Any]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -45,17 +42,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if request.ending or request.selection.until is not None:
             raise OptionError("options endingOffsets and endingTimestamp: a stream has no end; use a batch query")
         self.request, self.schema = request, schema
-        self.follower = Follower(MODES[request.mode], request.fail_on_data_loss)
+        self.follower = Follower(table, request.selection, MODES[request.mode], request.fail_on_data_loss)
         self.frozen: Chosen | None = None
 
     def initialOffset(self) -> Offset:
         """Where a stream without a checkpoint begins: nothing read, or all where the latest offset is asked for."""
         marks: dict[str, Mark] = {}
-        for key, line in self._lines(self._tree()).items():
+        for key, line in self.follower.lines(self._tree()).items():
             if self.request.starting.of(line.files[0]) == LATEST:
-                first = Mark.before(line.files[0])
-                marks[key] = self._stable(line, first, self.follower.advance(line, first)[0])
-        return _to_json(marks)
+                marks[key], _ = self.follower.step(line, Mark.before(line.files[0]))
+        return to_position(marks)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What one batch may read, as the options say."""
@@ -72,32 +68,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounded = not isinstance(limit, ReadAllAvailable)
         size = self.request.max_bytes if bounded else None
         files = self.request.max_files if bounded else None
-        marks = _from_json(start)
+        marks = from_position(start)
         waiting: list[tuple[int, Line, Mark]] = []
-        for key, line in self._lines(self.frozen or self._tree()).items():
+        for key, line in self.follower.lines(self.frozen or self._tree()).items():
             mark = self.follower.located(line, marks[key]) if key in marks else self._first(line)
-            if (behind := line.size_behind(mark)) > 0:
-                waiting.append((behind, line, mark))
+            if (left := line.size_after(mark)) > 0:
+                waiting.append((left, line, mark))
         if files is not None:  # those not written to for longest go first, so that none waits for ever
             waiting.sort(key=lambda item: item[1].files[item[1].index(item[2]) or 0].modified or 0.0)
-        total = sum(behind for behind, _, _ in waiting)
-        for behind, line, mark in waiting:
+        total = sum(left for left, _, _ in waiting)
+        for left, line, mark in waiting:
             if files == 0:
                 break
-            share = None if size is None else max(1, size * behind // total)
-            reached, touched = self.follower.advance(line, mark, share, files)
-            if (decided := self._stable(line, mark, reached)) != reached:
-                reached, touched = decided, touched if decided != mark else 0
+            share = None if size is None else max(1, size * left // total)
+            reached, touched = self.follower.step(line, mark, share, files)
             files = None if files is None else files - touched
             if touched or line.key in marks:
                 marks[line.key] = reached
-        return _to_json(marks)
+        return to_position(marks)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The tasks of one batch. AccessError if files of it are gone."""
-        lines, before = self._lines(self._tree()), _from_json(start)
+        lines, before = self.follower.lines(self._tree()), from_position(start)
         found: list[tuple[Line, Part]] = []
-        for key, stop in _from_json(end).items():
+        for key, stop in from_position(end).items():
             if before.get(key) == stop:
                 continue
             if key not in lines:
@@ -105,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             line = lines[key]
             begin = before[key] if key in before else self._first(line)
-            found += [(line, self._in_full(line, begin, part)) for part in self.follower.between(line, begin, stop)]
+            found += [(line, part) for part in self.follower.parts(line, begin, stop)]
         size = splits.split_size(self.request, sum(part.size for _, part in found))
         parts = [
             (piece, self.request.selection_of(piece.file))
@@ -127,28 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             tree = Tree(self.request.paths, ())  # nothing matches the pattern yet
         return splits.choose(tree, self.request)
 
-    def _lines(self, tree: Tree) -> dict[str, Line]:
-        return lines_of(tree, self.request.whole_table, self.request.selection)
-
     def _first(self, line: Line) -> Mark:
         """Where an unread line begins: at its first file, or at the frame that holds the offset asked for."""
         start = self.request.starting.of(line.files[0])
         found = None if start is None or start < 0 else self.follower.seek(line, start)
         return Mark.before(line.files[0]) if found is None else found
-
-    def _stable(self, line: Line, start: Mark, reached: Mark) -> Mark:
-        """As far as a read_committed stream may go."""
-        return self.follower.stable(line, start, reached, self.request.whole_table, self.request.selection)
-
-    def _in_full(self, line: Line, begin: Mark, part: Part) -> Part:
-        """A part with what the other files of its line, from where the batch begins, say of it."""
-        full = whole(part.file, line.undecided(begin), self.request.whole_table, self.request.selection)
-        return replace(full, start=part.start, stop=part.stop, first=part.first)
-
-
-def _to_json(marks: Mapping[str, Mark]) -> Offset:
-    return {key: marks[key].to_json() for key in sorted(marks)}
-
-
-def _from_json(offset: Offset | None) -> dict[str, Mark]:
-    return {key: Mark.from_json(value) for key, value in (offset or {}).items()}

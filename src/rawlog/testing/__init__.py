@@ -1,4 +1,4 @@
-"""What a format must show. `FormatTests` is the class that the tests of every registered format inherit:
+"""What a format and a store must show. `FormatTests` is the class that the tests of every registered format inherit:
 
     class TestRecording(FormatTests):
         format = "replay.recording"
@@ -10,6 +10,12 @@
         def reference(self, data): ...      # what the slow decoder reads of any bytes: rows by table
         def samples(self): ...              # a Hypothesis strategy of whole files
 
+`StoreTests` is the same for a family whose stores can be rewritten:
+
+    class TestStore(StoreTests):
+        family = "journal"
+        stores = [GOLDEN / "orders"]
+
 Needs pytest and Hypothesis, which no other part of rawlog does.
 """
 
@@ -20,9 +26,10 @@ from rawlog.testing.damage import Damage
 from rawlog.testing.outline import outline
 from rawlog.testing.reading import Reading
 from rawlog.testing.recognition import Recognition
+from rawlog.testing.store import StoreTests
 from rawlog.testing.writing import Writing
 
-__all__ = ["FormatTests", "RowList", "Tables", "outline", "plain"]
+__all__ = ["FormatTests", "RowList", "StoreTests", "Tables", "outline", "plain"]
 
 
 class FormatTests(Reading, Recognition, Writing, Damage):

@@ -50,6 +50,8 @@ class Base:
     everything: ClassVar[Path]
     #: Name and place of a file of this format, for bytes that a test makes.
     name: ClassVar[str] = "file.log"
+    #: A key and a value that it can hold.
+    content: ClassVar[tuple[bytes, bytes]] = (b"k", b"v")
     #: Whether positions in its rows are those of another file, as an index has them.
     points_elsewhere: ClassVar[bool] = False
 

@@ -57,8 +57,9 @@ class Writing(Base):
     def test_columns_that_are_not_carried_are_refused_by_name(self, tmp_path: Path) -> None:
         if self.subject.encode is None:
             return
+        key, value = self.content
         row = {
-            "key": b"k", "value": b"v", "topic": "t", "partition": 3, "offset": 77, "timestamp": 1_706_868_930_123_456,
+            "key": key, "value": value, "topic": "t", "partition": 3, "offset": 77, "timestamp": 1_706_868_930_123_456,
             "timestampType": 1, "headers": [{"key": "h", "value": None}],
         }  # fmt: skip
         lost = set(row) - self.subject.carries

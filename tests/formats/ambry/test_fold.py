@@ -288,6 +288,6 @@ def test_options_that_are_none_are_refused(options: dict[str, str], tmp_path: Pa
 def test_a_moment_must_be_one(tmp_path: Path) -> None:
     for now in ("²", "soon", "9" * 40):
         with pytest.raises(OptionError, match="now"):
-            rawlog.read(store_path("store-small"), table="ambry.blobs", options={"now": now})
+            rawlog.read(store_path("store-small"), table="ambry.blobs", option={"now": now})
         with pytest.raises(OptionError, match="now"):
             compact_store(open_tree(store_path("store-small")).files, str(tmp_path / "out"), {"now": now})

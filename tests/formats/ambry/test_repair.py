@@ -42,7 +42,7 @@ def messages_of(name: str, *kinds: str) -> list[dict[str, Any]]:
 
 def states(folder: Path) -> dict[str, tuple[str, int, bool]]:
     """What a store answers: state, life version, and whether the content is there."""
-    rows = rawlog.open(folder).table("ambry.blobs", options={"now": str(NOW)}).to_arrow().to_pylist()
+    rows = rawlog.open(folder).table("ambry.blobs", option={"now": str(NOW)}).to_arrow().to_pylist()
     return {row["blob_id"]: (row["state"], row["life_version"], row["in_log"]) for row in rows}
 
 

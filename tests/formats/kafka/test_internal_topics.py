@@ -172,6 +172,6 @@ def test_a_record_that_is_none_of_the_topic_is_found(tmp_path: Path) -> None:
     folder.mkdir()
     records = [(b"hello", b"world"), (b"\0\x63", b"\0\0"), (None, b"x")]
     (folder / f"{0:020d}.log").write_bytes(encode_batch(0, 0, 1_700_000_000_000, records))
-    found = rawlog.verify(tmp_path, only=["kafka.log.internal-record"])
+    found = rawlog.verify(tmp_path, rule=["kafka.log.internal-record"])
     assert [(one.offset, one.severity) for one in found] == [(0, "info"), (1, "info"), (2, "warning")]
     assert rawlog.read(tmp_path, table="kafka.offsets").num_rows == 0

@@ -315,7 +315,7 @@ def test_folded_state_equals_the_admin_client_and_what_we_write_is_loaded(versio
             assert found == expected
             assert found["quotas"]
             assert found["reassignments"]
-            assert rawlog.verify(data, only=["kraft"]).verdict == "clean"
+            assert rawlog.verify(data, rule=["kraft"]).verdict == "clean"
     finally:
         broker.stop()
     before = folded(data)

@@ -108,7 +108,7 @@ def test_every_snapshot_is_the_state_of_its_offset(broker: str) -> None:
 
 @pytest.mark.parametrize("broker", BROKERS)
 def test_metadata_directories_of_real_brokers_are_clean(broker: str) -> None:
-    found = rawlog.verify(data_dir(broker), only=["kraft", "kafka.partition"])
+    found = rawlog.verify(data_dir(broker), rule=["kraft", "kafka.partition"])
     assert [(one.code, one.message) for one in found] == []
 
 

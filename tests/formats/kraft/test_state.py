@@ -186,7 +186,7 @@ def test_a_log_of_an_older_epoch_than_the_snapshot_is_left_out(tmp_path: Path) -
     write_log(tmp_path, [*DEMO, ("TopicRecord", {"name": "late", "topicId": OTHER})])
     write_snapshot(tmp_path, DEMO, 3, 2)
     assert set(replica_of(tmp_path).fold().topic_ids) == {"demo"}
-    assert [one.code for one in rawlog.verify(tmp_path, only=["kraft.checkpoint.ahead"])] == ["kraft.checkpoint.ahead"]
+    assert [one.code for one in rawlog.verify(tmp_path, rule=["kraft.checkpoint.ahead"])] == ["kraft.checkpoint.ahead"]
 
 
 def test_a_moment_before_the_oldest_snapshot_is_refused(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_moment_before_the_oldest_snapshot_is_refused(tmp_path: Path) -> None:
 
 def test_a_log_that_begins_in_the_middle_needs_a_snapshot(tmp_path: Path) -> None:
     write_log(tmp_path, [("TopicRecord", {"name": "late", "topicId": OTHER})], base=3)
-    codes = {one.code for one in rawlog.verify(tmp_path, only=["kraft"])}
+    codes = {one.code for one in rawlog.verify(tmp_path, rule=["kraft"])}
     assert "kraft.checkpoint.missing" in codes
 
 
@@ -228,7 +228,7 @@ def test_a_record_of_a_newer_version_is_shown_raw_with_a_finding(tmp_path: Path)
         ("63", 0, '{"raw": "AT8AAA=="}'),
     ]
     assert rawlog.read(tmp_path, table="kraft.topics").num_rows == 1
-    found = rawlog.verify(tmp_path, only=["kraft.metadata.unknown"])
+    found = rawlog.verify(tmp_path, rule=["kraft.metadata.unknown"])
     assert [(one.offset, one.severity) for one in found] == [(3, "warning"), (4, "warning")]
 
 
@@ -250,7 +250,7 @@ BAD: dict[str, tuple[str, list[Record]]] = {
 def test_rules_find_what_cannot_be(case: str, tmp_path: Path) -> None:
     code, records = BAD[case]
     write_log(tmp_path, records)
-    assert {one.code for one in rawlog.verify(tmp_path, only=["kraft"])} == {code}
+    assert {one.code for one in rawlog.verify(tmp_path, rule=["kraft"])} == {code}
 
 
 def test_gaps_shapes_and_old_elections_are_found(tmp_path: Path) -> None:
@@ -258,19 +258,19 @@ def test_gaps_shapes_and_old_elections_are_found(tmp_path: Path) -> None:
     keyed = encode_batch(5, 2, 1_700_000_000_005, [(b"key", encode_framed("NoOpRecord", {}))])
     path.write_bytes(path.read_bytes() + keyed)
     (path.parent / "quorum-state").write_text('{"leaderId":1,"leaderEpoch":1,"votedId":-1,"data_version":1}')
-    found = {one.code for one in rawlog.verify(tmp_path, only=["kraft"])}
+    found = {one.code for one in rawlog.verify(tmp_path, rule=["kraft"])}
     assert found == {"kraft.metadata.gap", "kraft.metadata.shape", "kraft.quorum.epoch"}
 
 
 def test_a_snapshot_of_another_state_is_found(tmp_path: Path) -> None:
     write_log(tmp_path, DEMO)
     write_snapshot(tmp_path, DEMO[:2], 3, 1)
-    assert {one.code for one in rawlog.verify(tmp_path, only=["kraft"])} == {"kraft.checkpoint.differs"}
+    assert {one.code for one in rawlog.verify(tmp_path, rule=["kraft"])} == {"kraft.checkpoint.differs"}
 
 
 def test_an_open_transaction_at_the_end_is_information(tmp_path: Path) -> None:
     write_log(tmp_path, [*DEMO, ("BeginTransactionRecord", {"name": "x"})])
-    found = list(rawlog.verify(tmp_path, only=["kraft"]))
+    found = list(rawlog.verify(tmp_path, rule=["kraft"]))
     assert [(one.code, one.severity) for one in found] == [("kraft.metadata.transaction", "info")]
 
 

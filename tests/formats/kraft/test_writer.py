@@ -227,7 +227,7 @@ def test_a_log_without_its_beginning_gets_a_snapshot_of_what_can_be_read(tmp_pat
     source = copy_of("broker-4.3.0", tmp_path / "source")
     for path in [*source.glob("*.checkpoint"), *sorted(source.glob("*.log"))[:2]]:
         path.unlink()
-    assert "kraft.checkpoint.missing" in {one.code for one in rawlog.verify(tmp_path / "source", only=["kraft"])}
+    assert "kraft.checkpoint.missing" in {one.code for one in rawlog.verify(tmp_path / "source", rule=["kraft"])}
     for policy in ("salvage", "broker"):
         account = mended(tmp_path / "source", tmp_path / policy / "__cluster_metadata-0", policy)
         assert account.fresh_snapshot is not None

@@ -274,6 +274,6 @@ def test_rules_are_chosen_by_code(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(over(over(real(2), 19, b"\1"), place(2, 2), (T * 1000).to_bytes(8, "big")))
     reserved, milliseconds = f"{FORMAT}.reserved", f"{FORMAT}.milliseconds"
-    assert [f.code for f in rawlog.verify(path, only=[reserved])] == [reserved]
+    assert [f.code for f in rawlog.verify(path, rule=[reserved])] == [reserved]
     assert [f.code for f in rawlog.verify(path, skip=[reserved])] == [milliseconds]
-    assert [f.code for f in rawlog.verify(path, only=["replay"], skip=[FORMAT])] == []
+    assert [f.code for f in rawlog.verify(path, rule=["replay"], skip=[FORMAT])] == []

@@ -106,7 +106,7 @@ def test_a_large_body_is_read_alone_and_not_copied(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(reader, "LARGE", large)
         assert rawlog.read(path).equals(whole)
         assert rawlog.read(path, table="rocketmq.messages").equals(shown)
-        assert not rawlog.verify(path, only=["rocketmq.commitlog.inner-batch", "rocketmq.commitlog.body"])
+        assert not rawlog.verify(path, rule=["rocketmq.commitlog.inner-batch", "rocketmq.commitlog.body"])
 
 
 def test_the_limit_is_an_option_and_an_error_with_its_place(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rawlog.cli import options, output
-from rawlog.cli.errors import DONE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rawlog.reading.rows import Rows
 
 TEMPLATE_HELP = r"""\b
 --format prints each row by a pattern, as rpk's does:
@@ -26,49 +30,57 @@ TEMPLATE_HELP = r"""\b
 """.replace(r"\b", "\b", 1)  # click's mark for "leave these lines as they are"
 
 EXIT_HELP = """
-Files below a directory that cannot be opened are told on stderr and the rest is read; the exit code is 3 then. Damage ends the run
+Files below a directory that cannot be opened are reported on stderr and the rest is read; the exit code is 3 then. Damage ends the run
 with exit code 1 and its place, unless --errors says otherwise; rows lost by stop or skip give exit code 1 as well. An unfinished last
 frame is normal in a live log and only noted.
 """
 
 
-def run(paths: tuple[str, ...], given: dict[str, Any], limit: int | None = None) -> int:
-    """Print the rows that the options describe; the exit code."""
-    from rawlog import registry
-    from rawlog.cli.reading import Reading
+def run(given: dict[str, Any], read: Callable[..., Rows], **more: Any) -> int:
+    """Print the rows that a function of `rawlog` reads with the given options; the exit code."""
+    from rawlog.cli.notes import Notes
 
-    table = registry.table_named(given["table"])
-    selection = options.selection_of(given)
-    printer = output.printer(given, table)
-    if printer.columns is not None:
-        selection = selection.replace(columns=printer.columns)
-    if limit is not None:
-        selection = selection.replace(limit=limit)
-    selection.needed(table)
-    reading = Reading(paths, given["as_format"])
-    rows = reading.rows(table.name, selection)
-    if rows is None:
-        return reading.code
+    printer = prepare(given)
+    notes = Notes()
+    rows = read(note=notes, **reading(given, printer), **more)
     with printer:
         printer.begin(rows.schema)
         for batch in rows.batches():
             printer.write(batch)
     output.flush()
-    return reading.code or DONE
+    return notes.code
 
 
-@click.command(epilog=TEMPLATE_HELP + EXIT_HELP)
+def prepare(given: dict[str, Any]) -> output.Printer:
+    """The printer that the output options ask for. OptionError if they contradict one another."""
+    from rawlog import registry
+
+    return output.printer(given, registry.table_named(given["table"]))
+
+
+def reading(given: dict[str, Any], printer: output.Printer) -> dict[str, Any]:
+    """The keywords for a function that reads rows."""
+    found = {"table": given["table"], "format": given["as_format"], **options.selecting(given)}
+    if printer.columns is not None:
+        found["columns"] = printer.columns
+    return found
+
+
+@click.command(
+    epilog=options.examples(
+        "rawlog cat kafka-logs/ --topic 'orders*' --since -2h",
+        "rawlog cat kafka-logs/orders-0 -o -10 --format '%p@%o %k %v\\n'",
+        "rawlog cat s3://backup/store --table rocketmq.messages --where \"tags = 'paid'\" --json",
+        more=TEMPLATE_HELP + EXIT_HELP,
+    )
+)
 @options.paths
 @options.table
 @options.selection()
 @options.output
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:
-    """Print the rows of a table of PATHs: files, directories, globs or URLs.
+    """Print the rows of a table of PATHs: files, directories, globs or URLs."""
+    from rawlog import api
 
-    \b
-    rawlog cat kafka-logs/ --topic 'orders*' --since -2h
-    rawlog cat kafka-logs/orders-0 -o -10 --format '%p@%o %k %v\\n'
-    rawlog cat s3://backup/store --table rocketmq.messages --where "tags = 'paid'" --json
-    """
-    ctx.exit(run(paths, given))
+    ctx.exit(run(given, api.cat, paths=paths))

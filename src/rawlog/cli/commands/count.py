@@ -9,31 +9,33 @@ import click
 from rawlog.cli import options, output
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "rawlog count kafka-logs/ --topic orders --since -1d",
+        "rawlog count kafka-logs/ --isolation read_committed --json",
+        "rawlog count store/ --table rocketmq.messages",
+    )
+)
 @options.paths
 @options.table
 @options.selection(columns=False)
 @options.json_flag
 @click.pass_context
-def command(ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, **given: Any) -> None:
-    """Print the number of rows that `rawlog cat` with the same options prints.
+def command(
+    ctx: click.Context, /, paths: tuple[str, ...], table: str, as_format: str | None, as_json: bool, **given: Any
+) -> None:
+    """Print the number of rows that `rawlog cat` prints with the same options.
 
-    Where the headers of batches tell the number, nothing else is read, and checksums are not compared: `rawlog verify` does that.
+    Where the headers of batches have the number, nothing else is read, and checksums are not compared: `rawlog verify` does that.
     """
-    from rawlog import registry
-    from rawlog.cli.reading import Reading
+    from rawlog import api
+    from rawlog.cli.notes import Notes
 
-    table = registry.table_named(given["table"])
-    selection = options.selection_of(given)
-    selection.needed(table)
-    reading = Reading(paths, given["as_format"])
-    rows = reading.rows(table.name, selection)
-    if rows is None:
-        ctx.exit(reading.code)
-    total = rows.count()
+    notes = Notes()
+    total = api.count(paths, table=table, format=as_format, note=notes, **options.selecting(given))
     if as_json:
         output.json_line({"count": total})
     else:
         output.line(str(total))
     output.flush()
-    ctx.exit(reading.code)
+    ctx.exit(notes.code)

@@ -23,7 +23,11 @@ SHOWN = 20
 
 
 @click.command(
-    epilog="Exit codes: 0 the same; 1 differences, or damage that stopped the comparison; 2 wrong usage; 3 cannot be read.",
+    epilog=options.examples(
+        "rawlog diff kafka-logs/ restored/",
+        "rawlog diff a/orders-0 b/orders-0 --columns value --limit 5 --json",
+        more="Exit codes: 0 the same; 1 differences, or damage that stopped the comparison; 2 wrong usage; 3 cannot be read.",
+    )
 )
 @click.argument("a", type=options.PATH)
 @click.argument("b", type=options.PATH)
@@ -43,32 +47,26 @@ SHOWN = 20
 def command(
     ctx: click.Context, /, a: str, b: str, as_format: str | None, limit: int, as_json: bool, **given: Any
 ) -> None:
-    """Say what A and B do not agree on.
+    """Show what A and B do not agree on.
 
-    Records are compared by topic, partition and offset, whatever the batches and the compression they stand in: what only one side
-    has, as ranges of offsets, and which columns differ (--columns chooses). Blob stores are compared blob by blob, clusters by their
-    settings. If each side is one partition, its name does not matter.
+    Records are compared by topic, partition and offset, whatever their batches and compression: what only one side has, as ranges
+    of offsets, and which columns differ (--columns chooses). Blob stores are compared blob by blob, clusters by their settings. If
+    each side is one partition, its name does not matter.
     """
-    from rawlog.cli.reading import Reading
-    from rawlog.core.tables import RECORDS
-    from rawlog.jobs.diff import Diff
-    from rawlog.reading.names import check_names
+    from rawlog import api
+    from rawlog.cli.notes import Notes
 
-    selection = options.selection_of(given)
-    one, other = (Reading([path], as_format) for path in (a, b))
-    for reading in (one, other):
-        reading.refuse()
-    trees = one.tree, other.tree
-    check_names(trees, RECORDS, selection, one.note)
-    engine.choose(given, sum(file.size for tree in trees for file in tree))
-    tally = engine.run(given, "comparing", Diff(trees[1], selection, limit), trees[0]).tally
+    notes = Notes()
+    with engine.running(given, "comparing") as running:
+        asked = options.selecting(given)
+        found = api.diff(a, b, format=as_format, limit=limit, note=notes, **asked, **running)
     if as_json:
-        output.json_rows(item.as_json() for item in tally.items)
-        output.json_line(tally.summary())
+        output.json_rows(item.as_json() for item in found)
+        output.json_line(found.summary())
     else:
-        _show(tally)
+        _show(found.tally)
     output.flush()
-    ctx.exit(max(one.code, other.code) or (DONE if tally.is_same else FOUND))
+    ctx.exit(notes.code or (DONE if found.is_same else FOUND))
 
 
 def _show(tally: Tally) -> None:
@@ -113,10 +111,10 @@ def _line(item: Difference) -> str:
             facts.append(name)
         else:
             facts.append(f"{name} {_value(item.a.get(name))} / {_value(item.b.get(name))}")
-    told = ": " + ", ".join(facts) if facts else ""
+    more = ": " + ", ".join(facts) if facts else ""
     if facts and item.count > 1 and item.a is not None:
-        told += " (the first)"
-    return f"{words:<9}  {place}{told}"
+        more += " (the first)"
+    return f"{words:<9}  {place}{more}"
 
 
 def _value(value: object) -> str:

@@ -7,27 +7,17 @@ import click
 from rawlog import registry
 from rawlog.cli import output
 from rawlog.cli.grid import aligned
-from rawlog.cli.options import json_flag
+from rawlog.cli.options import examples, json_flag
 
 
-@click.command()
+@click.command(epilog=examples("rawlog formats", "rawlog formats --json"))
 @json_flag
 def command(as_json: bool) -> None:
     """List every format: its family, its files, what can be done with it, and the tables it is read as."""
+    from rawlog.api.known import list_formats
+
     if as_json:
-        output.json_rows(
-            {
-                "format": format.name,
-                "family": family.name,
-                "title": format.title,
-                "files": format.files,
-                "abilities": format.abilities(),
-                "tables": [table.name for table in format.tables] if format.decode is not None else [],
-                "carries": sorted(format.carries),
-            }
-            for family in registry.families()
-            for format in family.formats
-        )
+        output.json_rows(list_formats())
         return
     for number, family in enumerate(registry.families()):
         if number:

@@ -10,15 +10,23 @@ from rawlog.cli import options
 from rawlog.cli.commands.cat import run
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "rawlog head kafka-logs/orders-0",
+        "rawlog head -n 3 kafka-logs/ --table kafka.batches --json",
+        more="`rawlog cat --help` explains --format and the exit codes.",
+    )
+)
 @click.option(
-    "-n", "--lines", "--limit", "count", type=click.IntRange(0), default=10, show_default=True, help="How many rows."
+    "-n", "--lines", "--limit", "lines", type=click.IntRange(0), default=10, show_default=True, help="How many rows."
 )
 @options.paths
 @options.table
 @options.selection(limit=False)
 @options.output
 @click.pass_context
-def command(ctx: click.Context, /, count: int, paths: tuple[str, ...], **given: Any) -> None:
-    """Print the first rows: those that `rawlog cat` with the same options prints first, whose help tells of the options."""
-    ctx.exit(run(paths, given, limit=count))
+def command(ctx: click.Context, /, lines: int, paths: tuple[str, ...], **given: Any) -> None:
+    """Print the first rows: those that `rawlog cat` prints first with the same options."""
+    from rawlog import api
+
+    ctx.exit(run(given, api.head, paths=paths, lines=lines))

@@ -1,10 +1,9 @@
-"""`rawlog ingest`: from directories of broker files to tables people query."""
+"""`rawlog ingest`: from directories of broker files to tables that people query."""
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -16,21 +15,26 @@ from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.core.text import counted, printable, size_text
 
 if TYPE_CHECKING:
-    from rawlog.jobs.ingest import Ingest, Ingested
-    from rawlog.reading.tree import Tree
+    from rawlog.core.report import Report
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "rawlog ingest kafka-logs/ --to lake",
+        "rawlog ingest kafka-logs/ rocketmq-store/ --to lake --tables records,kafka.batches --since -7d",
+        "rawlog ingest kafka-logs/ --to lake --follow --every 10",
+        more="Exit codes: 0 done; 1 damage was found, or files were refused; 2 wrong usage; 3 cannot be read or written.",
+    )
+)
 @options.paths
 @click.option(
     "--to",
-    "lake",
     required=True,
     type=options.PATH,
     metavar="LAKE",
-    help="The lake: a directory or a URL, created if new.",
+    help="The lake: a directory or a URL; created if it does not exist.",
 )
-@click.option("--tables", metavar="A,B", help="Only these tables, by name.  [default: all that the files have]")
+@click.option("--tables", metavar="A,B", help="Only these tables.  [default: all that the files have]")
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
 @click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
 @click.option("--since", metavar="TIME", help="Only rows from a time on: ISO 8601, epoch milliseconds, or -2h.")
@@ -38,9 +42,9 @@ if TYPE_CHECKING:
 @click.option(
     "--partition-by",
     metavar="A,B",
-    help="Partition new tables by topic, partition, hour, day, month or year.",
+    help="Cut the data files of new tables by topic, partition, hour, day, month or year.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Continue until interrupted: ingest what is new.")
+@click.option("-f", "--follow", is_flag=True, help="Continue: take what is new until interrupted.")
 @click.option(
     "--every",
     type=click.FloatRange(0.1),
@@ -56,102 +60,73 @@ if TYPE_CHECKING:
 )
 @engine.engine
 @options.json_flag
-def command(paths: tuple[str, ...], as_format: str | None, lake: str, as_json: bool, **given: Any) -> int:
+def command(
+    paths: tuple[str, ...], as_format: str | None, to: str, follow: bool, every: float, as_json: bool, **given: Any
+) -> int:
     """Decode everything into a lake of queryable tables.
 
     Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and
-    jobs in namespace rawlog, and the tables of each system in its own. Run again, it ingests only what is new, and continues in files
-    that have grown. Tables that are a state (a cluster's topics, committed offsets, the blobs of a store) are replaced by the current
-    one. The bytes of a message are stored once, in records. Damage does not stop it: sound rows are ingested, findings list what is
-    lost, the exit code is 1. Several runs may work side by side. A selection applies to tables that have its column: --since does not
-    change tables without a time.
-
-    \b
-    rawlog ingest kafka-logs/ --to lake
-    rawlog query 'SELECT topic, count(*) FROM records GROUP BY topic' lake
+    jobs in namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files
+    that have grown. Tables that are a state (a cluster's topics, committed offsets, the blobs of a store) are replaced by what the
+    files say now. The bytes of a message are stored once, in records. Damage does not stop it: sound rows are stored, findings say
+    what is lost, the exit code is 1. Several runs may work at the same time. --since does not change tables whose rows have no time.
     """
-    from rawlog.core.tables import RECORDS
-    from rawlog.io.output import refuse_nested
-    from rawlog.io.storage import is_remote, local_path
-    from rawlog.jobs.ingest import Ingest
-    from rawlog.reading.names import check_names
-    from rawlog.reading.select import Selection, parse_columns, parse_time
-    from rawlog.reading.tree import open_tree
+    from rawlog import api
+    from rawlog.cli.notes import Notes
 
-    engine.choose(given)
-    selection = Selection(
-        topics=tuple(given["topic"]),
-        partitions=tuple(number for part in given["partition"] for number in part),
-        since=None if given["since"] is None else parse_time(given["since"]),
-        until=None if given["until"] is None else parse_time(given["until"]),
-    )
-    # A lake may be used from another directory: paths in it are absolute.
-    whole = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
-    partition_by = parse_columns(given["partition_by"])
-    tables = parse_columns(given["tables"])
-
-    def look() -> Tree:
-        return open_tree(whole, format=as_format)
-
-    tree = look()
-    refuse_nested(lake, tree.sources)
-    check_names(tree, RECORDS, selection, lambda text: say(text, "note"), may_come=given["follow"])
-    with Ingest(lake, catalog=given["catalog"], tables=tables, selection=selection, partition_by=partition_by) as job:
-        if given["follow"]:
-            return _follow(job, look, given, as_json)
-        outcome = job.complete(lambda: engine.run(given, "ingesting", job, tree))
-    _remark(outcome, set())
+    given |= {"topic": given["topic"] or None, "partition": options.numbers(given["partition"])}
+    given |= {"format": as_format, "note": Notes()}
+    if follow:  # without a bar: most of the time it waits
+        with _stopping() as stop:
+            runs = api.ingest(paths, to, follow=True, stop=stop, every=every, **engine.chosen(given), **given)
+            return _show_runs(runs, as_json)
+    with engine.running(given, "ingesting") as running:
+        done = api.ingest(paths, to, **given, **running)
+    _remark(done, set())
     if as_json:
-        output.json_line(_summary(outcome))
+        output.json_line(done.as_json())
     else:
-        _show(outcome, given["catalog"])
-    return _code(outcome)
+        _show(done, given["catalog"])
+    return _code(done)
 
 
-def _code(outcome: Ingested) -> int:
-    return FOUND if outcome.errors or outcome.warnings or outcome.refused else DONE
+def _code(done: Report) -> int:
+    return FOUND if any(done.counts[name] for name in ("errors", "warnings", "refused")) else DONE
 
 
-def _remark(outcome: Ingested, said: set[str]) -> None:
-    """Print refused files and notes, each once."""
-    words = [f"{path}: {why}; left out, nothing in the lake was changed" for path, why in outcome.refused]
-    for text, kind in (*((word, "") for word in words), *((note, "note") for note in outcome.notes)):
+def _remark(done: Report, said: set[str]) -> None:
+    """Print what the user should know besides the numbers, once."""
+    words = [f"{one.path}: {one.reason}" for one in done.entries if one.path is not None]
+    for text, kind in (*((word, "") for word in words), *((note, "note") for note in done.notes)):
         if text not in said:
             say(text, kind)
             said.add(text)
 
 
-def _follow(job: Ingest, look: Callable[[], Tree], given: dict[str, Any], as_json: bool) -> int:
-    """Ingest until SIGINT or SIGTERM; the current run is finished, a second signal ends it."""
-    from rawlog.jobs.ingest.follow import follow
-
-    session = engine.start(given, bare=True) if given["engine"] == "spark" else None
-    every: list[Ingested] = []
+def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
+    """Print each run of --follow, and all of them in sum; the exit code."""
+    every: list[Report] = []
     said: set[str] = set()
-    with _stopping() as stop:
-        for outcome in follow(
-            job, look, lambda tree: engine.run(given, "ingesting", job, tree, session), stop, given["every"]
-        ):
-            every.append(outcome)
-            _remark(outcome, said)
-            if as_json:
-                output.json_line(_summary(outcome))
-            else:
-                output.line(_line(outcome))
-            output.flush()
+    for done in runs:
+        every.append(done)
+        _remark(done, said)
+        if as_json:
+            output.json_line(done.as_json())
+        else:
+            output.line(_line(done))
+        output.flush()
+    totals = _totals(every)
     if as_json:
-        output.json_line({"runs": len(every), **_totals(every)})
+        output.json_line({"runs": len(every), **totals})
     else:
-        totals = _totals(every)
-        output.line(
-            f"stopped: {counted(len(every), 'run')}, {counted(totals['bytes'], 'byte')}, {counted(sum(totals['tables'].values()), 'row')}"
-        )
+        rows = counted(sum(totals["tables"].values()), "row")
+        output.line(f"stopped: {counted(len(every), 'run')}, {counted(totals['bytes'], 'byte')}, {rows}")
     return max(map(_code, every), default=DONE)
 
 
 @contextmanager
 def _stopping() -> Iterator[Event]:
-    """An event that SIGINT and SIGTERM set; the second time they do what they did before."""
+    """An event that SIGINT and SIGTERM set. A run that is under way is finished; a second signal ends it."""
     stop = Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -168,59 +143,40 @@ def _stopping() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-def _totals(every: list[Ingested]) -> dict[str, Any]:
+def _totals(every: list[Report]) -> dict[str, Any]:
     tables: dict[str, int] = {}
-    for outcome in every:
-        for name, count in outcome.tables.items():
+    for done in every:
+        for name, count in done.facts["tables"].items():
             tables[name] = tables.get(name, 0) + count
-    return {
-        "bytes": sum(outcome.size for outcome in every),
-        "errors": sum(outcome.errors for outcome in every),
-        "warnings": sum(outcome.warnings for outcome in every),
-        "tables": tables,
-    }
+    sums = {name: sum(done.counts[name] for done in every) for name in ("bytes", "errors", "warnings")}
+    return {**sums, "tables": tables}
 
 
-def _line(outcome: Ingested) -> str:
-    rows = sum(outcome.tables.values())
-    return f"{counted(outcome.files, 'file')}, {size_text(outcome.size)}, {counted(rows, 'row')}; {outcome.verdict}"
+def _line(done: Report) -> str:
+    rows = sum(done.facts["tables"].values())
+    read = f"{counted(done.counts['files'], 'file')}, {size_text(done.counts['bytes'])}"
+    return f"{read}, {counted(rows, 'row')}; {done.facts['verdict']}"
 
 
-def _summary(outcome: Ingested) -> dict[str, Any]:
-    return {
-        "verdict": outcome.verdict,
-        "files": outcome.files,
-        "unchanged": outcome.unchanged,
-        "refused": len(outcome.refused),
-        "bytes": outcome.size,
-        "errors": outcome.errors,
-        "warnings": outcome.warnings,
-        "tables": dict(outcome.tables),
-        "run": outcome.run,
-        "lake": outcome.lake,
-    }
-
-
-def _show(outcome: Ingested, catalog: str | None) -> None:
+def _show(done: Report, catalog: str | None) -> None:
     from rawlog.cli.grid import aligned
 
-    if outcome.files:
-        rows = [["table", "rows added"], *([name, f"{count:,}"] for name, count in outcome.tables.items())]
+    counts, lake = done.counts, printable(done.target)
+    if counts["files"]:
+        rows = [["table", "rows added"], *([name, f"{count:,}"] for name, count in done.facts["tables"].items())]
         for text in aligned(rows, [False, True]):
             output.line(text)
         output.line()
-        read = f"{counted(outcome.files, 'file')}, {size_text(outcome.size)} decoded"
-        output.line(read + (f"; {outcome.unchanged:,} unchanged" if outcome.unchanged else ""))
-        found = f"{counted(outcome.errors, 'error')}, {counted(outcome.warnings, 'warning')}"
-        output.line(
-            f"{outcome.verdict}: {found}; see the table findings" if outcome.errors + outcome.warnings else "clean"
-        )
+        read = f"{counted(counts['files'], 'file')}, {size_text(counts['bytes'])} decoded"
+        output.line(read + (f"; {counts['unchanged']:,} unchanged" if counts["unchanged"] else ""))
+        found = f"{counted(counts['errors'], 'error')}, {counted(counts['warnings'], 'warning')}"
+        is_clean = not counts["errors"] + counts["warnings"]
+        output.line("clean" if is_clean else f"{done.facts['verdict']}: {found}; see the table findings")
     else:
-        output.line(f"nothing new: {counted(outcome.unchanged, 'file')} as before")
-    output.line(f"lake: {printable(outcome.lake)}")
+        output.line(f"nothing new: {counted(counts['unchanged'], 'file')} as before")
+    output.line(f"lake: {lake}")
     if catalog is None or catalog.endswith(".db"):
         question = "SELECT * FROM findings"
-        output.line(f"  rawlog query '{question}' {printable(catalog or outcome.lake)}")
+        output.line(f"  rawlog query '{question}' {printable(catalog or done.target)}")
     if catalog is None:
-        uri = f"sqlite:///{outcome.lake}/catalog.db"
-        output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="{printable(uri)}")')
+        output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="sqlite:///{lake}/catalog.db")')

@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import options, output
-from rawlog.cli.errors import DONE, UNREADABLE, say
 from rawlog.cli.grid import aligned
 from rawlog.core.text import counted, offset_range, printable, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
     from rawlog.core.format import File
 
-#: A batch of lines is shown when it has so many files, or so many bytes were read for it.
-BATCH_FILES, BATCH_BYTES = 1000, 16 << 20
 COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unknown": None, "empty": None}
 
 
-@click.command(epilog="Exit codes: 0 listed, whatever the state of the files; 3 some could not be read.")
+@click.command(
+    epilog=options.examples(
+        "rawlog ls kafka-logs/ --topic 'orders*'",
+        "rawlog ls /var/rocketmq/store --all --json",
+        more="Exit codes: 0 listed, whatever the state of the files; 3 some could not be read.",
+    )
+)
 @options.paths
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
 @click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
-@click.option("-a", "--all", "every", is_flag=True, help="Every file a line, indexes and the like too.")
+@click.option("-a", "--all", "every", is_flag=True, help="One line per file, indexes and the like too.")
 @options.json_flag
 @click.pass_context
 def command(
@@ -44,70 +45,32 @@ def command(
     """List the files at the PATHs by system, topic and partition: offsets, times, counts and state.
 
     Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown.
-
-    \b
-    rawlog ls kafka-logs/ --topic 'orders*'
-    rawlog ls /var/rocketmq/store --all --json
     """
-    from rawlog.cli.progress import Progress
-    from rawlog.core.tables import FILES
-    from rawlog.reading.inspection import file_values
-    from rawlog.reading.names import check_names
+    from rawlog import api
+    from rawlog.cli.notes import Notes
+    from rawlog.cli.progress import Bar
     from rawlog.reading.render import json_lines
-    from rawlog.reading.select import Selection
-    from rawlog.reading.tree import open_tree
 
-    tree = open_tree(list(paths), format=as_format)
-    selection = Selection(topics=topic, partitions=tuple(number for part in partition for number in part))
-    check_names(tree, FILES, selection, lambda text: say(text, "note"))
-    narrow = bool(topic or partition)
-    files = [f for f in tree if selection.takes_file(f) and not (narrow and f.place.topic is None)]
-    code = DONE
-    with Progress("reading", sum(file.size for file in files)) as progress:
-
-        def rows() -> Iterator[Any]:
-            nonlocal code
-            for file in files:
-                if file.problem is not None:
-                    say(f"{file.path}: {file.problem}")
-                    code = UNREADABLE
-                yield file_values(file)
-                progress.step(file.size)
-
+    notes = Notes()
+    with Bar("reading") as bar:
+        asked: dict[str, Any] = {"topic": topic, "partition": options.numbers(partition), "format": as_format}
+        found = api.ls(paths, note=notes, progress=bar, **asked)
         if as_json:
-            lines = json_lines(FILES.schema)
-            for batch in _batches(rows()):
+            lines = json_lines(found.schema)
+            for batch in found.batches():
                 output.write(lines.render(batch))
         else:
             measured: list[dict[str, Any]] = []
-            for batch in _batches(rows()):
+            for batch in found.batches():
                 columns = _plain(batch)
                 measured += (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-            _show(list(zip(files, measured, strict=True)), every)
+            _show(list(zip(found.tree, measured, strict=True)), every)
     output.flush()
-    ctx.exit(code)
-
-
-def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Rows of the table `files` as batches: of many small files, or of one large one, so that nobody waits for a line that is ready."""
-    import pyarrow as pa
-
-    from rawlog.core.tables import FILES
-
-    ready: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        ready.append(row)
-        size += row["size"]
-        if len(ready) >= BATCH_FILES or size >= BATCH_BYTES:
-            yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
-            ready, size = [], 0
-    if ready:
-        yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
+    ctx.exit(notes.code)
 
 
 def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:
-    """The values with times as text: a calendar may not know them."""
+    """The values, with times as text: Python's calendar does not have all of them."""
     import pyarrow as pa
 
     from rawlog.cli.grid import cells
@@ -126,25 +89,25 @@ def _show(measured: list[tuple[File, dict[str, Any]]], every: bool) -> None:
             if group is not None or topic is not None:
                 name = topic if partition is None else f"{topic}-{partition}"
                 output.line(f"  {output.style(printable(str(name or group)), bold=True)}  {_facts(members)}")
-            beside, rows = [], []
+            extra, rows = [], []
             for file, row in members:
-                if not every and _is_beside(file, row):
-                    beside.append(file)
+                if not every and _is_extra(file, row):
+                    extra.append(file)
                 else:
                     rows.append(_cells(file, row))
             indent = "    " if group is not None or topic is not None else "  "
             for line in aligned(rows, (False, False, True, True), indent):
                 output.line(line)
-            if beside:
-                counts = Counter(str(file.format) for file in beside)
+            if extra:
+                counts = Counter(str(file.format) for file in extra)
                 output.line(f"{indent}and " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
     total = sum(file.size for file, _ in measured)
     records = sum(row["records"] or 0 for _, row in measured)
     output.line(f"{counted(len(measured), 'file')}, {size_text(total)}, {counted(records, 'record')}")
 
 
-def _is_beside(file: File, row: dict[str, Any]) -> bool:
-    """Whether a file holds no records of its own and nothing is wrong with it."""
+def _is_extra(file: File, row: dict[str, Any]) -> bool:
+    """Whether a file has no records of its own and nothing is wrong with it."""
     return (
         file.format is not None
         and file.problem is None
@@ -165,7 +128,7 @@ def _group(item: tuple[File, dict[str, Any]]) -> tuple[str | None, int | None, s
 
 
 def _facts(members: list[tuple[File, dict[str, Any]]]) -> str:
-    """The sum of a partition's files."""
+    """The files of a partition in sum."""
     rows = [row for _, row in members]
     read = [row for file, row in members if row["frames"] is not None and _has_records(file)]
     starts = [row["start_offset"] for row in read if row["start_offset"] is not None]

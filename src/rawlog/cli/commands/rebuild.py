@@ -6,14 +6,26 @@ from typing import Any
 
 import click
 
-from rawlog.cli import mending
+from rawlog.cli import engine, options, report
 
 
-@click.command(epilog="Exit codes: 0 done; 1 damage found; 2 wrong usage; 3 cannot be read or written.")
-@mending.arguments
+@click.command(
+    epilog=options.examples(
+        "rawlog rebuild /var/kafka-logs/orders-0 rebuilt/",
+        "rawlog rebuild /var/rocketmq/store rebuilt/ --json",
+        more="Exit codes: 0 done; 1 damage found; 2 wrong usage; 3 cannot be read or written.",
+    )
+)
+@report.arguments
 @click.pass_context
-def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], **given: Any) -> None:
-    """Copy SRC to DST with every derived file rebuilt from the data: indexes, producer snapshots and epochs; consume queues
-    and key index; index segments and blooms. SRC is never changed, DST must not exist yet. Damaged data is for `repair`.
+def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Copy SRC to DST with every derived file rebuilt from the data.
+
+    Derived files are indexes, producer snapshots and epochs; consume queues and key index; index segments and bloom filters. SRC is
+    never changed, DST must not exist yet. Damaged data is for `rawlog repair`.
     """
-    mending.run(ctx, "rebuild", source, target, mending.told(own), given)
+    from rawlog import api
+
+    with engine.running(given, "rebuilding") as running:
+        done = api.rebuild(source, target, option=options.pairs(own), **given, **running)
+    ctx.exit(report.show(done, as_json=as_json))

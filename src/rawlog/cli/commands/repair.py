@@ -6,14 +6,19 @@ from typing import Any
 
 import click
 
-from rawlog.cli import mending
+from rawlog.cli import engine, options, report
 
 
 @click.command(
-    epilog="Exit codes: 0 done, nothing lost; 1 something had to be dropped, or findings remain; 2 wrong usage; "
-    "3 cannot be read or written."
+    epilog=options.examples(
+        "rawlog repair /var/kafka-logs repaired/",
+        "rawlog repair orders-0/ repaired/ --dry-run --json",
+        "rawlog repair orders-0/ repaired/ --quarantine cut/",
+        more="Exit codes: 0 done, nothing lost; 1 something had to be dropped, or findings remain; 2 wrong usage; 3 cannot be read or "
+        "written.",
+    )
 )
-@mending.arguments
+@report.arguments
 @click.option(
     "--policy",
     metavar="NAME",
@@ -27,21 +32,13 @@ from rawlog.cli import mending
     "--move", is_flag=True, help="RocketMQ: close holes, so that later messages change their physical offsets."
 )
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    source: str,
-    target: str,
-    own: tuple[str, ...],
-    policy: str | None,
-    dry_run: bool,
-    quarantine: str | None,
-    move: bool,
-    **given: Any,
-) -> None:
-    """Copy SRC to DST with all that is sound in it, so that the real system opens it; every loss is reported with its place.
+def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Copy SRC to DST with everything that is sound in it, so that the real system opens it. Every loss is reported with its place.
 
     SRC is never changed, DST must not exist yet. Files that are derived from the data are rebuilt.
     """
-    chosen = mending.told(own, policy=policy, quarantine=quarantine, move="true" if move else None)
-    mending.run(ctx, "repair", source, target, chosen, given, dry_run=dry_run)
+    from rawlog import api
+
+    with engine.running(given, "repairing") as running:
+        done = api.repair(source, target, option=options.pairs(own), **given, **running)
+    ctx.exit(report.show(done, as_json=as_json))

@@ -6,16 +6,17 @@ from typing import Any
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE, FOUND
-from rawlog.core.errors import OptionError
-from rawlog.core.text import printable
+from rawlog.cli import engine, options, report
 
 
 @click.command(
-    epilog="Exit codes: 0 everything was restored; 1 something was lost or is damaged; 2 wrong usage; 3 cannot be read or written."
+    epilog=options.examples(
+        "rawlog restore /var/kafka-logs /restored --until 2024-09-11T09:00:00Z",
+        "rawlog restore lake /restored --topic 'orders*' --rename orders=orders-old",
+        more="Exit codes: 0 everything was restored; 1 something was lost or is damaged; 2 wrong usage; 3 cannot be read or written.",
+    )
 )
-@click.argument("sources", nargs=-1, required=True, type=options.PATH, metavar="SRC...")
+@click.argument("source", nargs=-1, required=True, type=options.PATH, metavar="SRC...")
 @click.argument("target", type=options.PATH, metavar="DST")
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
 @click.option("--rename", multiple=True, metavar="OLD=NEW", help="Give a topic another name; may be given again.")
@@ -46,7 +47,7 @@ from rawlog.core.text import printable
 @engine.engine_by_size
 @options.json_flag
 @click.pass_context
-def command(ctx: click.Context, /, sources: tuple[str, ...], target: str, as_json: bool, **given: Any) -> None:
+def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json: bool, **given: Any) -> None:
     """Write a data directory that a single-node Kafka broker starts on with the topics of SRC in it.
 
     SRC is a broker's directory, a lake made by `ingest`, Parquet files, or anything that can be read as records. From a broker's
@@ -54,41 +55,10 @@ def command(ctx: click.Context, /, sources: tuple[str, ...], target: str, as_jso
     metadata log. Offsets of consumer groups are committed again. Retention by age is switched off; otherwise a broker would delete
     old records at once. With --until, transactions that were open at that time are aborted. SRC is never changed. Damage ends the
     restore with an error unless --errors skip is given.
-
-    \b
-    rawlog restore /var/kafka-logs /restored --until 2024-09-11T09:00:00Z
-    rawlog restore lake /restored --topic 'orders*' --rename orders=orders-old
     """
-    from rawlog.jobs.lake import is_lake
-    from rawlog.jobs.restore import Asked, Restore
-    from rawlog.reading.select import parse_time
-    from rawlog.reading.tree import Tree, open_tree
+    from rawlog import api
 
-    pairs = [text.partition("=") for text in given["rename"]]
-    if any(not mark or not old or not new for old, mark, new in pairs):
-        raise OptionError(f"--rename {' '.join(given['rename'])}: OLD=NEW expected")
-    asked = Asked(
-        topics=tuple(given["topic"]),
-        rename={old: new for old, _, new in pairs},
-        until=None if given["until"] is None else parse_time(given["until"]),
-        errors=given["errors"],
-        partitions_only=given["partitions_only"],
-        keep_retention=given["keep_retention"],
-        offsets=not given["no_offsets"],
-        node=given["node_id"],
-        cluster_id=given["cluster_id"],
-        level=given["metadata_version"],
-        overwrite=given["force"],
-    )
-    tree = Tree(sources, ()) if any(map(is_lake, sources)) else open_tree(list(sources))
-    engine.choose(given, sum(file.size for file in tree))
-    with Restore(target, asked) as job:
-        report = engine.run(given, "restoring", job, tree)
-    if as_json:
-        output.json_line(report.as_json())
-    else:
-        for text in report.lines():
-            output.line(text)
-        output.line(f"restored: {printable(target)}" + ("" if report.is_whole else "; something was lost, see above"))
-    output.flush()
-    ctx.exit(DONE if report.is_whole else FOUND)
+    given["rename"] = options.pairs(given["rename"], "--rename", "OLD=NEW")
+    with engine.running(given, "restoring") as running:
+        done = api.restore(source, target, **given, **running)
+    ctx.exit(report.show(done, as_json=as_json))

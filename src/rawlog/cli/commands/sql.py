@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import asking, options, output
+from rawlog.cli.engine import waiting
 from rawlog.cli.errors import DONE, code_of, say
 from rawlog.cli.prompt import Completer, Prompt, script
 from rawlog.core.errors import OptionError, RawlogError, unknown
 from rawlog.core.text import counted
 
 if TYPE_CHECKING:
+    from rawlog.api.ask import Answer
     from rawlog.sql.engine import Engine
 
 COMMANDS = {
@@ -56,11 +58,17 @@ class Session:
             return self._obey(line.rstrip(";").split())
         self.engine.refresh()
         began = time.monotonic()
-        count = self._interruptible(lambda: asking.show(self.given, lambda: self.engine.ask(line), self._stop.is_set))
+        count = self._interruptible(lambda: asking.show(self.given, self._ask(line), self._stop.is_set))
         output.flush()
         if self.is_terminal and sys.stdin.isatty():
             say_quietly(f"({counted(count, 'row')}, {time.monotonic() - began:.1f} s)")
         return True
+
+    def _ask(self, line: str) -> Answer:
+        from rawlog.api.ask import Answer
+
+        with waiting("asking"):
+            return Answer(self.engine, line)
 
     def _interruptible(self, work: Callable[[], int]) -> int:
         """Run in a thread, so that Ctrl-C reaches this one and cancels what runs there. OptionError if it did.
@@ -142,25 +150,31 @@ def _interrupt_sets(event: threading.Event) -> Iterator[None]:
 
 
 def say_quietly(text: str) -> None:
-    """A word behind an answer, which no pipe sees."""
+    """A line after an answer, for the terminal only."""
     click.echo(click.style(text, dim=True), err=True)
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "rawlog sql kafka-logs/ lake=out/lake",
+        "echo 'SELECT count(*) FROM records; SELECT * FROM findings;' | rawlog sql kafka-logs/ --json",
+    )
+)
 @click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="PATH...")
 @asking.asking
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:
     """A prompt for SQL over PATHs that keeps its session.
 
-    Statements end in ; and may go over several lines. Tab completes names of tables, columns and functions, Ctrl-C cancels what runs,
-    Ctrl-D leaves; .help lists the commands. What is not typed is read as a script, which ends at the first error with its exit code.
-
-    \b
-    rawlog sql kafka-logs/ lake=out/lake
-    echo 'SELECT count(*) FROM records; SELECT * FROM findings;' | rawlog sql kafka-logs/ --json
+    Statements end in ; and may have several lines. Tab completes names of tables, columns and functions, Ctrl-C cancels what runs,
+    Ctrl-D leaves; .help lists the commands. Input that is not from a terminal is read as a script, which ends at the first error with
+    its exit code.
     """
-    with asking.open_engine(given, paths) as engine:
+    from rawlog.api.ask import open_engine
+
+    with asking.engine_options(given) as chosen:
+        opened = open_engine(paths, **chosen)
+    with opened as engine:
         session = Session(engine, given)
         if not sys.stdin.isatty():
             ctx.exit(_run_script(session, script(iter(sys.stdin.readline, ""))))

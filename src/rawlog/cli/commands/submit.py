@@ -1,4 +1,4 @@
-"""`rawlog submit`: a verb on a cluster, through Spark's own spark-submit, with rawlog's code sent along."""
+"""`rawlog submit`: a verb on a cluster, through Spark's own spark-submit, and rawlog's code is sent with it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from rawlog.cli.errors import UNREADABLE
+from rawlog.cli.options import examples
 from rawlog.core.errors import AccessError, OptionError
 
 # What runs on the driver. With the archive on its path, it needs rawlog installed nowhere.
@@ -28,12 +29,18 @@ main()
 VERBS = ("query", "sql", "ingest", "verify", "convert", "compact", "rebuild", "repair", "restore", "diff", "report")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog=examples(
+        "rawlog submit --master spark://host:7077 ingest s3://backup/kafka-logs --to /shared/lake",
+        "rawlog submit --master yarn --deploy-mode cluster --archives env.tar.gz#env verify /shared/kafka-logs",
+    ),
+)
 @click.option(
     "--master", metavar="URL", help="spark://…, yarn, k8s://…  [default: $SPARK_MASTER, or as Spark is configured]"
 )
 @click.option("--deploy-mode", type=click.Choice(["client", "cluster"]), default="client", show_default=True)
-@click.option("--conf", multiple=True, metavar="K=V", help="A setting of Spark's; may be given again.")
+@click.option("--conf", multiple=True, metavar="K=V", help="A setting of Spark; may be given again.")
 @click.option("--archives", metavar="FILES", help="A packed Python environment for the executors: env.tar.gz#env.")
 @click.argument("verb", metavar="VERB")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
@@ -48,14 +55,10 @@ def command(
     verb: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run a VERB on a cluster by spark-submit, with rawlog's own code sent along.
+    """Run a VERB on a cluster by spark-submit, and send rawlog's own code with it.
 
     Paths and lakes must be reachable from the cluster (s3://, or a file system that all machines share). The executors' Python needs
     pyarrow, numba and the codecs: installed there, or sent with --archives. The exit code is the verb's in client mode.
-
-    \b
-    rawlog submit --master spark://host:7077 ingest s3://backup/kafka-logs --to /shared/lake
-    rawlog submit --master yarn --deploy-mode cluster --archives env.tar.gz#env verify /shared/kafka-logs
     """
     if verb not in VERBS:
         raise OptionError(f"{verb}: no job for a cluster; these are: {', '.join(VERBS)}")

@@ -1,28 +1,29 @@
-"""`rawlog tail`: the last rows of a table, and with -f the rows to come."""
+"""`rawlog tail`: the last rows of a table, and with -f the rows that are added."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rawlog.cli import options, output
+from rawlog.cli.commands.cat import prepare, reading, run
 from rawlog.cli.errors import DONE
 
-if TYPE_CHECKING:
-    from rawlog.cli.following import Follower
 
-#: Seconds between two looks at the files; a look that takes long is followed by a longer pause.
-INTERVAL = 0.25
-
-
-@click.command()
-@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="How many rows.")
+@click.command(
+    epilog=options.examples(
+        "rawlog tail kafka-logs/orders-0 -n 5 --json",
+        "rawlog tail -f kafka-logs/ --topic orders --format '%o %v\\n'",
+        more="The last rows of each partition: -o -N. `rawlog cat --help` explains --format and the exit codes.",
+    )
+)
+@click.option("-n", "--lines", type=click.IntRange(0), default=10, show_default=True, help="How many rows.")
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on as rows are added, in growing and in new files; Ctrl-C ends it."
+    "-f", "--follow", is_flag=True, help="Continue as rows are added, in growing and in new files; Ctrl-C ends it."
 )
 @click.option(
     "--limit", type=click.IntRange(0), metavar="N", help="The same as -n; with -f: end after so many rows in all."
@@ -33,79 +34,42 @@ INTERVAL = 0.25
 @options.output
 @click.pass_context
 def command(
-    ctx: click.Context, /, count: int, follow: bool, limit: int | None, paths: tuple[str, ...], **given: Any
+    ctx: click.Context, /, lines: int, follow: bool, limit: int | None, paths: tuple[str, ...], **given: Any
 ) -> None:
-    """Print the last rows: those that `rawlog cat` with the same options prints last. Earlier ones are not decoded.
+    """Print the last rows: those that `rawlog cat` prints last with the same options. Rows before them are not decoded."""
+    from rawlog import api
 
-    The last rows of each partition: -o -N. The options are told by `rawlog cat --help`.
+    if follow:
+        ctx.exit(_follow(paths, given, lines, limit))
+    if limit is not None:
+        is_given = ctx.get_parameter_source("lines") is not click.core.ParameterSource.DEFAULT
+        lines = min(lines, limit) if is_given else limit
+    ctx.exit(run(given, api.tail, paths=paths, lines=lines))
 
-    \b
-    rawlog tail kafka-logs/orders-0 -n 5 --json
-    rawlog tail -f kafka-logs/ --topic orders --format '%o %v\\n'
-    """
-    from rawlog import registry
-    from rawlog.cli.following import Follower, is_framed, last_rows
-    from rawlog.cli.reading import Reading
-    from rawlog.core.errors import OptionError
 
-    table = registry.table_named(given["table"])
-    selection = options.selection_of(given)
-    if follow and not is_framed(table):
-        raise OptionError(f"table {table.name} cannot be followed: it is made from whole files")
-    if follow and selection.isolation == "read_committed":
-        raise OptionError("tail -f shows records before their transaction ends: it cannot be read_committed")
-    if limit is not None and not follow:
-        told = ctx.get_parameter_source("count") is not click.core.ParameterSource.DEFAULT
-        count, limit = (min(count, limit) if told else limit), None
-    printer = output.printer(given, table)
-    if printer.columns is not None:
-        selection = selection.replace(columns=printer.columns)
-    selection.needed(table)
-    reading = Reading(paths, given["as_format"])
-    rows = reading.rows(table.name, selection, may_come=follow) if not follow or _is_readable(reading, table) else None
-    with printer, _ended_by_interrupt(follow):
-        follower = None
-        if follow:
-            follower = Follower(paths, given["as_format"], table, selection, reading.note)
-            follower.skip(reading.tree)
-        printer.begin(selection.wanted(table).schema)
-        left = limit
-        ends = None if follower is None else follower.ends
-        for batch in last_rows(rows, count, ends) if rows is not None else ():
-            left = _print(printer, batch, left)
-        if follower is not None:
-            _follow(printer, follower, left)
+def _follow(paths: tuple[str, ...], given: dict[str, Any], lines: int, limit: int | None) -> int:
+    """Print the last rows, then those that are added, until Ctrl-C or the limit."""
+    from rawlog import api
+    from rawlog.cli.notes import Notes
+
+    printer = prepare(given)
+
+    def wait(seconds: float) -> None:
+        printer.flush()
+        _pause(seconds)
+
+    found = api.follow(paths, lines=lines, limit=limit, note=Notes(), **reading(given, printer))
+    found.pause = wait
+    with printer, _ended_by_interrupt():
+        printer.begin(found.schema)
+        for batch in found.batches():
+            printer.write(batch)
     output.flush()
-    ctx.exit(reading.code if not follow else DONE)
-
-
-def _is_readable(reading: Any, table: Any) -> bool:
-    """Whether there is anything yet; a follower waits for what is not."""
-    return table.name in reading.tree.tables
-
-
-def _print(printer: output.Printer, batch: Any, left: int | None) -> int | None:
-    if left is None:
-        printer.write(batch)
-        return None
-    printer.write(batch.slice(0, left))
-    return max(0, left - int(batch.num_rows))
-
-
-def _follow(printer: output.Printer, follower: Follower, left: int | None) -> None:
-    while left != 0:
-        printer.flush()
-        begun = time.monotonic()
-        for batch in follower.poll():
-            left = _print(printer, batch, left)
-            if left == 0:
-                return
-        printer.flush()
-        _pause(max(INTERVAL, 4 * (time.monotonic() - begun)))
+    return DONE
 
 
 def _pause(seconds: float) -> None:
-    """Wait, unless whoever reads our output goes away."""
+    """Wait, unless the reader of our output ends."""
     try:
         import select
 
@@ -119,10 +83,7 @@ def _pause(seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _ended_by_interrupt(follow: bool) -> Any:
-    """Ctrl-C is how following ends."""
-    try:
+def _ended_by_interrupt() -> Any:
+    """Ctrl-C ends following."""
+    with contextlib.suppress(KeyboardInterrupt):
         yield
-    except KeyboardInterrupt:
-        if not follow:
-            raise

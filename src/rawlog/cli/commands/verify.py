@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ from rawlog.cli.errors import DONE, FOUND, UNREADABLE
 from rawlog.core.text import counted, printable
 
 if TYPE_CHECKING:
-    from rawlog.core.findings import Finding, Findings
+    from rawlog.core.findings import Finding, Findings, Rule
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
@@ -22,7 +23,14 @@ UNKNOWN = "rawlog.file.unknown"
 
 
 @click.command(
-    epilog="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 3 something could not be read, or is of no known format.",
+    epilog=options.examples(
+        "rawlog verify kafka-logs/",
+        "rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json",
+        "rawlog verify kafka-logs/ --rule kafka.log --skip kafka.log.gap",
+        "rawlog verify --rules",
+        more="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 2 wrong usage; 3 something could not be read, or has "
+        "no known format.",
+    )
 )
 @click.argument("paths", nargs=-1, type=options.PATH, metavar="PATH...")
 @click.option("--as", "as_format", metavar="FORMAT", help="Check every file as this format, whatever it looks like.")
@@ -38,7 +46,7 @@ UNKNOWN = "rawlog.file.unknown"
     "--against",
     type=options.PATH,
     metavar="OTHER",
-    help="Also hold partitions and stores against their replicas at OTHER, which is not checked by itself.",
+    help="Also compare partitions and stores with their replicas at OTHER, which is not checked by itself.",
 )
 @options.limits
 @engine.engine_by_size
@@ -50,63 +58,33 @@ def command(
     paths: tuple[str, ...],
     as_format: str | None,
     list_rules: bool,
-    rule: tuple[str, ...],
-    skip: tuple[str, ...],
-    against: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Check every file at the PATHs, and files against one another. Damage is a finding; nothing is changed.
+    """Check every file at the PATHs, and files that belong together. Damage is a finding; nothing is changed."""
+    from rawlog import api
+    from rawlog.cli.notes import Notes
 
-    \b
-    rawlog verify kafka-logs/
-    rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json
-    """
-    from rawlog.reading.inspection import Chosen
-
-    chosen = Chosen(rule, skip, given.pop("max_decompressed"), given.pop("max_headers"))
     if list_rules:
-        _list(chosen, as_json)
+        _list(api.rules(rule=given["rule"], skip=given["skip"]), as_json)
         output.flush()
         ctx.exit(DONE)
     if not paths:
         raise click.UsageError("Missing argument 'PATH...'.", ctx)
+    notes = Notes()
+    with engine.running(given, "verifying") as running:
+        findings = api.verify(paths, format=as_format, note=notes, **given, **running)
+    if not notes.code and (findings.verdict == "unknown" or not findings.files):
+        from rawlog.core.errors import UnknownFormatError
 
-    from rawlog.cli.reading import Reading
-    from rawlog.jobs.verify import Verify
-
-    reading = Reading(paths, as_format)
-    _refuse_unknown(reading)
-    other = None if against is None else Reading([against], as_format)
-    if other is not None:
-        other.refuse()
-        reading.code = reading.code or other.code
-    engine.choose(given, sum(file.size for file in reading.tree))
-    job = Verify(chosen, None if other is None else other.tree)
-    findings = engine.run(given, "verifying", job, reading.tree).findings
+        raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here")
     if as_json:
         output.json_rows(finding.as_row() for finding in findings)
         output.json_line(findings.summary())
     else:
         _show(findings)
     output.flush()
-    ctx.exit(_code(findings) or reading.code)
-
-
-def _refuse_unknown(reading: Any) -> None:
-    """A file that was named and is of no format, or a place with no known file at all, cannot be verified."""
-    from rawlog.cli.errors import say
-    from rawlog.core.errors import UnknownFormatError
-
-    named = {root.rstrip("/") for root in reading.tree.roots}
-    for file in reading.tree:
-        if file.path.rstrip("/") in named and file.format is None and file.problem is None:
-            say(
-                f"{file.path}: {'an empty file' if file.size == 0 else 'not a file of any known format'}; --as FORMAT names one"
-            )
-            reading.code = UNREADABLE
-    if not reading.code and not any(file.format or file.problem for file in reading.tree):
-        raise UnknownFormatError(f"{', '.join(reading.tree.roots)}: no file of any known format here")
+    ctx.exit(_code(findings) or notes.code)
 
 
 def _code(findings: Findings) -> int:
@@ -150,17 +128,13 @@ def _line(item: Finding) -> str:
     facts = [
         f"{name} {value}" for name, value in (("expected", item.expected), ("found", item.found)) if value is not None
     ]
-    told = f" ({', '.join(facts)})" if facts else ""
+    more = f" ({', '.join(facts)})" if facts else ""
     severity = output.style(f"{item.severity:<7}", fg=COLOURS[item.severity])
-    return f"  {severity} {printable(place + item.message + told)}  [{item.code}]"
+    return f"  {severity} {printable(place + item.message + more)}  [{item.code}]"
 
 
-def _list(chosen: Any, as_json: bool) -> None:
-    from rawlog.compare.replicas import all_rules
-
-    for rule in all_rules():
-        if not chosen.takes(rule.code):
-            continue
+def _list(rules: Iterable[Rule[Any]], as_json: bool) -> None:
+    for rule in rules:
         if as_json:
             output.json_line({"code": rule.code, "severity": rule.severity.value, "about": rule.about})
             continue

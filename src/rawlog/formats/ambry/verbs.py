@@ -11,10 +11,8 @@ EXTRACT = Verb(
     help="""Write the blobs of Ambry STOREs as files, with a manifest.
 
 Large blobs are joined from their chunks, which may be in any of the given STOREs. Compressed content is decompressed; encrypted content
-is written as it is, and the manifest says so.
-
-\b
-rawlog extract /data/ambry/9 --to blobs --names filename""",
+is written as it is, and the manifest says so.""",
+    examples=("rawlog extract /data/ambry/9 --to blobs --names filename",),
     exit_codes="0 all blobs are complete; 1 some are not, see the manifest; 2 wrong usage; 3 cannot be read or written.",
     paths="STORE",
     parameters=(

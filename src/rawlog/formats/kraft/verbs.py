@@ -11,11 +11,11 @@ CLUSTER = Verb(
     help="""Show the cluster whose metadata log is at or below DIR: brokers, topics, offline and under-replicated partitions, settings.
 
 The newest usable snapshot and the log are read as a controller reads them. Partitions on disk are compared with those that the cluster
-knows.
-
-\b
-rawlog cluster /var/kafka-logs --topic 'orders*'
-rawlog cluster /var/kafka-logs --diff 2024-09-11T09:00:00Z..2024-09-11T10:00:00Z""",
+knows.""",
+    examples=(
+        "rawlog cluster /var/kafka-logs --topic 'orders*'",
+        "rawlog cluster /var/kafka-logs --diff 2024-09-11T09:00:00Z..2024-09-11T10:00:00Z",
+    ),
     exit_codes="0 shown; 1 damage was found, or --diff found differences; 2 wrong usage; 3 nothing to read.",
     paths="DIR",
     parameters=(

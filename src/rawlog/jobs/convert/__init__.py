@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,13 +16,14 @@ from rawlog import registry
 from rawlog.core.errors import OptionError
 from rawlog.core.format import File, Keep, Unit
 from rawlog.core.frames import Frames
-from rawlog.core.report import Account, Report
+from rawlog.core.report import Account, Action, Report, as_report
+from rawlog.core.text import counted
 from rawlog.io.output import Output, child, copy_file
 from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, made_directory, outlet, unwritable
 from rawlog.jobs.convert.sources import lake_payloads, read_sheet, sheets, source_tree
-from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
-from rawlog.jobs.target import LossError, Lost, added
+from rawlog.jobs.job import Done, Job, Split, Stage
+from rawlog.jobs.target import LossError, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
 from rawlog.reading.select import Selection
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from rawlog.jobs.lake.payload import Payloads
 
-__all__ = ["Convert", "Converted", "Outlet", "outlet", "source_tree"]
+__all__ = ["Convert", "Outlet", "outlet", "source_tree"]
 
 #: Bytes of input for each split, where a target is made of several files.
 SPLIT_SIZE = 128 << 20
@@ -83,23 +84,7 @@ class Written(Done):
     account: Account | Report | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Converted(Outcome):
-    """The result of the whole. `accounts` are of partitions that were copied without some records, by name.
-
-    `refused` are losses that were not accepted: only of a dry run, since others end with LossError.
-    """
-
-    rows: int
-    lost: dict[str, Lost] = field(default_factory=dict)
-    dropped: int = 0
-    notes: tuple[str, ...] = ()
-    accounts: dict[str, Account | Report] = field(default_factory=dict)
-    damaged: bool = False
-    refused: tuple[Lost, ...] = ()
-
-
-class Convert(Job[Written, Converted]):
+class Convert(Job[Written, Report]):
     """Write the rows of a tree to an outlet. Use as a context manager: leaving it removes what a failed run left.
 
     `drop` are keys whose records are left out. With `dry_run` rows are read and judged, and nothing is written.
@@ -299,8 +284,12 @@ class Convert(Job[Written, Converted]):
 
     # Commit -----------------------------------------------------------------------------------------------------------
 
-    def commit(self, done: Sequence[Written]) -> Converted:
-        """Join the splits. LossError, with nothing written, if a loss was not accepted."""
+    def commit(self, done: Sequence[Written]) -> Report:
+        """Join the splits. LossError, with nothing written, if a loss was not accepted.
+
+        The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
+        a dry run has others. Rows lost to damage are entries too. `parts` are partitions that were copied without some records.
+        """
         lost = added(one.split.lost for one in done)
         rows = sum(one.split.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
@@ -312,9 +301,23 @@ class Convert(Job[Written, Converted]):
             notes += self._move_in([Path(one.split.made) for one in done], accounts)
         elif not self.dry_run:
             self.target.join([one.split for one in done])
-        damaged = any(isinstance(note, Loss) for note in notes)
         dropped = sum(one.dropped for one in done) + sum(_count(one, "removed") for one in accounts.values())
-        return Converted(rows, lost, dropped, notes, accounts, damaged, refused)
+        report = Report("convert", ", ".join(self._roots), self.target.path, is_dry_run=self.dry_run)
+        report.counts = {"rows": rows, "dropped": dropped}
+        report.facts = {"lost": {one.column: {"rows": one.rows, "first": one.place} for one in lost.values()}}
+        for one in lost.values():
+            where = f"{counted(one.rows, 'row')}, first {one.place}"
+            report.add(
+                Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
+            )
+        for note in notes:
+            if isinstance(note, Loss):
+                report.add(Action.LOST, note)
+            else:
+                report.notes.append(note)
+        report.parts = {name: as_report(one) for name, one in accounts.items()}
+        report.not_loaded = list(self._not_loaded) if accounts else []
+        return report
 
     def _is_below(self, split: ConvertSplit) -> bool:
         """Whether a group is in a directory that was named, and was not named itself."""
@@ -339,7 +342,7 @@ class Convert(Job[Written, Converted]):
             self.output.add(whole)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
-        return notes + tuple(f"{folder}: left out: the system would not load it" for folder in self._not_loaded)
+        return notes
 
 
 class _Reading:

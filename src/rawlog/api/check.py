@@ -1,0 +1,240 @@
+"""The functions that check, compare and rewrite: verify, rules, diff, repair, rebuild, compact."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+from rawlog.api.options import (
+    Comparing,
+    Note,
+    Path,
+    Paths,
+    Running,
+    Time,
+    note_unrecognised,
+    option_texts,
+    readable,
+    selection_of,
+    whole_paths,
+)
+from rawlog.core.findings import Findings, Rule
+from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
+from rawlog.core.report import Report
+from rawlog.core.tables import RECORDS
+from rawlog.engines.choice import choose
+from rawlog.reading.inspection import Chosen
+from rawlog.reading.names import check_names
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import open_tree
+
+if TYPE_CHECKING:
+    from rawlog.jobs.diff import Differences
+
+
+def verify(
+    paths: Paths,
+    *,
+    rule: str | Iterable[str] = (),
+    skip: str | Iterable[str] = (),
+    against: Path | None = None,
+    format: str | None = None,
+    max_decompressed: int = MAX_DECOMPRESSED,
+    max_headers: int = MAX_HEADERS,
+    note: Note | None = None,
+    **running: Unpack[Running],
+) -> Findings:
+    """Check every file at `paths`, and files that belong together. Returns Findings: iterate over it, or ask for its `verdict`.
+
+    `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
+    to compare with. Damage is a finding and never raises. OptionError for an unknown rule, AccessError for a path that does not exist.
+
+    >>> import rawlog
+    >>> verdict = rawlog.verify("samples/kafka").verdict
+    """
+    from rawlog.compare.replicas import check_chosen
+    from rawlog.jobs.verify import Verify
+
+    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), max_decompressed, max_headers))
+    tree = open_tree(paths, format=format)
+    other = None if against is None else readable(open_tree(against, format=format), note)
+    if note is not None:
+        note_unrecognised(tree, note)
+    engine = choose(tree.size, **settings_of(running))
+    return engine.run(Verify(chosen, other), tree, running.get("progress")).findings
+
+
+def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> list[Rule[Any]]:
+    """The rules that `rawlog.verify` checks; each has a `code`, a `severity` and what it is `about`. As `rawlog verify --rules`.
+
+    OptionError for a `rule` or `skip` that no rule's code begins with.
+
+    >>> import rawlog
+    >>> codes = [one.code for one in rawlog.rules(rule="kafka.log")]
+    """
+    from rawlog.compare.replicas import all_rules, check_chosen
+
+    chosen = check_chosen(Chosen(_texts(rule), _texts(skip)))
+    return [one for one in all_rules() if chosen.takes(one.code)]
+
+
+def diff(
+    a: Path,
+    b: Path,
+    *,
+    limit: int = 1000,
+    format: str | None = None,
+    note: Note | None = None,
+    **selection: Unpack[Comparing],
+) -> Differences:
+    """What two places do not agree on. Returns Differences: iterate over it, or ask whether it `is_same`.
+
+    Records are compared by topic, partition and offset, whatever their batches and compression; blobs one by one; clusters by their
+    settings. `limit` differences are listed for each partition or store; all are counted. Raises DataError at damage unless `errors` says
+    otherwise, OptionError for an unknown name, AccessError for a path that does not exist.
+
+    >>> import rawlog
+    >>> same = rawlog.diff("samples/kafka", "samples/kafka").is_same
+    """
+    from rawlog.jobs.diff import Diff
+
+    asked, running = divided(selection)
+    chosen = selection_of(asked)
+    trees = [readable(open_tree(path, format=format), note) for path in (a, b)]
+    check_names(trees, RECORDS, chosen, note)
+    engine = choose(sum(tree.size for tree in trees), **settings_of(running))
+    return engine.run(Diff(trees[1], chosen, limit), trees[0], running.get("progress"))
+
+
+def repair(
+    source: Path,
+    target: Path,
+    *,
+    policy: str | None = None,
+    dry_run: bool = False,
+    quarantine: Path | None = None,
+    move: bool = False,
+    option: Mapping[str, object] | None = None,
+    force: bool = False,
+    **running: Unpack[Running],
+) -> Report:
+    """Write a repaired copy of `source` to `target`: everything that is sound, so that the real system opens it. Returns a Report.
+
+    `policy` is "salvage" (default: keep all that is sound), "broker" ("cut" for RocketMQ: what the real system itself would keep) or
+    "strict" (refuse). Kafka: `quarantine` is a directory for what is cut. RocketMQ: `move` closes holes. With `dry_run` nothing is
+    written. The source is never changed. AccessError if `target` exists and not `force`; OptionError if it is in the source.
+
+    >>> import rawlog
+    >>> report = rawlog.repair("samples/kafka/transactions-0", "out/repaired", dry_run=True)
+    """
+    own = option_texts(option, policy=policy, quarantine=_text(quarantine), move="true" if move else None)
+    return rewrite("repair", source, target, own, force, None, running, dry_run=dry_run)
+
+
+def rebuild(
+    source: Path,
+    target: Path,
+    *,
+    option: Mapping[str, object] | None = None,
+    force: bool = False,
+    **running: Unpack[Running],
+) -> Report:
+    """Write a copy of `source` to `target` with every derived file rebuilt from the data. Returns a Report.
+
+    Derived files are indexes, producer snapshots and epochs; consume queues and key index; index segments and bloom filters. Damaged
+    data raises DataError: it is for `rawlog.repair`. Other errors as there.
+
+    >>> import rawlog
+    >>> report = rawlog.rebuild("samples/kafka/transactions-0", "out/rebuilt")
+    """
+    return rewrite("rebuild", source, target, option_texts(option), force, None, running)
+
+
+def compact(
+    source: Path,
+    target: Path,
+    *,
+    topic: str | Sequence[str] | None = None,
+    now: Time | None = None,
+    memory: int | None = None,
+    roll: bool = False,
+    option: Mapping[str, object] | None = None,
+    force: bool = False,
+    note: Note | None = None,
+    **running: Unpack[Running],
+) -> Report:
+    """Write a copy of `source` to `target` without what the real system's own compaction would drop. Returns a Report.
+
+    `now` is the time to compare ages with. Kafka: only some topics; `memory` bytes for the map of keys; `roll` compacts the active
+    segment too; `option` has a topic's settings under Kafka's names. Errors as `rawlog.repair`.
+
+    >>> import rawlog
+    >>> report = rawlog.compact("samples/kafka/transactions-0", "out/compacted", option={"delete.retention.ms": 0})
+    """
+    topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+    own = option_texts(
+        option,
+        topic=",".join(topics) if topics else None,
+        now=now.isoformat() if isinstance(now, datetime) else now,
+        memory=memory,
+        roll="true" if roll else None,
+    )
+    return rewrite("compact", source, target, own, force, note, running)
+
+
+def rewrite(
+    verb: str,
+    source: Path,
+    target: Path,
+    options: Mapping[str, str],
+    force: bool,
+    note: Note | None,
+    running: Running,
+    *,
+    dry_run: bool = False,
+) -> Report:
+    """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
+    from rawlog import registry
+    from rawlog.jobs.rewrite import Rewriting
+
+    tree = open_tree(source)
+    if "topic" in options:
+        check_names(tree, RECORDS, Selection(topics=tuple(options["topic"].split(","))), note)
+    engine = choose(tree.size, **settings_of(running))
+    if engine.name == "spark":  # tasks may have another working directory
+        tree = open_tree(whole_paths(tree.roots))
+    systems = {file.system for file in tree}
+    path, progress = os.fspath(target), running.get("progress")
+    if any(verb in family.rewrites for family in registry.families() if family.name in systems):
+        with Rewriting(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
+            return engine.run(job, tree, progress)
+    from rawlog.core.report import AccountReport
+    from rawlog.jobs.mend import Mend  # words: ok: until every family has `rewrites`
+
+    with Mend(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as old:  # words: ok
+        outcome = engine.run(old, tree, progress)
+    return AccountReport.of(verb, ", ".join(tree.roots), path, outcome, is_dry_run=dry_run)
+
+
+def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:
+    """The options that choose an engine. TypeError for an option that is not known."""
+    if extra := set(running) - {*Running.__annotations__, *known}:
+        raise TypeError(f"unexpected keyword argument {min(extra)!r}")
+    return {name: running.get(name) for name in ("engine", "master", "conf", "threads")}
+
+
+def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], Running]:
+    """Options of the selection, and of where the job runs."""
+    running = {name: value for name, value in given.items() if name in Running.__annotations__}
+    asked = {name: value for name, value in given.items() if name not in running}
+    return asked, running  # type: ignore[return-value]
+
+
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else os.fspath(path)

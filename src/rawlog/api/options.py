@@ -1,0 +1,266 @@
+"""The keyword options that functions share, typed: which rows, how a job runs; and what they mean."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+from rawlog import registry
+from rawlog.core.errors import OptionError, unknown
+from rawlog.jobs.job import Progress
+from rawlog.reading.rows import Loss
+from rawlog.reading.select import Selection, parse_columns, parse_offset_option, parse_time
+from rawlog.reading.tree import Tree
+
+Path = str | os.PathLike[str]
+Paths = Path | Iterable[Path]
+Time = str | int | datetime
+#: Gets a sentence about each thing that was left out: see `Unreadable`, `Unrecognised` and `Loss`.
+Note = Callable[[str], None]
+
+log = logging.getLogger("rawlog")
+
+#: The options of the command line that give the fields of a Selection.
+NAMES = {
+    "topics": "--topic", "topic_pattern": "--topic", "partitions": "--partition", "from_offset": "--from-offset",
+    "to_offset": "--to-offset", "last": "-o", "starts": "-o", "since": "--since", "until": "--until", "key": "--key", "id": "--id",
+}  # fmt: skip
+
+
+class Unreadable(str):
+    """A note that a file could not be read and was left out."""
+
+    __slots__ = ()
+
+
+class Unrecognised(Unreadable):
+    """A note that a file is of no known format and was left out; `format` names one."""
+
+    __slots__ = ()
+
+
+class Matching(TypedDict, total=False):
+    """Which rows: the options of `cat`, `count`, `diff`, `convert` and others."""
+
+    #: A topic, or several; `*`, `?` and `[…]` match names.
+    topic: str | Sequence[str] | None
+    #: All topics whose whole name matches this regular expression.
+    topic_pattern: str | None
+    partition: int | Sequence[int] | None
+    from_offset: int | None
+    #: Up to this offset, which is left out.
+    to_offset: int | None
+    #: From a time on: ISO 8601, epoch milliseconds, a datetime, or an age such as "-2h".
+    since: Time | None
+    #: Up to a time, which is left out.
+    until: Time | None
+    #: As kcat's -o: "beginning", "end", "N", "-N" (the last N of each partition), "s@MS", "e@MS".
+    start: str | int | Sequence[str] | None
+    #: The last N rows of each partition.
+    last: int | None
+    key: str | bytes | None
+    #: A message id of RocketMQ, or a blob id of Ambry.
+    id: str | None
+    #: Only rows whose value contains this text.
+    find: str | None
+    #: Only rows for which an SQL expression over the columns is true.
+    where: str | None
+    isolation: Literal["read_uncommitted", "read_committed"]
+    #: At damage: raise DataError, stop reading the file, or skip what is damaged.
+    errors: Literal["raise", "stop", "skip"]
+    #: The largest size that one compressed part may grow to, in bytes.
+    max_decompressed: int
+    #: The most headers that one record may have.
+    max_headers: int
+    #: Show salts, keys and passwords of a metadata log instead of ********.
+    show_secrets: bool
+
+
+class Counting(Matching, total=False):
+    """Which rows, for `count`."""
+
+    limit: int | None
+    #: What only some systems understand: now (Ambry), atOffset, atTimestamp (KRaft).
+    option: Mapping[str, object] | None
+
+
+class Choosing(Matching, total=False):
+    """Which rows and columns, for `head`, `tail` and `follow`."""
+
+    columns: str | Sequence[str] | None
+    #: What only some systems understand: now (Ambry), atOffset, atTimestamp (KRaft).
+    option: Mapping[str, object] | None
+
+
+class Selecting(Choosing, total=False):
+    """Which rows and columns, and how many rows, for `read` and `cat`."""
+
+    limit: int | None
+
+
+class Running(TypedDict, total=False):
+    """Where a job runs."""
+
+    #: "local": in threads of this process; "spark". By default Spark runs jobs over 8 GiB or more; $RAWLOG_ENGINE sets another default.
+    engine: Literal["local", "spark"] | None
+    #: Where Spark runs: "local[*]", "spark://…", "sc://…".
+    master: str | None
+    #: Settings of Spark.
+    conf: Mapping[str, str] | Sequence[str] | None
+    #: Threads of the local engine; by default one per core.
+    threads: int | None
+    #: Called now and then, from any thread, with how far the job is.
+    progress: Callable[[Progress], None] | None
+
+
+class Comparing(Choosing, Running, total=False):
+    """Which rows and columns, and where the job runs, for `diff`."""
+
+
+class Converting(Matching, Running, total=False):
+    """Which rows, and where the job runs, for `convert`."""
+
+    limit: int | None
+    #: What only some source systems understand.
+    source_option: Mapping[str, object] | None
+
+
+def selection_of(given: Mapping[str, Any]) -> Selection:
+    """The Selection that keyword options describe. OptionError for an unknown one, and for those that contradict one another."""
+    fields: dict[str, Any] = {}
+    own: dict[str, object] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in _PLAIN:
+            fields[name] = value
+        elif name in _READ:
+            field, read = _READ[name]
+            fields[field] = read(value)
+        elif name in ("option", "source_option"):
+            own |= dict(value)
+        elif name == "show_secrets":
+            own |= {"showSecrets": "true"} if value else {}
+        elif name not in ("start", "find"):
+            own[name] = value
+    fields |= _starts(given.get("start"), fields)
+    if given.get("find") is not None:
+        fields["where"] = _finding(str(given["find"]), fields.get("where"))
+    if own:
+        fields["options"] = _own(own)
+    return Selection(**fields)
+
+
+def _names(value: str | Iterable[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _numbers(value: int | Iterable[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _key(value: str | bytes) -> bytes:
+    return os.fsencode(value) if isinstance(value, str) else bytes(value)
+
+
+_PLAIN = ("topic_pattern", "from_offset", "to_offset", "last", "id", "where", "limit", "isolation", "errors", "max_decompressed",
+          "max_headers")  # fmt: skip
+_READ: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "topic": ("topics", _names),
+    "partition": ("partitions", _numbers),
+    "since": ("since", parse_time),
+    "until": ("until", parse_time),
+    "columns": ("columns", parse_columns),
+    "key": ("key", _key),
+}
+
+
+def _starts(given: str | int | Sequence[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What kcat's forms of `-o` mean."""
+    texts = () if given is None else (str(given),) if isinstance(given, (str, int)) else tuple(given)
+    found: dict[str, Any] = {}
+    for text in texts:
+        for name, value in parse_offset_option(text).items():
+            if fields.get(name) is not None or name in found:
+                raise OptionError(f"-o {text}: --{name.replace('_', '-')} is given already")
+            found[name] = value
+    if found.get("last") is not None and {**fields, **found}.get("from_offset") is not None:
+        raise OptionError("-o from the end and --from-offset exclude one another")
+    return found
+
+
+def _finding(text: str, where: str | None) -> str:
+    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+    contains = f"contains(value, '{quoted}')"
+    return contains if where is None else f"({where}) AND {contains}"
+
+
+def _own(given: Mapping[str, object]) -> dict[str, str]:
+    """Options that only some systems have. OptionError for one that no system has."""
+    try:
+        return registry.reading_options({name: str(value) for name, value in given.items()})
+    except OptionError as error:
+        known = {*Selecting.__annotations__, *(name for family in registry.families() for name in family.options)}
+        name = next(name for name in given if _is_unknown(name))
+        raise unknown("option", name, known) from error
+
+
+def _is_unknown(name: str) -> bool:
+    try:
+        registry.reading_options({name: ""})
+    except OptionError:
+        return True
+    return False
+
+
+def option_texts(given: Mapping[str, object] | None, **more: object) -> dict[str, str]:
+    """Options of a system as texts under the names that it knows: `delete.retention.ms` is `delete_retention_ms`. None is left out."""
+    every = {name.replace(".", "_").replace("-", "_"): value for name, value in (given or {}).items()}
+    every |= {name: value for name, value in more.items() if value is not None}
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value) for name, value in every.items()
+    }
+
+
+def noted(text: str) -> None:
+    """The note of callers that give none: lost rows are a warning in the log, all else is for debugging."""
+    log.log(logging.WARNING if isinstance(text, (Loss, Unreadable)) else logging.DEBUG, "%s", text)
+
+
+def readable(tree: Tree, note: Note | None) -> Tree:
+    """The tree without files that cannot be read, each of them noted. Without `note` nothing is left out: reading raises."""
+    if note is None:
+        return tree
+    left_out = set(note_unrecognised(tree, note))
+    for file in tree:
+        if file.problem is not None:
+            note(Unreadable(f"{file.path}: {file.problem}"))
+            left_out.add(file.path)
+    return Tree(tree.roots, tuple(file for file in tree if file.path not in left_out))
+
+
+def note_unrecognised(tree: Tree, note: Note) -> list[str]:
+    """The files that were named and are of no known format; each of them is noted."""
+    named = {root.rstrip("/") for root in tree.roots}
+    found = [f for f in tree if f.format is None and f.problem is None and f.path.rstrip("/") in named]
+    for file in found:
+        what = "an empty file" if file.size == 0 else "not a file of any known format"
+        note(Unrecognised(f"{file.path}: {what}"))
+    return [file.path for file in found]
+
+
+def whole_paths(paths: Iterable[str]) -> list[str]:
+    """Local paths made absolute: a task on another machine has another working directory."""
+    from rawlog.io.storage import is_remote, local_path
+
+    return [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
+
+
+def listed(paths: Paths) -> list[str]:
+    """One path or several, as texts."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [os.fspath(paths)]
+    return [os.fspath(path) for path in paths]

@@ -1,0 +1,25 @@
+"""What a function notes while it works, printed to stderr; and the exit code that follows from it."""
+
+from __future__ import annotations
+
+from rawlog.cli.errors import DONE, FOUND, UNREADABLE, say
+
+
+class Notes:
+    """Give it to a function as `note`. A file that could not be read makes `code` 3; rows lost to damage make it 1."""
+
+    def __init__(self) -> None:
+        self.code = DONE
+
+    def __call__(self, text: str) -> None:
+        """Print a note."""
+        from rawlog.api.options import Unreadable, Unrecognised
+        from rawlog.reading.rows import Loss
+
+        if isinstance(text, Unreadable):
+            self.code = UNREADABLE
+            say(f"{text}; --as FORMAT names one" if isinstance(text, Unrecognised) else text)
+            return
+        if isinstance(text, Loss):
+            self.code = FOUND
+        say(text, "note")

@@ -1,0 +1,272 @@
+"""Explain: the bytes of one frame of a file, field by field, as nodes and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from rawlog import registry
+from rawlog.core.errors import (
+    AccessError,
+    DataError,
+    OptionError,
+    TruncatedError,
+    UnknownFormatError,
+    UnsupportedError,
+)
+from rawlog.core.explain import Node
+from rawlog.core.format import File, Format
+from rawlog.core.frames import Frames
+from rawlog.core.html import html_table
+from rawlog.core.status import Status
+from rawlog.core.text import counted, printable, to_json
+from rawlog.io.storage import Source
+from rawlog.io.walk import HEAD, describe, origin_of, walk
+from rawlog.reading.tree import Tree
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """The header or a frame of a file, field by field: `nodes`, each with the nodes inside it. Iterate over it for all of them."""
+
+    file: File
+    nodes: tuple[Node, ...]
+
+    def to_html(self) -> str:
+        """A self-contained page."""
+        return page(self.file, self.nodes)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Every field, for machines."""
+        return [node.as_dict() for node in self.nodes]
+
+    def __iter__(self) -> Iterator[Node]:
+        return (node for top in self.nodes for _, node in top.walk())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{node.name} at byte {node.position:,}" for node in self.nodes[:3])
+        return f"<rawlog.Explanation {self.file.path}: {names or 'no frame'}>"
+
+    def _repr_html_(self) -> str:
+        """The fields as a table, for a notebook."""
+        rows = [
+            (node.position, "\u2003" * depth + node.name, node.type, node.value, node.meaning)
+            for top in self.nodes
+            for depth, node in top.walk()
+        ]
+        return html_table(("position", "name", "type", "value", "meaning"), rows, repr(self))
+
+
+def explain_frame(
+    tree: Tree,
+    *,
+    at: int | None = None,
+    offset: int | None = None,
+    number: int | None = None,
+    show_secrets: bool = False,
+) -> Explanation:
+    """The frame at a byte, with an offset or of a number, in the one file of a tree; the header and first frame if none is given.
+
+    With `offset` the tree may be the directory of a partition. OptionError if there is no such frame; DataError at damage.
+    """
+    if sum(choice is not None for choice in (at, offset, number)) > 1:
+        raise OptionError("--at, --offset and --number exclude one another")
+    path = ", ".join(tree.roots)
+    if len(tree) == 1:
+        file = tree.files[0]
+        nodes = _nodes(file, _explainable(file), (), at, offset, number)
+    elif offset is None or not len(tree):
+        more = "; with --offset it takes the directory of a partition" if len(tree) else ""
+        raise AccessError(f"{path}: explain takes one file, and here are {len(tree):,}{more}")
+    else:
+        file, nodes = _in_directory(tree, path, offset)
+    if show_secrets:
+        for node in nodes:
+            node.reveal()
+    return Explanation(file, tuple(nodes))
+
+
+def _explainable(file: File) -> Format:
+    """The format of a file that can be explained; the error that says why it cannot."""
+    if file.problem is not None:
+        raise AccessError(f"{file.path}: {file.problem}")
+    if file.format is None:
+        raise UnknownFormatError(f"{file.path}: not a file of any known format; --as FORMAT names one")
+    format = registry.formats()[file.format]
+    if format.explain is None:
+        raise UnsupportedError("recognised, but cannot be explained yet", path=file.path, format=format.name)
+    return format
+
+
+def _in_directory(tree: Tree, path: str, offset: int) -> tuple[File, list[Node]]:
+    """The frame that holds an offset, and the file of a partition that it is in."""
+    ordered = {name for name, format in registry.formats().items() if format.ordered and format.explain is not None}
+    files = [file for file in tree if file.format in ordered and file.place.state is None]
+    groups = {file.place.group for file in files}
+    if len(groups) != 1:
+        what = "no partition" if not groups else counted(len(groups), "partition")
+        raise OptionError(f"{path}: {what} here: name the directory of one, or a file")
+    # Later files begin after the offset; the last of the others has it, unless it ends before.
+    before = [file for file in files if (file.place.start_offset or 0) <= offset]
+    if not before:
+        raise OptionError(_missing(None, offset, None))
+    file = max(before, key=lambda one: one.place.start_offset or 0)
+    return file, _nodes(file, _explainable(file), tree.group_of(file), None, offset, None)
+
+
+def _nodes(
+    file: File, format: Format, group: Sequence[File], at: int | None, offset: int | None, number: int | None
+) -> list[Node]:
+
+    assert format.explain is not None
+    with Source(file.path) as source:
+        head = source.read(0, HEAD)
+        if at is not None and at >= source.size:
+            raise OptionError(f"--at {at}: the file ends at byte {source.size:,}")
+        first = at is None and offset is None and number is None
+        nodes: list[Node] = []
+        if format.explain_header is not None:
+            header = format.explain_header(head, file)
+            if first or (at is not None and at < origin_of(format, source).position):
+                nodes += header
+                if not first:
+                    return nodes
+        start = format.seek(file, group, offset, None) if format.seek is not None and offset is not None else None
+        frame = _find(file, format, source, start, at, offset, 0 if first else number)
+        if frame is None:
+            if first:
+                return nodes
+            raise OptionError(_missing(at, offset, number))
+        try:
+            return nodes + format.explain(frame, file)
+        except DataError as error:
+            raise error.at(path=file.path, format=format.name) from None
+
+
+def _missing(at: int | None, offset: int | None, number: int | None) -> str:
+    if at is not None:
+        return f"--at {at}: no frame holds this byte"
+    return (
+        f"--offset {offset}: no frame holds it" if offset is not None else f"--number {number}: there are fewer frames"
+    )
+
+
+def _find(
+    file: File,
+    format: Format,
+    source: Any,
+    start: int | None,
+    at: int | None,
+    offset: int | None,
+    number: int | None,
+) -> Frames | None:
+    """The one frame that is wanted. DataError if there is damage or the end of the file instead."""
+    if offset is not None and format.spans is None:
+        raise OptionError(f"{format.name} has no offsets: use --at or --number")
+    for frames in walk(file, format, start=start, errors="stop" if offset is None else "skip", source=source):
+        index = -1
+        if at is not None and len(frames) and int(frames.positions[0]) <= at < frames.reached_in_file:
+            index = int(np.searchsorted(frames.positions, at, side="right")) - 1
+        elif number is not None and frames.first <= number < frames.first + len(frames):
+            index = number - frames.first
+        elif offset is not None:
+            index = _with_offset(frames, format, file, offset)
+        if index >= 0:
+            return frames.slice(index, index + 1)
+        is_later = at is not None or number is not None
+        if frames.last and is_later and frames.status.is_damage:
+            raise describe(format, frames, file.path)
+        if frames.last and at is not None and frames.status is Status.TRUNCATED and at >= frames.reached_in_file:
+            raise TruncatedError(
+                f"byte {at:,} lies in an unfinished frame, the last {frames.data.size - frames.reached:,} bytes of the file",
+                path=file.path,
+                format=format.name,
+                position=frames.reached_in_file,
+            )
+    return None
+
+
+def _with_offset(frames: Frames, format: Format, file: File, offset: int) -> int:
+    """The frame of a window that has an offset, or -1. Frames whose checksum is wrong are skipped."""
+    assert format.spans is not None
+    first = 0
+    while first < len(frames):
+        rest = frames.slice(first, len(frames))
+        bad = len(rest)
+        try:
+            spans = format.spans(rest, file)
+        except DataError as error:
+            bad = max(0, int(np.searchsorted(rest.positions, error.position or 0, side="right")) - 1)
+            if bad == 0:
+                first += 1
+                continue
+            spans = format.spans(rest.slice(0, bad), file)
+        if spans.start_offset is None or spans.stop_offset is None:
+            return -1
+        hits = np.flatnonzero((spans.start_offset <= offset) & (offset < spans.stop_offset))
+        if hits.size:
+            return first + int(hits[0])
+        first += bad + (1 if bad < len(rest) else 0)
+    return -1
+
+
+_STYLE = """
+body{font:14px/1.5 system-ui,sans-serif;margin:2em;color:#1b1f24;background:#fff}
+h1{font-size:1.2em;overflow-wrap:anywhere} table{border-collapse:collapse} th{text-align:left;font-weight:600}
+td,th{padding:.15em .8em .15em 0;vertical-align:top;border-bottom:1px solid #eaeef2}
+td.n,td.h{font-family:ui-monospace,monospace} td.n{text-align:right} td.h{max-width:26em;overflow-wrap:anywhere;color:#57606a}
+td.v{font-family:ui-monospace,monospace;max-width:26em;overflow-wrap:anywhere} td.m{color:#57606a;max-width:32em}
+tr.top td{font-weight:600;border-top:2px solid #d0d7de} tr:hover td{background:#fff8c5}
+details>summary{cursor:pointer}
+@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}td,th{border-color:#21262d}tr:hover td{background:#272115}
+td.h,td.m{color:#8d96a0}tr.top td{border-color:#30363d}}
+"""
+
+
+def page(file: File, nodes: Sequence[Node]) -> str:
+    """A page, bytes on one side and fields on the other, as text."""
+    title = f"{printable(file.path)} ({file.format})"
+    rows = "".join(_row(depth, node) for top in nodes for depth, node in top.walk())
+    heads = "".join(f"<th>{name}</th>" for name in ("position", "name", "type", "value", "meaning", "hex"))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></body></html>\n"
+    )
+
+
+def _row(depth: int, node: Node) -> str:
+    value = node.value
+    text = "" if value is None else printable(value) if isinstance(value, (bytes, str)) else to_json(value)
+    cells = (
+        ("n", f"{node.position:,}"),
+        ("", printable(node.name)),
+        ("", printable(node.type)),
+        ("v", text),
+        ("m", printable(node.meaning)),
+        ("h", node.hex),
+    )
+    body = "".join(
+        f'<td class="{kind}"{_indent(depth) if index == 1 else ""}>{_folded(text)}</td>'
+        for index, (kind, text) in enumerate(cells)
+    )
+    return f"<tr{' class=top' if depth == 0 else ''}>{body}</tr>"
+
+
+def _indent(depth: int) -> str:
+    return f' style="padding-left:{depth * 1.2:.1f}em"'
+
+
+def _folded(text: str) -> str:
+    """Long text folds away, whole."""
+    if len(text) <= 200:
+        return escape(text)
+    return f"<details><summary>{escape(text[:96])}…</summary>{escape(text)}</details>"

@@ -1,0 +1,129 @@
+"""The last rows of a table, without decoding the rows before them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from rawlog import registry
+from rawlog.core.errors import DataError
+from rawlog.core.status import Status
+from rawlog.core.tables import Table
+from rawlog.io.walk import walk
+from rawlog.reading.parts import Part
+from rawlog.reading.rows import Rows, read
+from rawlog.reading.select import Selection
+from rawlog.reading.tree import Tree
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class LastRows(Rows):
+    """The last `count` rows of a table, in order."""
+
+    def __init__(self, tree: Tree, table: str | Table, selection: Selection | None, count: int) -> None:
+        super().__init__(tree, table, selection)
+        self.last = count
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, one batch at a time. DataError at damage, after the rows that could be read."""
+        rows = Rows(self.tree, self.table, self.selection)
+        rows.note = self.note
+        return last_rows(rows, self.last)
+
+    def count(self) -> int:
+        """The number of rows."""
+        return sum(batch.num_rows for batch in self.batches())
+
+
+@dataclass(slots=True)
+class _Scanned:
+    """The windows of a part, found without decoding: pieces of it, where they end, and what stopped the scan."""
+
+    pieces: list[Part] = field(default_factory=list)
+    reached: int | None = None
+    left: int = 0
+    error: DataError | None = None
+
+
+def _scan(part: Part, selection: Selection) -> _Scanned:
+    """Walk a part's frames once and cut it into pieces of a few megabytes. AccessError if it cannot be read."""
+    result = _Scanned(reached=part.start)
+    format = registry.formats()[str(part.file.format)]
+    try:
+        for frames in walk(
+            part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors
+        ):
+            if len(frames):
+                result.pieces.append(replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first))
+            result.reached = frames.reached_in_file
+            if frames.last and frames.status is Status.TRUNCATED:
+                result.left = frames.data.size - frames.reached
+    except DataError as error:
+        result.error = error
+    return result
+
+
+def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> Iterator[pa.RecordBatch]:
+    """The last `count` rows of a table, in order. At damage, DataError is raised after them.
+
+    `ends` says at which byte to stop in some files, which may have grown since: a Following gives the rows after that.
+    """
+    if count == 0:
+        return
+    if not registry.formats_with(rows.table):
+        last = _Last(count)
+        for batch in rows.batches():
+            last.add(batch)
+        yield from last.batches()
+        return
+    found: deque[pa.RecordBatch] = deque()
+    failure: DataError | None = None
+    for part, selection in reversed(list(rows.part_selections())):
+        if (end := (ends or {}).get(part.file.path)) is not None:
+            if end <= (part.start or 0):
+                continue
+            part = replace(part, stop=end if part.stop is None else min(part.stop, end))
+        scanned = _scan(part, selection)
+        failure = failure or scanned.error
+        if scanned.left and rows.note is not None:
+            rows.note(
+                f"{part.file.path}: byte {scanned.reached:,}: the last {scanned.left:,} bytes are an unfinished frame"
+            )
+        for piece in reversed(scanned.pieces):
+            kept = _Last(count)
+            try:
+                for batch in read(piece, rows.table, selection, rows.note):
+                    kept.add(batch)
+            except DataError as error:
+                failure = failure or error
+            found.extendleft(reversed(kept.batches()))
+            count -= min(count, kept.rows)
+            if count == 0 or failure:
+                break
+        if count == 0 or failure:
+            break
+    yield from found
+    if failure is not None:
+        raise failure
+
+
+class _Last:
+    """The last `count` rows of those that are added."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.rows = count, 0
+        self._kept: deque[pa.RecordBatch] = deque()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._kept.append(batch)
+        self.rows += batch.num_rows
+        while self.rows - self._kept[0].num_rows >= self.count:
+            self.rows -= self._kept.popleft().num_rows
+
+    def batches(self) -> list[pa.RecordBatch]:
+        drop = max(0, self.rows - self.count)
+        return [batch.slice(drop if index == 0 else 0) for index, batch in enumerate(self._kept)]

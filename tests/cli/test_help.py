@@ -1,0 +1,43 @@
+"""The help of every verb: plain sentences, and examples that the command line understands."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+
+from rawlog.cli import cli
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def examples(command: click.Command) -> list[str]:
+    """The lines below `Examples:` in a command's help, up to the first empty one."""
+    text = command.get_help(click.Context(command, info_name=command.name, max_content_width=200))
+    lines = [line.strip() for line in text.splitlines()]
+    assert "Examples:" in lines, f"{command.name}: no examples"
+    start = lines.index("Examples:") + 1
+    stop = lines.index("", start) if "" in lines[start:] else len(lines)
+    return lines[start:stop]
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_verb_has_examples_that_parse(name: str) -> None:
+    command = commands()[name]
+    found = examples(command)
+    assert found
+    for line in found:
+        words = shlex.split(line.rpartition("|")[2].partition(" > ")[0])
+        assert words[:2] == ["rawlog", name], line
+        assert command.make_context(name, words[2:]).params, line
+
+
+def test_the_help_of_rawlog_has_examples_that_parse() -> None:
+    for line in examples(cli):
+        verb, *words = shlex.split(line)[1:]
+        assert commands()[verb].make_context(verb, words).params, line

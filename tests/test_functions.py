@@ -1,0 +1,116 @@
+"""Every verb of the command line is a function of `rawlog` with the same name and options, and its example runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import rawlog
+from rawlog import api
+from rawlog.cli import cli
+
+ROOT = Path(__file__).parent.parent
+#: Verbs that are only for a terminal.
+NO_FUNCTION = {"sql", "submit", "completion"}
+#: `rawlog.formats` is the package of the formats.
+OTHER_NAME = {"formats": "list_formats"}
+#: How rows are printed.
+PRINTING = {"as_json", "as_csv", "raw", "delimiter", "template", "arrow", "form"}
+#: What is another function in Python, or only changes what is printed.
+ONLY_COMMAND = {
+    "tail": {"follow", "limit"},  # rawlog.follow
+    "verify": {"list_rules"},  # rawlog.rules
+    "ls": {"every"},  # --all: which lines are printed
+}
+#: `-o N` is `start="N"` and `last=N`; the others have no text form.
+ONLY_PYTHON = {"note", "progress", "last", "topic_pattern", "stop"}
+RENAMED = {"as_format": "format", "own": "option", "target_options": "option"}
+
+
+def verbs() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None and name not in NO_FUNCTION}
+
+
+def function_of(verb: str) -> Any:
+    return getattr(rawlog, OTHER_NAME.get(verb, verb))
+
+
+def options_of(function: Any) -> set[str]:
+    """The names of all parameters, those of a TypedDict included."""
+    names: set[str] = set()
+    for one in inspect.signature(function).parameters.values():
+        if one.kind is inspect.Parameter.VAR_KEYWORD:
+            match = re.fullmatch(r"Unpack\[(\w+)\]", str(one.annotation))
+            assert match is not None, f"{function.__name__}: **{one.name} has no types"
+            names |= set(vars(inspect.getmodule(function))[match[1]].__annotations__)
+        else:
+            names.add(one.name)
+    return names
+
+
+def names_of(verb: str, command: click.Command) -> set[str]:
+    """The options of a command under the names that a function has."""
+    names = set()
+    for one in command.params:
+        name = str(one.name)
+        if name in PRINTING | ONLY_COMMAND.get(verb, set()) | {"help"}:
+            continue
+        if verb == "convert" and name == "own":
+            name = "source_option"
+        names.add(RENAMED.get(name, name))
+    return names
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_a_verb_is_a_function_with_the_same_options(verb: str) -> None:
+    assert options_of(function_of(verb)) - ONLY_PYTHON == names_of(verb, verbs()[verb])
+
+
+@pytest.mark.parametrize("name", [name for name in rawlog.__all__ if not name.startswith("_") and name != "Log"])
+def test_the_docstring_has_an_example_that_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = getattr(rawlog, name)
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    monkeypatch.chdir(tmp_path)
+    if name == "lake":
+        rawlog.ingest("samples/replay", "out/python-lake", engine="local")
+    [test] = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
+    assert len(test.examples) >= 2, f"rawlog.{name} has no example"
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_all_names_are_in_the_types_too() -> None:
+    """`if TYPE_CHECKING` is what mypy and editors see; the table is what Python sees."""
+    for module in (rawlog, api):
+        text = Path(str(module.__file__)).read_text()
+        seen = {name for name in module.__all__ if re.search(rf"^    .*\b{name}\b", text, re.MULTILINE)}
+        assert seen >= set(module.__all__) - {"__version__", "MODULES"}
+    assert set(api.MODULES) == set(rawlog.__all__) - {"__version__"}
+    for name, module in api.MODULES.items():
+        assert getattr(importlib.import_module(module), name) is getattr(rawlog, name)
+
+
+def test_an_unknown_option_is_an_error(tmp_path: Path) -> None:
+    """Functions that take typed keywords got any others, too: `rawlog.verify(path, only=...)` would have checked all rules."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'only'"):
+        rawlog.verify(tmp_path, only=["kafka"])  # type: ignore[call-arg]
+    with pytest.raises(rawlog.errors.OptionError, match="unknown option 'colums'; did you mean columns"):
+        rawlog.read(ROOT / "samples/replay", colums=["offset"])  # type: ignore[call-arg]
+
+
+def test_the_wheel_says_that_it_is_typed(tmp_path: Path) -> None:
+    from hatchling.builders.wheel import WheelBuilder
+
+    [made] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    assert "rawlog/py.typed" in zipfile.ZipFile(made).namelist()
