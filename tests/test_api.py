@@ -42,7 +42,14 @@ RECORDS = pa.table(
 
 def test_the_public_face_is_this() -> None:
     assert rawlog.__all__ == sorted(rawlog.__all__)
-    assert {name for name in dir(rawlog) if not name.startswith("_")} >= {"open", "read", "rows", "follow", "write", "errors"}
+    assert {name for name in dir(rawlog) if not name.startswith("_")} >= {
+        "open",
+        "read",
+        "rows",
+        "follow",
+        "write",
+        "errors",
+    }
     with pytest.raises(AttributeError, match="no attribute 'opne'"):
         _ = rawlog.opne  # type: ignore[attr-defined]
 

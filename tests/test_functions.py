@@ -77,9 +77,7 @@ def test_a_verb_is_a_function_with_the_same_options(verb: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in rawlog.__all__ if not name.startswith("_") and name != "Log"])
-def test_the_docstring_has_an_example_that_runs(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_docstring_has_an_example_that_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     function = getattr(rawlog, name)
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     monkeypatch.chdir(tmp_path)

@@ -20,11 +20,12 @@ import rawlog
 from rawlog.cli import cli
 from rawlog.core.errors import AccessError, EncodeError, OptionError
 from rawlog.core.format import File, Place
+from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS
 from rawlog.formats.ambry.keys import make
 from rawlog.formats.ambry.writer import Properties, put_message
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
-from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.formats.rocketmq.store.repair import repair
+from rawlog.formats.rocketmq.store.rewrite import rebuild
 from rawlog.io import output
 from rawlog.io.output import Folder, Output, child, descendant, new_directory, refuse_nested, scratch, writing
 from rawlog.reading.tree import Tree
@@ -243,7 +244,8 @@ def test_a_queue_of_a_hostile_topic_is_reported_and_left_out(verb: str, number: 
     assert done.exit_code == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["queues_left_out"], report["is_whole"]) == (1, False)
-    assert any(repr(name) in note and "left out" in note for note in report["notes"])
+    reasons = [entry["reason"] for entry in report["entries"]]
+    assert any(repr(name) in reason and "left out" in reason for reason in reasons)
     assert [path.name for path in (place / "out" / "consumequeue").iterdir()] == ["sound"]
     # The messages themselves stay in the log, and the same command says the same again.
     assert content(place / "out" / "commitlog") == content(source / "commitlog")
@@ -279,14 +281,29 @@ def test_blobs_of_a_hostile_file_name_stay_in_the_target(number: int, place: Pat
     assert len(list((place / "out").iterdir())) == 2
 
 
-@pytest.mark.parametrize("write", [rebuild_store, repair_store], ids=["rebuild", "repair"])
+@pytest.mark.parametrize("write", [rebuild, repair], ids=["rebuild", "repair"])
 def test_a_key_of_an_object_store_does_not_lead_out_of_a_store(write: Callable[..., Any], place: Path) -> None:
     """The names of objects may hold `..`, which no directory listing ever has."""
     path = "s3://b/store/config/../../../../x"
     files = [File(path, 1, None, "rocketmq.position", Place(group="s3://b/store"))]
     with pytest.raises(EncodeError, match="cannot be the name"):
-        write(files, place / "out")
+        write(Store(files), Folder(place / "out"), {})
     assert not (place / "out").exists()
+
+
+def test_a_file_that_was_written_can_be_changed(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "out").make()
+    folder.write("file", b"abc")
+    with folder.change("file") as file:
+        file.seek(1)
+        file.write(b"X")
+    assert content(tmp_path) == {"out/file": b"aXc"}
+    with pytest.raises(AccessError, match="other"):
+        folder.change("other")
+    with Folder(tmp_path / "dry", dry_run=True).change("file") as file:
+        assert file.read(1) == b""
+        file.write(b"X")
+    assert content(tmp_path) == {"out/file": b"aXc"}
 
 
 def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -> None:

@@ -388,7 +388,7 @@ FULL_DISK = """
 import json, resource, signal, sys
 from click.testing import CliRunner
 from rawlog.cli import cli
-import rawlog.jobs.convert, rawlog.formats.kafka.store.sink, rawlog.formats.rocketmq.store.writer, rawlog.formats.ambry.store.rewrite
+import rawlog.jobs.convert, rawlog.formats.kafka.store.sink, rawlog.formats.rocketmq.store.rewrite, rawlog.formats.ambry.store.rewrite
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 for words in json.loads(sys.argv[1]):

@@ -50,7 +50,7 @@ class Message:
 
     @property
     def pieces(self) -> list[tuple[bytes, bytes | None]]:
-        """Every property in stored order; None where no separator stands."""
+        """Every property in stored order; None where there is no separator."""
         found: list[tuple[bytes, bytes | None]] = []
         for piece in self.properties.split(b"\x02"):
             name, mark, value = piece.partition(b"\x01")
@@ -69,7 +69,7 @@ def crc(data: bytes) -> int:
 
 
 def entry(data: bytes, position: int) -> Message | int:
-    """The entry at a position, or the size of a blank one. EOFError if it is cut, Bad if it is none."""
+    """The entry at a position, or the size of a blank one. EOFError if it is cut, Bad for anything else."""
     if len(data) - position < 8:
         raise EOFError
     size, magic = struct.unpack_from(">iI", data, position)
@@ -138,7 +138,7 @@ def messages(data: bytes) -> Iterator[Message]:
 
 
 def inner(body: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Flag, body and properties of each message in an inner batch. ValueError if it is none."""
+    """Flag, body and properties of each message in an inner batch. ValueError for anything else."""
     found, position = [], 0
     while position < len(body):
         if len(body) - position < 22:
@@ -234,7 +234,7 @@ def ext_units(data: bytes) -> list[tuple[int, int, int]]:
 
 
 def timer_units(data: bytes) -> list[tuple[int, int, int, int, int, int, int]]:
-    """Previous position, magic, write time, delay, address, size and topic hash of each unit of a timer log, to the first that is none."""
+    """Previous position, magic, write time, delay, address, size and topic hash of each unit of a timer log, to the first other bytes."""
     found = []
     for position in range(0, len(data) - 51, 52):
         size, *unit = struct.unpack_from(">iqiqiqii", data, position)

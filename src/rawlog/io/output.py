@@ -597,6 +597,12 @@ class Folder:
             inner.parent.mkdir(parents=True, exist_ok=True)
             return inner.open("xb")
 
+    def change(self, path: str) -> IO[bytes]:
+        """A file that was written here and closed, opened again to read, write and seek in. In a dry run it is empty."""
+        inner = descendant(self.path, path)
+        with self._explained(path):
+            return open(os.devnull if self.dry_run else inner, "r+b")
+
     def write(self, path: str, data: bytes | memoryview | str) -> None:
         """A new file with this content; text is written as UTF-8."""
         with self.create(path) as file, self._explained(path):

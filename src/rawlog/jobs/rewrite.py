@@ -276,7 +276,9 @@ class Rewriting(Job[Rewritten, Report]):
             reports[name] = _joined_family(_rewrite_of(name, self.verb), stores, found, around)
         for report in reports.values():
             made.parts |= report.parts
-            made.entries += [entry for entry in report.entries if entry not in made.entries]  # two may be in one directory
+            made.entries += [
+                entry for entry in report.entries if entry not in made.entries
+            ]  # two may be in one directory
             made.notes += report.notes
             made.facts |= report.facts
             for name, number in report.counts.items():

@@ -1,4 +1,4 @@
-"""Real brokers judge: they start on stores that rawlog wrote or mended, serve every message byte for byte, and go on taking messages."""
+"""Real brokers judge: they start on stores that rawlog wrote or repaired, serve every message byte for byte, and go on taking messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.store.repair import repair_store
-from rawlog.formats.rocketmq.store.writer import write_store
 from tests.conftest import needed
+from tests.formats.rocketmq.rewriting import repaired, written
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import drop_blank, flip_body, leave_stale_entry, tear_last_entry, zero_page
 from tests.golden_data import golden_path
@@ -73,7 +72,7 @@ def test_broker_serves_a_store_that_rawlog_wrote(version: str, derived: str, tmp
     """Messages of its own, and a Kafka partition whose offsets begin at 57: the queue begins there too."""
     late = rawlog.read(golden_path("kafka", "broker-4.3.0", "data", "trimmed-0"))
     rows = pa.concat_tables([rawlog.read(store("broker-4.9.7"), topic="gold4_*"), late])
-    write_store(rows.to_batches(), tmp_path / "store", SIZES | {"derived": derived})
+    written(rows.to_batches(), tmp_path / "store", SIZES | {"derived": derived})
     queues = entries(tmp_path / "store")
     assert sum(map(len, queues.values())) == len(rows)
     broker = start(version, tmp_path / "store")
@@ -87,7 +86,7 @@ def test_broker_serves_a_store_that_rawlog_wrote(version: str, derived: str, tmp
 @pytest.mark.parametrize("version", VERSIONS)
 def test_broker_leaves_what_rawlog_wrote_as_it_is(version: str, tmp_path: Path) -> None:
     rows = rawlog.read(store("broker-4.9.7"), topic="gold4_*")
-    write_store(rows.to_batches(), tmp_path / "store", SIZES)
+    written(rows.to_batches(), tmp_path / "store", SIZES)
     before = {
         path: path.read_bytes()
         for path in (tmp_path / "store").rglob("*")
@@ -105,25 +104,25 @@ def test_broker_leaves_what_rawlog_wrote_as_it_is(version: str, tmp_path: Path) 
 
 
 def damaged_everywhere(root: Path) -> None:
-    """All at once: a page of zeros, a wrong checksum and no blank entry in the first file, a stale entry behind the last."""
+    """All at once: a page of zeros, a wrong checksum and no blank entry in the first file, a stale entry after the last."""
     for damage in (drop_blank, flip_body, zero_page, leave_stale_entry):
         damage(root)
 
 
 @pytest.mark.parametrize("damage", [damaged_everywhere, tear_last_entry])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_broker_serves_a_mended_store(version: str, damage: Any, tmp_path: Path) -> None:
+def test_broker_serves_a_repaired_store(version: str, damage: Any, tmp_path: Path) -> None:
     """A broker on the damaged store itself would have deleted all that follows the damage (the tests below)."""
     root = copy("broker-4.9.7", tmp_path)
     damage(root)
-    repair_store(rawlog.open(root).files, tmp_path / "mended")
-    queues = entries(tmp_path / "mended")
+    repaired(root, tmp_path / "repaired")
+    queues = entries(tmp_path / "repaired")
     assert sum(map(len, queues.values())) > 440
-    end = log_end(tmp_path / "mended")
-    broker = start(version, tmp_path / "mended")
+    end = log_end(tmp_path / "repaired")
+    broker = start(version, tmp_path / "repaired")
     try:
         for (topic, queue_id), rows in queues.items():
-            # Delayed messages that are due by now are delivered behind what was there.
+            # Delayed messages that are due by now are delivered after what was there.
             assert broker.pull(topic, queue_id)[: len(rows)] == [row["bytes"] for row in rows], (topic, queue_id)
         row = next(row for rows in queues.values() for row in rows if row["keys"])
         assert row["bytes"] in broker.by_key(row["topic"], row["keys"].split(" ")[0])
@@ -135,7 +134,7 @@ def test_broker_serves_a_mended_store(version: str, damage: Any, tmp_path: Path)
 
 
 def log_end(root: Path) -> int:
-    """The address behind the last message that stands in its own place."""
+    """The address after the last message that is at its own place."""
     path = [path for path in log_files(root) if path.read_bytes().strip(b"\0")][-1]
     end = int(path.name)
     with contextlib.suppress(reference.Bad):
@@ -169,7 +168,7 @@ def test_broker_alone_deletes_what_the_finding_says(damage: Any, tmp_path: Path)
 
 
 def test_broker_cuts_off_a_torn_last_entry(tmp_path: Path) -> None:
-    """What it takes next, a message sent or a delayed one delivered, stands where the torn entry began."""
+    """What it takes next, a message sent or a delayed one delivered, is where the torn entry began."""
     root = copy("broker-4.9.7", tmp_path)
     tear_last_entry(root)
     torn = log_end(root)
@@ -187,7 +186,7 @@ def test_broker_cuts_off_a_torn_last_entry(tmp_path: Path) -> None:
 
 
 def test_broker_takes_up_a_stale_entry_as_the_finding_says(tmp_path: Path) -> None:
-    """It does not compare physical offsets: the log goes on behind the stale entry, which is never mended by itself."""
+    """It does not compare physical offsets: the log goes on after the stale entry, which no broker ever repairs."""
     root = copy("broker-4.9.7", tmp_path)
     end = log_end(root)
     leave_stale_entry(root)
@@ -195,7 +194,7 @@ def test_broker_takes_up_a_stale_entry_as_the_finding_says(tmp_path: Path) -> No
     assert "takes them up" in found.message
     broker = start(ROCKETMQ_4, root)
     try:
-        # Delayed messages that are due may come first, but nothing stands where the log really ends but the stale entry.
+        # Delayed messages that are due may come first, but there is nothing where the log really ends but the stale entry.
         assert sent_to(broker) >= end + (found.size or 0) > end
         stale = broker.by_address(end)
         assert stale is None or int.from_bytes(stale[28:36], "big") != end

@@ -15,14 +15,10 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog.core.errors import RawlogError
-from rawlog.engines import local
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.store.configs import delivered_offsets
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
-from rawlog.formats.rocketmq.store.repair import repair_store
-from rawlog.formats.rocketmq.store.sizes import sizes_of
-from rawlog.jobs.mend import Mend, Mended
-from rawlog.reading.tree import open_tree
+from rawlog.formats.rocketmq.store.settings import sizes_of
+from tests.formats.rocketmq.rewriting import rebuilt, repaired, said
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import findings, patch
 from tests.reference import rocketmq as reference
@@ -31,11 +27,6 @@ TABLES = [
     f"rocketmq.{name}" for name in ("topics", "groups", "offsets", "delays", "transactions", "scheduled", "retries")
 ]
 SCHEDULE = "consumequeue/SCHEDULE_TOPIC_XXXX"
-
-
-def repaired(source: Path, target: Path, **options: str) -> Mended:
-    with Mend("repair", str(target), options) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
 
 
 def serious(root: Path) -> list[Any]:
@@ -67,10 +58,10 @@ def test_a_healthy_store_with_other_delay_levels_is_clean(name: str, tmp_path: P
     other_levels(root, 30)
     assert not serious(root)
     theirs = queues(root)
-    for number, work in enumerate((repair_store, rebuild_store)):
-        report = work(rawlog.open(root).files, tmp_path / str(number))
+    for number, work in enumerate((repaired, rebuilt)):
+        report = work(root, tmp_path / str(number))
         assert queues(tmp_path / str(number)) == theirs
-        assert "assumed" not in str(report.notes)
+        assert "assumed" not in said(report)
     rows = rawlog.read(root, table="rocketmq.scheduled").to_pylist()
     due = {round(row["due_timestamp"].timestamp() * 1000) for row in rows if row["kind"] == "delay"}
     units = [data for path, data in theirs.items() if path.startswith(SCHEDULE)]
@@ -82,7 +73,7 @@ def test_due_times_stay_when_messages_move(tmp_path: Path) -> None:
     other_levels(root, 30)
     first = next(iter(reference.messages(log_files(root)[0].read_bytes())))
     patch(log_files(root)[0], first.position, bytes(8))
-    repair_store(rawlog.open(root).files, tmp_path / "out", {"move": "true"})
+    repaired(root, tmp_path / "out", {"move": "true"})
 
     def due(store_root: Path) -> dict[str, list[int]]:
         return {
@@ -102,22 +93,22 @@ def test_a_damaged_due_time_is_found_and_follows_from_the_other_units_of_its_lev
     patch(path, 12 + 3, bytes([raw[12 + 3] ^ 0x10]))
     [found] = findings(root, "rocketmq.store.queue-differs")
     assert found.path == str(path)
-    repair_store(rawlog.open(root).files, tmp_path / "out")
+    repaired(root, tmp_path / "out")
     assert queues(tmp_path / "out") == theirs
 
 
 def test_delay_levels_that_nothing_shows_are_an_assumption_that_is_reported(tmp_path: Path) -> None:
     root = copy("broker-5.3.3", tmp_path)
     shutil.rmtree(root / SCHEDULE)
-    for work in (repair_store, rebuild_store):
-        report = work(rawlog.open(root).files, tmp_path / work.__name__)
-        assert [note for note in report.notes if "defaults are assumed" in note], report.notes
+    for work in (repaired, rebuilt):
+        report = work(root, tmp_path / work.__name__)
+        assert [note for note in report.lines() if "defaults are assumed" in note], report.lines()
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "broker.conf").write_text("messageDelayLevel=1m 2m 3m\nstorePathRootDir=/nowhere/store\n")
-    report = repair_store(rawlog.open(root).files, tmp_path / "told")
-    assert not [note for note in report.notes if "assumed" in note]
+    report = repaired(root, tmp_path / "listed")
+    assert not [note for note in report.lines() if "assumed" in note]
     times = {one.physical_offset: one for path in log_files(root) for one in reference.messages(path.read_bytes())}
-    for path in (tmp_path / "told" / SCHEDULE).rglob("0000*"):
+    for path in (tmp_path / "listed" / SCHEDULE).rglob("0000*"):
         for address, _, due in reference.units(path.read_bytes()):
             level = min(3, int(times[address].shown[b"DELAY"]))
             assert due == times[address].stored + 60_000 * level
@@ -145,13 +136,13 @@ def test_what_no_file_shows_the_size_of_is_left_to_the_broker(tmp_path: Path) ->
         shutil.rmtree(root / folder)
     outcome = repaired(root, tmp_path / "out")
     for folder in ("consumequeue", "batchconsumequeue", "index"):
-        assert f"{folder}: nothing shows the size of its files" in str(outcome.account.notes)
+        assert f"{folder}: nothing shows the size of its files" in said(outcome)
         assert not list((tmp_path / "out").glob(f"{folder}/*"))
     assert (tmp_path / "out" / "abort").exists()
     assert not (tmp_path / "out" / "checkpoint").exists()
     assert outcome.is_whole, outcome
     sized = {"queue_size": "2000", "batch_queue_size": "4600", "index_slots": "50", "index_entries": "150"}
-    repaired(root, tmp_path / "sized", **sized)
+    repaired(root, tmp_path / "sized", sized)
     assert queues(tmp_path / "sized") == queues(store("5.1.4"))
     assert (tmp_path / "sized" / "checkpoint").exists()
 
@@ -164,10 +155,10 @@ def test_a_lone_short_file_does_not_show_the_size_of_the_log(tmp_path: Path) -> 
     assert "commit_log" in sizes_of(rawlog.open(root).files).known, "a blank entry says how large the file is"
     first.write_bytes(first.read_bytes()[:30_001])
     assert "commit_log" not in sizes_of(rawlog.open(root).files).known
-    report = repair_store(rawlog.open(root).files, tmp_path / "out", {"dry_run": "true"})
-    assert "commitlog_size" in str(report.notes)
-    report = repair_store(rawlog.open(root).files, tmp_path / "out", {"commitlog_size": "65536"})
-    assert "commitlog_size" not in str(report.notes)
+    report = repaired(root, tmp_path / "out", dry_run=True)
+    assert "commitlog_size" in said(report)
+    report = repaired(root, tmp_path / "out", {"commitlog_size": "65536"})
+    assert "commitlog_size" not in said(report)
 
 
 # ------------------------------------------------------------------ settings that cannot be read
@@ -185,7 +176,7 @@ def test_topics_are_made_again_from_queues_and_messages(tmp_path: Path) -> None:
     outcome = repaired(root, tmp_path / "out")
     assert not outcome.is_whole
     assert not outcome.remaining
-    assert [note for note in outcome.account.notes if "topics.json: made again" in note]
+    assert [note for note in outcome.lines() if "topics.json: made again" in note]
     made = json.loads((tmp_path / "out" / "config" / "topics.json").read_text())["topicConfigTable"]
     real = config.parse((store("broker-5.3.3") / "config" / "topics.json").read_bytes())["topicConfigTable"]
     mine = {name for name in made if name.startswith("gold")}
@@ -233,7 +224,7 @@ def test_what_cannot_be_made_again_is_reported(name: str, tmp_path: Path) -> Non
     outcome = repaired(root, tmp_path / "out")
     assert not outcome.is_whole
     assert not outcome.remaining
-    assert [note for note in outcome.account.notes if name in note and ("lost" in note or "made again" in note)]
+    assert [note for note in outcome.lines() if name in note and ("lost" in note or "made again" in note)]
     if name == "subscriptionGroup.json":
         groups = json.loads((tmp_path / "out" / "config" / name).read_text())["subscriptionGroupTable"]
         assert groups
@@ -316,7 +307,7 @@ def test_topics_that_cannot_be_read_at_all_are_rebuilt_whatever_the_file_contain
     table = json.loads((tmp_path / "out" / "config" / "topics.json").read_text())["topicConfigTable"]
     assert len(table) == 13
     assert table["gold_bcq"]["attributes"] == {"queue.type": "BatchCQ"}
-    assert any("made again from queues and messages, with 13 topics" in note for note in outcome.account.notes)
+    assert any("made again from queues and messages, with 13 topics" in note for note in outcome.lines())
 
 
 KEYS = st.sampled_from(
@@ -353,7 +344,7 @@ def test_whatever_settings_contain_only_errors_of_ours_come_out(tmp_path_factory
             rawlog.read(root / "store", table=name)
     list(rawlog.verify(root / "store"))
     for number, source in enumerate(("store", "0")):
-        report = repair_store(rawlog.open(root / source).files, root / str(number), {"commitlog_size": "4096"})
+        report = repaired(root / source, root / str(number), {"commitlog_size": "4096"})
         assert not serious(root / str(number))
     assert report.is_whole
     assert {path.name: path.read_bytes() for path in (root / "0" / "config").glob("*")} == {
@@ -392,7 +383,7 @@ def test_a_message_lost_in_a_compaction_log_is_taken_from_the_commit_log(tmp_pat
     outcome = repaired(root, tmp_path / "out")
     assert not outcome.remaining
     assert (tmp_path / "out" / path.relative_to(root)).read_bytes() == whole
-    assert "restored from the commit log" in str(outcome.account.notes)
+    assert "restored from the commit log" in said(outcome)
 
 
 def test_the_queue_of_a_compaction_topic_is_rebuilt_from_its_log(tmp_path: Path) -> None:
@@ -458,7 +449,7 @@ def test_numbers_of_lost_messages_are_kept_free_without_queues(tmp_path: Path) -
     }
     patch(log_files(root)[0], 4096, bytes(4096))
     shutil.rmtree(root / "consumequeue")
-    outcome = repaired(root, tmp_path / "out", queue_size="2000")
+    outcome = repaired(root, tmp_path / "out", {"queue_size": "2000"})
     assert not outcome.remaining
     after = {
         (one.topic, one.queue_id, one.queue_offset)
@@ -479,5 +470,5 @@ def test_swapped_files_of_the_log_are_put_back(names: tuple[int, int], tmp_path:
     one.write_bytes(whole[names[1]])
     other.write_bytes(whole[names[0]])
     outcome = repaired(root, tmp_path / "out")
-    assert outcome.is_whole, outcome.account.notes
+    assert outcome.is_whole, outcome.lines()
     assert [path.read_bytes() for path in log_files(tmp_path / "out")] == whole

@@ -182,7 +182,7 @@ def index_file(root: Path) -> Path:
 
 
 def change_index_count(root: Path) -> None:
-    # The last file, so that the number of slots can still be told by the entries that are left.
+    # The last file, so that the number of slots can still be seen from the entries that are left.
     path = max((root / "index").iterdir())
     raw = path.read_bytes()
     count = struct.unpack_from(">i", raw, 36)[0]

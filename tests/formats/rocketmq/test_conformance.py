@@ -51,7 +51,7 @@ def below(pattern: str, *names: str) -> list[Path]:
 
 
 def trimmed(pattern: str, unit: int = 1, of: str = "broker-5.3.3") -> Path:
-    """A file of a golden store without the zeros behind its last unit."""
+    """A file of a golden store without the zeros after its last unit."""
     source = store(of) / pattern
     data = source.read_bytes()
     used = len(data.rstrip(b"\0"))
@@ -71,7 +71,7 @@ def micros(milliseconds: int) -> int | None:
 
 
 def shown_pairs(message: reference.Message) -> list[tuple[str, str]]:
-    """What RocketMQ's parser takes, each where the last of its name stands."""
+    """What RocketMQ's parser takes, each where the last of its name is."""
     pairs = [(name, value) for name, value in message.pieces if name and value]
     kept = [pair for number, pair in enumerate(pairs) if all(pair[0] != name for name, _ in pairs[number + 1 :])]
     return [tuple(java_string(part) for part in pair) for pair in kept]  # type: ignore[misc]
@@ -140,9 +140,9 @@ class TestCommitLog(FormatTests):
         root = path.parents[2].name
         if root not in BROKERS:
             return {}
-        told = [each for each in expected(root, "messages") if each["physical_offset"] < path.stat().st_size]
+        listed = [each for each in expected(root, "messages") if each["physical_offset"] < path.stat().st_size]
         names = {name: name for name in ("physical_offset", "topic", "queue_offset", "keys")} | {"message_id": "msg_id"}
-        return {"rocketmq.messages": [{ours: each[theirs] for ours, theirs in names.items()} for each in told]}
+        return {"rocketmq.messages": [{ours: each[theirs] for ours, theirs in names.items()} for each in listed]}
 
     def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]] | None:
         rows: list[dict[str, Any]] = []
@@ -270,10 +270,10 @@ class TestCompactionLog(TestCommitLog):
     name = "compaction/compactionLog/orders/3/00000000000000000000"
 
     def expected(self, path: Path) -> dict[str, list[dict[str, Any]]]:
-        told = expected("broker-5.3.3", "compaction")
+        listed = expected("broker-5.3.3", "compaction")
         names = {name: name for name in ("queue_offset", "physical_offset", "topic", "keys", "tags", "born_host")}
         names |= {"size": "store_size", "message_id": "msg_id", "unique_key": "uniq_key"}
-        return {"rocketmq.compacted": [{ours: each[theirs] for ours, theirs in names.items()} for each in told]}
+        return {"rocketmq.compacted": [{ours: each[theirs] for ours, theirs in names.items()} for each in listed]}
 
     def reference(self, data: bytes) -> dict[str, list[dict[str, Any]]] | None:
         rows: list[dict[str, Any]] = []

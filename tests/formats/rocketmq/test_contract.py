@@ -1,4 +1,4 @@
-"""Whatever was damaged: the mended copy is clean, mending it again changes nothing, and no message outside the damage is lost."""
+"""Whatever was damaged: the repaired copy is clean, repairing it again changes nothing, and no message outside the damage is lost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.store.repair import repair_store
+from tests.formats.rocketmq.rewriting import repaired
 from tests.formats.rocketmq.stores import copy, log_files
-from tests.formats.rocketmq.test_mending import places
+from tests.formats.rocketmq.test_repair import places
 from tests.reference import rocketmq as reference
 
 Lost = tuple[int, int]
-"""The stretch of the log in which messages may be lost: its first address, and the one behind it."""
+"""The stretch of the log in which messages may be lost: its first address, and the one after it."""
 NOTHING = (0, 0)
 
 
@@ -24,7 +24,7 @@ def rest_of_file(path: Path, position: int) -> Lost:
 
 
 def some_message(path: Path, chance: random.Random) -> reference.Message:
-    """One that has messages before and behind it."""
+    """One that has messages before and after it."""
     return chance.choice(list(reference.messages(path.read_bytes()))[4:-4])
 
 
@@ -114,23 +114,23 @@ WHOLE = (rename_file, change_number)
 
 @pytest.mark.parametrize("name", ["4.9.8", "5.1.4", "5.3.4S-propcrc"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_mended_store_is_clean_and_stays_as_it_is(
+def test_a_repaired_store_is_clean_and_stays_as_it_is(
     name: str, damage: Callable[[Path, random.Random], Lost], tmp_path: Path
 ) -> None:
     root = copy(name, tmp_path)
     whole = places(root)
     start, stop = damage(root, random.Random(f"{name} {damage.__name__}"))
-    report = repair_store(rawlog.open(root).files, tmp_path / "mended")
-    findings = [each for each in rawlog.verify(tmp_path / "mended") if each.severity != "info"]
+    report = repaired(root, tmp_path / "repaired")
+    findings = [each for each in rawlog.verify(tmp_path / "repaired") if each.severity != "info"]
     assert not findings, findings
-    kept = places(tmp_path / "mended")
+    kept = places(tmp_path / "repaired")
     assert kept.items() <= whole.items()
     assert all(start <= address < stop for address in whole.keys() - kept.keys())
-    assert report.notes
+    assert report.lines()
     assert report.is_whole == (len(kept) == len(whole) and damage in WHOLE)
-    again = repair_store(rawlog.open(tmp_path / "mended").files, tmp_path / "again")
+    again = repaired(tmp_path / "repaired", tmp_path / "again")
     assert again.is_whole
-    assert contents(tmp_path / "again") == contents(tmp_path / "mended")
+    assert contents(tmp_path / "again") == contents(tmp_path / "repaired")
 
 
 def contents(root: Path) -> dict[Path, bytes]:

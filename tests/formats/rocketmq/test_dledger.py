@@ -1,4 +1,4 @@
-"""A store whose commit log DLedger wrote: messages inside of its entries, after the format (specs: 48 bytes of head in front of each)."""
+"""A store whose commit log DLedger wrote: messages inside of its entries, after the format (specs: 48 bytes of head before each)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import OptionError
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
-from rawlog.formats.rocketmq.store.repair import repair_store
+from tests.formats.rocketmq.rewriting import rebuilt, repaired
 from tests.formats.rocketmq.test_conformance import message
 from tests.reference import rocketmq as reference
 
@@ -69,26 +68,25 @@ def test_messages_of_dledger_entries_are_read_and_sound(tmp_path: Path) -> None:
 
 def test_queues_of_a_dledger_log_are_rebuilt_as_they_were(tmp_path: Path) -> None:
     dledger(tmp_path / "store")
-    rebuild_store(rawlog.open(tmp_path / "store").files, tmp_path / "out", SIZES)
+    rebuilt(tmp_path / "store", tmp_path / "out", SIZES)
     for path in (tmp_path / "store" / "consumequeue").rglob("0" * 20):
         assert (tmp_path / "out" / path.relative_to(tmp_path / "store")).read_bytes() == path.read_bytes()
 
 
 def test_a_message_is_found_by_key_and_by_queue_offset(tmp_path: Path) -> None:
     made = dledger(tmp_path / "store")
-    rebuild_store(rawlog.open(tmp_path / "store").files, tmp_path / "out", SIZES)
+    rebuilt(tmp_path / "store", tmp_path / "out", SIZES)
     for root in (tmp_path / "store", tmp_path / "out"):
         [row] = rawlog.read(root, key="key-31").to_pylist()
         assert row["value"] == made[31].body
 
 
-def test_a_dledger_log_is_mended_by_moving_its_messages_into_a_plain_one(tmp_path: Path) -> None:
+def test_a_dledger_log_is_repaired_by_moving_its_messages_into_a_plain_one(tmp_path: Path) -> None:
     made = dledger(tmp_path / "store")
-    files = rawlog.open(tmp_path / "store").files
     with pytest.raises(OptionError, match="with move"):
-        repair_store(files, tmp_path / "out", SIZES)
-    report = repair_store(files, tmp_path / "out", SIZES | {"move": "true"})
-    assert report.is_whole, report.notes
+        repaired(tmp_path / "store", tmp_path / "out", SIZES)
+    report = repaired(tmp_path / "store", tmp_path / "out", SIZES | {"move": "true"})
+    assert report.is_whole, report.lines()
     rows = rawlog.read(tmp_path / "out", table="rocketmq.messages").to_pylist()
     assert [row["body"] for row in rows] == [one.body for one in made]
     assert rows[1]["physical_offset"] == rows[0]["size"]

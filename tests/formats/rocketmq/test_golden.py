@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq import COMMIT_LOG, encoder
+from rawlog.formats.rocketmq import COMMIT_LOG, writer
 from rawlog.formats.rocketmq.index import Index, key_hash
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.store import writer
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
+from rawlog.formats.rocketmq.messages import Messages
+from rawlog.formats.rocketmq.store.rewrite import Log
+from rawlog.io.output import Folder
 from rawlog.io.walk import walk
 from rawlog.testing import plain
+from tests.formats.rocketmq.rewriting import rebuilt
 from tests.formats.rocketmq.stores import ALL, BROKERS, ENGINES, expected, log_files, store
 from tests.reference import rocketmq as reference
 
@@ -33,9 +34,9 @@ SAME = {
 @pytest.mark.parametrize("name", BROKERS)
 def test_messages_are_what_rocketmq_decodes(name: str) -> None:
     rows = plain(rawlog.read(store(name), table="rocketmq.messages"))
-    told = expected(name, "messages")
-    assert len(rows) == len(told)
-    for row, wanted in zip(rows, told, strict=True):
+    listed = expected(name, "messages")
+    assert len(rows) == len(listed)
+    for row, wanted in zip(rows, listed, strict=True):
         assert {ours: row[ours] for ours in SAME} == {ours: wanted[theirs] for ours, theirs in SAME.items()}
         assert (row["born_timestamp"], row["store_timestamp"]) == (wanted["born_ms"] * 1000, wanted["store_ms"] * 1000)
         assert dict(row["properties"]) == wanted["properties"]
@@ -49,15 +50,17 @@ def test_messages_are_what_rocketmq_decodes(name: str) -> None:
 @pytest.mark.parametrize("name", BROKERS)
 def test_records_are_messages_with_inner_batches_taken_apart(name: str) -> None:
     wanted: list[tuple[object, ...]] = []
-    for told in expected(name, "messages"):
-        inner = told.get("inner")
+    for listed in expected(name, "messages"):
+        inner = listed.get("inner")
         if inner is None:
-            wanted.append((told["topic"], told["queue_id"], told["queue_offset"], told["keys"], told["body_sha256"]))
+            wanted.append(
+                (listed["topic"], listed["queue_id"], listed["queue_offset"], listed["keys"], listed["body_sha256"])
+            )
             continue
         for each in inner:
             digest = hashlib.sha256(base64.b64decode(each["body"])).hexdigest()
             wanted.append(
-                (told["topic"], told["queue_id"], each["queue_offset"], each["properties"].get("KEYS"), digest)
+                (listed["topic"], listed["queue_id"], each["queue_offset"], each["properties"].get("KEYS"), digest)
             )
     rows = plain(rawlog.read(store(name)))
     assert [
@@ -69,8 +72,8 @@ def test_records_are_messages_with_inner_batches_taken_apart(name: str) -> None:
 
 @pytest.mark.parametrize("name", BROKERS)
 def test_headers_are_all_properties_in_stored_order(name: str) -> None:
-    told = [each for each in expected(name, "messages") if "inner" not in each]
-    places = {(each["topic"], each["queue_id"], each["queue_offset"]): each for each in told}
+    listed = [each for each in expected(name, "messages") if "inner" not in each]
+    places = {(each["topic"], each["queue_id"], each["queue_offset"]): each for each in listed}
     seen = 0
     for row in rawlog.read(store(name)).to_pylist():
         each = places.get((row["topic"], row["partition"], row["offset"]))
@@ -86,14 +89,14 @@ def test_headers_are_all_properties_in_stored_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_engine_stores_hold_what_the_engine_answered(name: str) -> None:
-    told = []
+    listed = []
     for line in (store(name).parent / "expected.txt").read_text().splitlines():
         if found := re.match(r"PUT PUT_OK off=(\d+) len=(\d+) id=(\S+) qoff=(\d+)", line):
-            told.append((int(found[1]), int(found[2]), found[3].split(",")))
+            listed.append((int(found[1]), int(found[2]), found[3].split(",")))
     rows = rawlog.read(store(name), table="rocketmq.messages").to_pylist()
     ids = [row["message_id"] for row in rows]
-    assert ids == [each for _, _, names in told for each in names]
-    assert sum(size for _, size, _ in told) == sum(row["size"] for row in rows)
+    assert ids == [each for _, _, names in listed for each in names]
+    assert sum(size for _, size, _ in listed) == sum(row["size"] for row in rows)
 
 
 @pytest.mark.parametrize("name", BROKERS)
@@ -105,17 +108,17 @@ def test_queue_units_are_those_of_the_broker(name: str) -> None:
     )  # fmt: skip
     wanted = sorted(
         (
-            "plain" if told["kind"] == "consumequeue" else "batch",
-            told["topic"],
-            told["queue_id"],
-            told.get("base_queue_offset", told["cq_index"]),
-            told["physical_offset"],
-            told["size"],
-            told["tags_code"],
-            told.get("batch_size", 0),
-            told.get("store_ms", 0) * 1000,
+            "plain" if listed["kind"] == "consumequeue" else "batch",
+            listed["topic"],
+            listed["queue_id"],
+            listed.get("base_queue_offset", listed["cq_index"]),
+            listed["physical_offset"],
+            listed["size"],
+            listed["tags_code"],
+            listed.get("batch_size", 0),
+            listed.get("store_ms", 0) * 1000,
         )
-        for told in expected(name, "consumequeue")
+        for listed in expected(name, "consumequeue")
     )
     assert found == wanted
 
@@ -123,24 +126,24 @@ def test_queue_units_are_those_of_the_broker(name: str) -> None:
 @pytest.mark.parametrize("name", BROKERS)
 def test_index_entries_and_look_ups_are_those_of_the_broker(name: str) -> None:
     rows = rawlog.read(store(name), table="rocketmq.keys").to_pylist()
-    begin = {told["file"]: told["begin_ms"] for told in expected(name, "index-files")}
+    begin = {listed["file"]: listed["begin_ms"] for listed in expected(name, "index-files")}
     names = ("number", "key_hash", "physical_offset", "previous", "timestamp")
     found = [(Path(row["path"]).name, *(row[name] for name in names)) for row in rows]
     wanted = [
-        (told["file"], told["entry"], told["key_hash"], told["physical_offset"], told["prev"],
-         datetime.fromtimestamp((begin[told["file"]] + told["seconds"] * 1000) / 1000, UTC))
-        for told in expected(name, "index")
+        (listed["file"], listed["entry"], listed["key_hash"], listed["physical_offset"], listed["prev"],
+         datetime.fromtimestamp((begin[listed["file"]] + listed["seconds"] * 1000) / 1000, UTC))
+        for listed in expected(name, "index")
     ]  # fmt: skip
     assert found == wanted
     for path in sorted((store(name) / "index").iterdir()):
         with Index(str(path)) as index:
-            file = next(told for told in expected(name, "index-files") if told["file"] == path.name)
+            file = next(listed for listed in expected(name, "index-files") if listed["file"] == path.name)
             assert (index.header.count, index.header.used_slots) == (file["index_count"], file["used_slots"])
             assert (index.header.slots, index.header.entries) == (500, 600)
     indexes = [Index(str(path)) for path in sorted((store(name) / "index").iterdir())]
-    for told in expected(name, "key-lookup"):
-        hits = {address for index in indexes for address in index.look_up(key_hash(told["topic"], told["key"]))}
-        assert hits == set(told["physical_offsets"])
+    for listed in expected(name, "key-lookup"):
+        hits = {address for index in indexes for address in index.look_up(key_hash(listed["topic"], listed["key"]))}
+        assert hits == set(listed["physical_offsets"])
     for index in indexes:
         index.source.close()
 
@@ -154,7 +157,7 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
         for frames in walk(file, COMMIT_LOG):
             rows = Messages.take(frames, file)
             if len(rows):
-                entries = encoder.from_messages(rows)
+                entries = writer.from_messages(rows)
                 addresses = rows[fields.F_PHYSICAL].copy()
                 first, size = int(rows[fields.F_START][0]), int(rows[fields.F_SIZE].sum())
                 again = entries.encode(entries.sizes(), addresses, int(addresses[0]), int(addresses[0]) + size)
@@ -167,13 +170,13 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
 def test_the_roll_rule_writes_the_same_files(name: str, tmp_path: Path) -> None:
     """All but the store in which a client batch, which is never cut in two, met the end of a file."""
     files = log_files(store(name))
-    log = writer.LogWriter(tmp_path / "commitlog", files[0].stat().st_size)
+    log = Log(Folder(tmp_path).folder("commitlog"), files[0].stat().st_size)
     for path in files:
         file = rawlog.open(path).files[0]
         for frames in walk(file, COMMIT_LOG):
             rows = Messages.take(frames, file)
             if len(rows):
-                log.append(encoder.from_messages(rows))
+                log.append(writer.from_messages(rows))
     log.close()
     for path in files:
         written = tmp_path / "commitlog" / path.name
@@ -183,8 +186,9 @@ def test_the_roll_rule_writes_the_same_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_rebuilt_queues_and_index_are_the_engines_own(name: str, tmp_path: Path) -> None:
     source, target = store(name), tmp_path / "rebuilt"
-    report = rebuild_store(rawlog.open(source).files, target)
+    report = rebuilt(source, target)
     assert not report.notes
+    assert not report.entries
     for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
         theirs = {
             path.relative_to(source): path.read_bytes() for path in (source / folder).rglob("*") if path.is_file()
@@ -205,24 +209,24 @@ def test_golden_stores_are_clean(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_reference_reads_the_golden_stores(name: str) -> None:
     rows = rawlog.read(store(name), table="rocketmq.messages").to_pylist()
-    told = [message for path in log_files(store(name)) for message in reference.messages(path.read_bytes())]
-    assert len(rows) == len(told)
-    for row, message in zip(rows, told, strict=True):
+    listed = [message for path in log_files(store(name)) for message in reference.messages(path.read_bytes())]
+    assert len(rows) == len(listed)
+    for row, message in zip(rows, listed, strict=True):
         assert (row["physical_offset"], row["size"], row["crc_ok"]) == (
             message.physical_offset,
             message.size,
             message.crc_ok,
         )
         assert dict(row["properties"]) == {name.decode(): value.decode() for name, value in message.shown.items()}
-    hashes = [value for message in told for value in reference.index_keys(message)]
+    hashes = [value for message in listed for value in reference.index_keys(message)]
     assert [row["key_hash"] for row in rawlog.read(store(name), table="rocketmq.keys").to_pylist()] == hashes
 
 
 def test_compaction_topics_and_timers_are_read() -> None:
     rows = plain(rawlog.read(store("broker-5.3.3"), table="rocketmq.compacted"))
-    told = expected("broker-5.3.3", "compaction")
+    listed = expected("broker-5.3.3", "compaction")
     assert [(row["physical_offset"], row["keys"], row["body_crc"]) for row in rows] == [
-        (each["physical_offset"], each["keys"], each["body_crc"]) for each in told
+        (each["physical_offset"], each["keys"], each["body_crc"]) for each in listed
     ]
     timers = rawlog.read(store("broker-5.3.3"), table="rocketmq.timers").to_pylist()
     timed = {

@@ -19,13 +19,9 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.engines import local
-from rawlog.formats.rocketmq.store.repair import repair_store
-from rawlog.formats.rocketmq.store.writer import write_store
-from rawlog.jobs.mend import Mend, Mended
-from rawlog.reading.tree import open_tree
+from tests.formats.rocketmq.rewriting import repaired, said, written
 from tests.formats.rocketmq.stores import log_files, store
-from tests.formats.rocketmq.test_mending import row, table
+from tests.formats.rocketmq.test_repair import row, table
 from tests.reference import rocketmq as reference
 from tests.reference.kafka import java_string
 
@@ -66,7 +62,7 @@ class Truth:
 
 
 def settings(truth: Truth) -> dict[str, bytes]:
-    """What a broker would have beside such a store."""
+    """What a broker would have next to such a store."""
     topics = {
         name: {
             "topicName": name, "readQueueNums": count, "writeQueueNums": count, "perm": 6,
@@ -79,6 +75,8 @@ def settings(truth: Truth) -> dict[str, bytes]:
         "config/consumerOffset.json": b'{"offsetTable":{"orders@readers":{0:1,1:2}}}',
         "config/subscriptionGroup.json": b'{"subscriptionGroupTable":{"readers":{"groupName":"readers"}}}',
         "config/consumerFilter.json": b'{"filterDataByTopic":{}}',
+        "config/topics.json.bak": json.dumps({"topicConfigTable": topics}).encode(),
+        "config/consumerOffset.json.bak": b'{"offsetTable":{"orders@readers":{0:1}}}',
     }
 
 
@@ -95,7 +93,7 @@ def truth_of(name: str) -> Truth:
         ]  # fmt: skip
         sizes = {"commitlog_size": "8192", "queue_size": "400", "index_slots": "50", "index_entries": "150"}
         with tempfile.TemporaryDirectory() as folder:
-            write_store(table(rows), Path(folder) / "store", sizes)
+            written(table(rows), Path(folder) / "store", sizes)
             truth = Truth(Path(folder) / "store")
         truth.files |= settings(truth)
         return truth
@@ -322,7 +320,7 @@ def check_queues(root: Path, entries: dict[int, tuple[reference.Message, bytes]]
     return moved
 
 
-def written(files: Files, root: Path) -> Path:
+def placed(files: Files, root: Path) -> Path:
     for name, data in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -334,11 +332,6 @@ def content(root: Path) -> Files:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def repaired(source: Path, target: Path, options: dict[str, str]) -> Mended:
-    with Mend("repair", str(target), options) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
-
-
 def check_case(number: int, folder: Path) -> None:
     chance = random.Random(f"case {number}")
     name = STORES[number % len(STORES)]
@@ -347,50 +340,50 @@ def check_case(number: int, folder: Path) -> None:
     damages = chance.sample(DAMAGES, chance.randrange(1, 5))
     for damage in damages:
         damage(files, chance, truth)
-    told = f"case {number}, {name}: {', '.join(damage.__name__ for damage in damages)}"
-    source = written(files, folder / "source")
+    case = f"case {number}, {name}: {', '.join(damage.__name__ for damage in damages)}"
+    source = placed(files, folder / "source")
     before = content(source)
     # An operator knows the size of commit-log files; where files do not show the others, they are left to the broker.
     options = {"commitlog_size": str(truth.log_size)}
     outcome = repaired(source, folder / "out", options)
-    report, root = outcome.account, folder / "out"
-    assert content(source) == before, told
+    report, root = outcome, folder / "out"
+    assert content(source) == before, case
     entries = entries_of(root)
     missing = must_survive(files, truth) - entries.keys()
-    assert not missing, f"{told}: messages at {sorted(missing)} are gone"
+    assert not missing, f"{case}: messages at {sorted(missing)} are gone"
     changed = {
         address
         for address in must_survive(files, truth)
         if entries[address][1] != truth.bytes[address]
         and not sounds_alike(entries[address][0], truth.messages[address])
     }
-    assert not changed, f"{told}: messages at {sorted(changed)} were changed"
+    assert not changed, f"{case}: messages at {sorted(changed)} were changed"
     kept = {address for address, (message, _) in entries.items() if message.flag != FLAG}
     log_start = min((int(path.name) for path in log_files(root)), default=0)
     lost = {address for address in truth.messages if address >= log_start} - kept
-    assert not lost or not outcome.is_whole, f"{told}: {len(lost)} messages lost without a word"
-    assert kept <= truth.messages.keys(), f"{told}: messages that never were"
+    assert not lost or not outcome.is_whole, f"{case}: {len(lost)} messages lost and not reported"
+    assert kept <= truth.messages.keys(), f"{case}: messages that never were"
     left_out = {
-        kind for kind in ("consumequeue", "batchconsumequeue", "index") if f"{kind}: nothing shows" in str(report.notes)
+        kind for kind in ("consumequeue", "batchconsumequeue", "index") if f"{kind}: nothing shows" in said(report)
     }
-    assert (root / "abort").exists() == bool(left_out), told
+    assert (root / "abort").exists() == bool(left_out), case
     if not {"consumequeue", "batchconsumequeue"} & left_out:
         try:
             moved = check_queues(root, entries, truth)
         except (AssertionError, OSError, KeyError) as error:
-            raise AssertionError(f"{told}: {error}") from error
+            raise AssertionError(f"{case}: {error}") from error
         if moved:
             assert "rocketmq.store.queue-gap" in {each.code for each in outcome.remaining}, (
-                f"{told}: {sorted(moved)} moved"
+                f"{case}: {sorted(moved)} moved"
             )
     if number % 10 == 0:
         findings = [each for each in rawlog.verify(root) if each.severity != "info"]
-        assert {each.code for each in findings} == {each.code for each in outcome.remaining}, told
+        assert {each.code for each in findings} == {each.code for each in outcome.remaining}, case
     if outcome.remaining:
-        assert not outcome.is_whole, told
-    again = repair_store(rawlog.open(root).files, folder / "again", options)
-    assert again.is_whole, f"{told}: {again.notes}"
-    assert content(folder / "again") == content(root), told
+        assert not outcome.is_whole, case
+    again = repaired(root, folder / "again", options)
+    assert not [entry.line() for entry in again.all_entries() if entry.is_loss], f"{case}: {said(again)}"
+    assert content(folder / "again") == content(root), case
 
 
 def sounds_alike(message: reference.Message, original: reference.Message) -> bool:

@@ -12,12 +12,11 @@ from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.formats.rocketmq import COMMIT_LOG, encoder
+from rawlog.formats.rocketmq import COMMIT_LOG, writer
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
-from rawlog.formats.rocketmq.store.repair import repair_store
+from rawlog.formats.rocketmq.messages import Messages
 from rawlog.io.walk import walk
+from tests.formats.rocketmq.rewriting import rebuilt, repaired
 from tests.formats.rocketmq.stores import store
 from tests.reference import rocketmq as reference
 
@@ -40,8 +39,8 @@ def logs(name: str) -> list[Path]:
 LOG_FOLDERS = ("commitlog", "commitlog2", "data")
 
 
-def told(name: str) -> Iterator[reference.Message]:
-    """The messages as the reference reads them; those of DLedger stand behind heads of its own."""
+def messages_of(name: str) -> Iterator[reference.Message]:
+    """The messages as the reference reads them; those of DLedger follow heads of its own."""
     for path in logs(name):
         data = path.read_bytes()
         if path.parent.name != "data":
@@ -63,7 +62,7 @@ def told(name: str) -> Iterator[reference.Message]:
 @pytest.mark.parametrize("name", ALL)
 def test_every_message_is_what_the_reference_reads(name: str) -> None:
     rows = rawlog.read(roots(name), table="rocketmq.messages").to_pylist()
-    wanted = list(told(name))
+    wanted = list(messages_of(name))
     assert len(rows) == len(wanted) > 400
     for row, message in zip(rows, wanted, strict=True):
         assert (row["physical_offset"], row["size"], row["queue_offset"], row["body_crc"]) == (
@@ -89,19 +88,19 @@ def test_every_entry_is_written_again_byte_for_byte(name: str) -> None:
         for frames in walk(file, COMMIT_LOG):
             rows = Messages.take(frames, file)
             for row in range(len(rows)):
-                entry = encoder.from_messages(rows.cut(row, row + 1))
+                entry = writer.from_messages(rows.cut(row, row + 1))
                 start, size = int(rows[fields.F_START][row]), int(rows[fields.F_SIZE][row])
                 address = rows[fields.F_PHYSICAL][row : row + 1].copy()
                 again = entry.encode(entry.sizes(), address, int(address[0]), int(address[0]) + size)
                 assert bytes(again) == bytes(frames.data[start : start + size])
                 count += 1
-    assert count >= len(list(told(name)))
+    assert count >= len(list(messages_of(name)))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_rebuilt_queues_and_index_are_the_brokers_own(name: str, tmp_path: Path) -> None:
     source, target = store(name), tmp_path / "rebuilt"
-    assert not rebuild_store(rawlog.open(roots(name)).files, target).notes
+    assert not rebuilt(roots(name), target).notes
     for folder in ("consumequeue", "batchconsumequeue", "consumequeue_ext"):
         theirs = {path.relative_to(source): path.read_bytes() for path in (source / folder).rglob("0000*")}
         assert {path.relative_to(target): path.read_bytes() for path in (target / folder).rglob("0000*")} == theirs
@@ -115,10 +114,10 @@ def test_rebuilt_queues_and_index_are_the_brokers_own(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize("name", [DLEDGER, DLEDGER_CRASHED])
 def test_a_dledger_log_moves_into_a_plain_one(name: str, tmp_path: Path) -> None:
-    report = repair_store(rawlog.open(store(name)).files, tmp_path / "out", {"move": "true"})
-    assert report.is_whole, report.notes
+    report = repaired(store(name), tmp_path / "out", {"move": "true"})
+    assert report.is_whole, report.lines()
     assert [row["body"] for row in rawlog.read(tmp_path / "out", table="rocketmq.messages").to_pylist()] == [
-        one.body for one in told(name)
+        one.body for one in messages_of(name)
     ]
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
@@ -155,7 +154,7 @@ def test_popped_messages_are_followed_to_their_source() -> None:
     assert {(row["kind"], row["group"], row["source_topic"]) for row in rows} == {
         ("retry", "popg", topic) for topic in ("T1", "T2", "B")
     }
-    messages = {one.physical_offset: one for one in told(DISKS)}
+    messages = {one.physical_offset: one for one in messages_of(DISKS)}
     followed = [row for row in rows if row["source_physical_offset"] is not None]
     assert followed
     for row in followed:
@@ -169,7 +168,7 @@ def test_popped_messages_are_followed_to_their_source() -> None:
 
 def test_timer_units_are_those_of_their_messages() -> None:
     """Over several timer-log files, each closed by a blank one; a message due after the roll window is scheduled again."""
-    messages = {one.physical_offset: one for one in told(DISKS)}
+    messages = {one.physical_offset: one for one in messages_of(DISKS)}
     units = rawlog.read(roots(DISKS), table="rocketmq.timers").to_pylist()
     assert len({row["path"] for row in units}) > 1
     assert {row["physical_offset"] for row in units} == {
@@ -194,7 +193,7 @@ def test_timer_units_are_those_of_their_messages() -> None:
 def test_a_compaction_pass_leaves_the_newest_of_each_key() -> None:
     """The pass took the closed files; the units of the queue point to the messages that are left, with gaps in their numbers."""
     rows = rawlog.read(store(DISKS), table="rocketmq.compacted").to_pylist()
-    every = [one for one in told(DISKS) if one.topic == b"C"]
+    every = [one for one in messages_of(DISKS) if one.topic == b"C"]
     for queue_id in (0, 1):
         here = [row for row in rows if row["queue_id"] == queue_id]
         units = [
@@ -238,13 +237,13 @@ def test_queues_as_a_database_are_no_missing_queues(tmp_path: Path) -> None:
         for name in ("CURRENT", "IDENTITY", "LOCK", "MANIFEST-000005", "OPTIONS-000007", "000004.log", "000010.sst"):
             (root / folder / name).write_bytes(b"RocksDB")
     assert rawlog.verify(root).verdict == "clean", list(rawlog.verify(root))
-    rebuild_store(rawlog.open(root).files, tmp_path / "out")
+    rebuilt(root, tmp_path / "out")
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
     assert not (tmp_path / "out" / "consumequeue" / "CURRENT").exists()
     assert (tmp_path / "out" / "config" / "topics" / "CURRENT").exists()
 
 
-def test_a_copy_of_the_log_beside_a_store_is_not_taken_for_another_disk(tmp_path: Path) -> None:
+def test_a_copy_of_the_log_next_to_a_store_is_not_taken_for_another_disk(tmp_path: Path) -> None:
     shutil.copytree(store("4.9.8"), tmp_path / "all" / "store")
     shutil.copytree(store("4.9.8") / "commitlog", tmp_path / "all" / "backup" / "commitlog")
     groups = {file.place.group for file in rawlog.open(tmp_path / "all") if file.format == "rocketmq.commitlog"}

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
-from rawlog.formats.rocketmq.store.repair import repair_store
 from tests.conftest import needed
+from tests.formats.rocketmq.rewriting import rebuilt, repaired, said
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_broker import CONFIG, VERSIONS, entries, start
 from tests.formats.rocketmq.test_checks import patch
@@ -63,25 +62,24 @@ def test_other_delay_levels_are_kept(version: str, tmp_path: Path) -> None:
     theirs = queues(root)
     assert any(name.startswith(SCHEDULE) for name in theirs)
     assert rawlog.verify(root).verdict == "clean", list(rawlog.verify(root))
-    files = rawlog.open(root).files
-    for number, work in enumerate((repair_store, rebuild_store)):
-        report = work(files, tmp_path / f"out{number}")
+    for number, work in enumerate((repaired, rebuilt)):
+        report = work(root, tmp_path / f"out{number}")
         assert queues(tmp_path / f"out{number}") == theirs
-        assert "delay" not in str(report.notes)
+        assert "delay" not in said(report)
     # Without units, settings near the store or an option tell.
     bare = tmp_path / "made" / "bare"
     shutil.copytree(root, bare)
     shutil.rmtree(bare / SCHEDULE)
-    (tmp_path / "told").mkdir()
-    shutil.copytree(bare, tmp_path / "told" / "store")
-    (tmp_path / "told" / "broker.conf").write_text(
+    (tmp_path / "listed").mkdir()
+    shutil.copytree(bare, tmp_path / "listed" / "store")
+    (tmp_path / "listed" / "broker.conf").write_text(
         "# settings\nmessageDelayLevel = 1s 1h 2h\nmappedFileSizeConsumeQueue=2000\n"
     )
-    rebuild_store(rawlog.open(tmp_path / "told" / "store").files, tmp_path / "by-conf")
-    rebuild_store(rawlog.open(bare).files, tmp_path / "by-option", {"delay_levels": LEVELS["messageDelayLevel"]})
+    rebuilt(tmp_path / "listed" / "store", tmp_path / "by-conf")
+    rebuilt(bare, tmp_path / "by-option", {"delay_levels": LEVELS["messageDelayLevel"]})
     assert queues(tmp_path / "by-conf") == queues(tmp_path / "by-option") == theirs
-    guessed = rebuild_store(rawlog.open(bare).files, tmp_path / "guessed")
-    assert "defaults are assumed" in str(guessed.notes)
+    guessed = rebuilt(bare, tmp_path / "guessed")
+    assert "defaults are assumed" in said(guessed)
     for out in ("out0", "out1"):
         with RocketBroker(version, tmp_path / out, CONFIG | LEVELS) as broker:
             broker.send("delays", 0, b"again", delayed(1))
@@ -101,8 +99,8 @@ def test_a_lost_delayed_message_does_not_hold_up_its_level(version: str, tmp_pat
     at = log.read_bytes().index(b"the lost one")
     patch(log, at, b"X")
     (root / "abort").unlink(missing_ok=True)
-    report = repair_store(rawlog.open(root).files, tmp_path / "out")
-    assert report.messages_lost == 1
+    report = repaired(root, tmp_path / "out")
+    assert report.counts["messages_lost"] == 1
     with RocketBroker(version, tmp_path / "out", CONFIG | {"messageDelayLevel": "10s 1h"}) as broker:
         assert wait_for(broker, "delays", b"the next one") == [b"the next one"]
 
@@ -118,8 +116,8 @@ def test_a_lost_timer_message_does_not_hold_up_the_timer(tmp_path: Path) -> None
         broker.kill()
     [log, *_] = log_files(root)
     patch(log, log.read_bytes().index(b"the lost one"), b"X")
-    report = repair_store(rawlog.open(root).files, tmp_path / "out")
-    assert report.messages_lost == 1
+    report = repaired(root, tmp_path / "out")
+    assert report.counts["messages_lost"] == 1
     with RocketBroker(ROCKETMQ_5, tmp_path / "out", settings) as broker:
         assert set(wait_for(broker, "timers", b"the next one")) == {b"the next one"}, "perhaps twice: after a crash"
 
@@ -132,8 +130,8 @@ def test_files_of_a_size_that_nothing_shows_are_left_to_the_broker(version: str,
     root = copy("broker-4.9.7", tmp_path)
     for folder in ("consumequeue", "index"):
         shutil.rmtree(root / folder)
-    report = repair_store(rawlog.open(root).files, tmp_path / "out")
-    assert "consumequeue: nothing shows the size" in str(report.notes)
+    report = repaired(root, tmp_path / "out")
+    assert "consumequeue: nothing shows the size" in said(report)
     assert not (tmp_path / "out" / "consumequeue").exists()
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
     wanted = entries(tmp_path / "out")
@@ -151,8 +149,8 @@ def test_queues_of_another_size_keep_a_broker_from_starting(tmp_path: Path) -> N
     """What the note of `rebuild` warns of: it writes what was asked for, with the default size."""
     root = copy("broker-4.9.7", tmp_path)
     shutil.rmtree(root / "consumequeue")
-    report = rebuild_store(rawlog.open(root).files, tmp_path / "out")
-    assert "a broker with another setting does not start" in str(report.notes)
+    report = rebuilt(root, tmp_path / "out")
+    assert "a broker with another setting does not start" in said(report)
     with pytest.raises(BrokerError, match="ended with"):
         start(ROCKETMQ_5, tmp_path / "out")
 
@@ -177,7 +175,7 @@ def test_lost_topics_are_made_again(damage: Callable[[bytes], bytes], tmp_path: 
     for name in names:
         path = root / "config" / name
         path.write_bytes(damage(path.read_bytes()))
-    repair_store(rawlog.open(root).files, tmp_path / "out")
+    repaired(root, tmp_path / "out")
     assert not [each for each in rawlog.verify(tmp_path / "out") if each.severity != "info"]
     made = json.loads((tmp_path / "out" / "config" / "topics.json").read_text())["topicConfigTable"]
     assert made["gold_bcq"]["attributes"] == {"queue.type": "BatchCQ"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rawlog.core.format import Deferred, Family, Format, Lookup, Work
+from rawlog.core.format import Deferred, Family, Format, Lookup, Rewrite
 from rawlog.core.tables import RECORDS
 from rawlog.formats.rocketmq import layouts, paths
 from rawlog.formats.rocketmq.tables import (
@@ -12,7 +12,6 @@ from rawlog.formats.rocketmq.tables import (
     KEYS,
     MESSAGES,
     QUEUES,
-    RETRIES,
     TIMERS,
     WHEEL,
 )
@@ -45,20 +44,21 @@ COMMIT_LOG = Format(
     tables=(RECORDS, MESSAGES),
     carries=frozenset(
         {"key", "topic", "partition", "headers"}
-    ),  # no null values, offsets without gaps, times in whole milliseconds; what properties cannot say stands in one of our own
+    ),  # no null values, offsets without gaps, times in whole milliseconds; what properties cannot say is in one of our own
     match=paths.is_commit_log,
     sniff=paths.sniff_commit_log,
     begin=paths.begin_commit_log,
     scan=_in("reader", "scan"),
-    decode=_in("decoder", "decode"),
+    decode=_in("reader", "decode"),
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
     context=_in("reader", "context"),
-    pick=_in("seek", "pick"),
+    pick=_in("lookup", "pick"),
     explain=_in("explain", "explain_entry"),
-    write=_in("store.writer", "write"),
-    losses=_in("store.writer", "losses"),
+    summary=_in("store.store", "summary"),
+    write=_in("store.rewrite", "write"),
+    losses=_in("store.rewrite", "losses"),
     rules=_in("checks", "commit_log"),
 )
 COMPACTION_LOG = Format(
@@ -70,7 +70,7 @@ COMPACTION_LOG = Format(
     match=paths.queue_file("compactionLog", 5, "compaction"),
     begin=paths.begin_commit_log,
     scan=_in("reader", "scan"),
-    decode=_in("decoder", "decode"),
+    decode=_in("reader", "decode"),
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
@@ -80,16 +80,16 @@ COMPACTION_LOG = Format(
 )
 CONSUME_QUEUE = Format(
     name="rocketmq.consumequeue",
-    title="consume queue: where the messages of one queue stand",
+    title="consume queue: where the messages of one queue are",
     files="consumequeue/<topic>/<queue>/<20 digits>",
     layouts=(layouts.UNIT,),
     tables=(QUEUES,),
     match=paths.queue_file("consumequeue"),
-    scan=_in("queues", "scan_plain"),
-    decode=_in("queues", "decode_plain"),
-    spans=_in("queues", "spans_plain"),
-    resync=_in("queues", "resync_plain"),
-    fault=_in("queues", "fault"),
+    scan=_in("units", "scan_plain"),
+    decode=_in("units", "decode_plain"),
+    spans=_in("units", "spans_plain"),
+    resync=_in("units", "resync_plain"),
+    fault=_in("units", "fault"),
     explain=_in("explain", "explain_unit"),
     rules=_in("checks", "consume_queue"),
 )
@@ -100,11 +100,11 @@ BATCH_QUEUE = Format(
     layouts=(layouts.BATCH_UNIT,),
     tables=(QUEUES,),
     match=paths.queue_file("batchconsumequeue"),
-    scan=_in("queues", "scan_batch"),
-    decode=_in("queues", "decode_batch"),
-    spans=_in("queues", "spans_batch"),
-    resync=_in("queues", "resync_batch"),
-    fault=_in("queues", "fault"),
+    scan=_in("units", "scan_batch"),
+    decode=_in("units", "decode_batch"),
+    spans=_in("units", "spans_batch"),
+    resync=_in("units", "resync_batch"),
+    fault=_in("units", "fault"),
     explain=_in("explain", "explain_batch_unit"),
     rules=_in("checks", "batch_queue"),
 )
@@ -114,8 +114,8 @@ COMPACTION_QUEUE = Format(
     files="compaction/compactionCq/<topic>/<queue>/<20 digits>",
     layouts=(layouts.BATCH_UNIT,),
     match=paths.queue_file("compactionCq", 5, "compaction"),
-    scan=_in("queues", "scan_batch"),
-    fault=_in("queues", "fault"),
+    scan=_in("units", "scan_batch"),
+    fault=_in("units", "fault"),
     explain=_in("explain", "explain_batch_unit"),
 )
 EXT_QUEUE = Format(
@@ -125,9 +125,9 @@ EXT_QUEUE = Format(
     layouts=(layouts.EXT_UNIT,),
     tables=(QUEUES,),
     match=paths.queue_file("consumequeue_ext"),
-    scan=_in("queues", "scan_ext"),
-    decode=_in("queues", "decode_ext"),
-    fault=_in("queues", "fault"),
+    scan=_in("units", "scan_ext"),
+    decode=_in("units", "decode_ext"),
+    fault=_in("units", "fault"),
     explain=_in("explain", "explain_ext_unit"),
 )
 INDEX = Format(
@@ -154,9 +154,9 @@ CHECKPOINT = Format(
     layouts=(layouts.CHECKPOINT,),
     tables=(CHECKPOINTS,),
     match=paths.file_named("checkpoint"),
-    scan=_in("timers", "scan_checkpoint"),
-    decode=_in("timers", "decode_checkpoint"),
-    fault=_in("timers", "fault"),
+    scan=_in("units", "scan_checkpoint"),
+    decode=_in("units", "decode_checkpoint"),
+    fault=_in("units", "foreign_bytes"),
     explain=_in("explain", "explain_checkpoint"),
 )
 CONFIG = Format(
@@ -175,9 +175,9 @@ TIMER_LOG = Format(
     layouts=(layouts.TIMER_UNIT, layouts.TIMER_BLANK),
     tables=(TIMERS,),
     match=paths.is_timer_log,
-    scan=_in("timers", "scan_timer_log"),
-    decode=_in("timers", "decode_timer_log"),
-    fault=_in("timers", "fault"),
+    scan=_in("units", "scan_timer_log"),
+    decode=_in("units", "decode_timer_log"),
+    fault=_in("units", "foreign_bytes"),
     explain=_in("explain", "explain_timer_unit"),
 )
 TIMER_WHEEL = Format(
@@ -187,8 +187,8 @@ TIMER_WHEEL = Format(
     layouts=(layouts.WHEEL_SLOT,),
     tables=(WHEEL,),
     match=paths.file_named("timerwheel"),
-    scan=_in("timers", "scan_wheel"),
-    decode=_in("timers", "decode_wheel"),
+    scan=_in("units", "scan_wheel"),
+    decode=_in("units", "decode_wheel"),
     explain=_in("explain", "explain_wheel_slot"),
 )
 TIMER_CHECK = Format(
@@ -197,8 +197,8 @@ TIMER_CHECK = Format(
     files="config/timercheck",
     layouts=(layouts.TIMER_CHECK,),
     match=paths.file_named("timercheck", folder="config"),
-    scan=_in("timers", "scan_timer_check"),
-    fault=_in("timers", "fault"),
+    scan=_in("units", "scan_timer_check"),
+    fault=_in("units", "foreign_bytes"),
     explain=_in("explain", "explain_timer_check"),
 )
 DLEDGER_INDEX = Format(
@@ -207,8 +207,8 @@ DLEDGER_INDEX = Format(
     files="dledger-<id>/index/<20 digits>",
     layouts=(layouts.DLEDGER_INDEX,),
     match=paths.is_dledger_index,
-    scan=_in("timers", "scan_dledger_index"),
-    fault=_in("timers", "fault"),
+    scan=_in("units", "scan_dledger_index"),
+    fault=_in("units", "foreign_bytes"),
     explain=_in("explain", "explain_dledger_index"),
 )
 
@@ -234,13 +234,13 @@ FAMILY = Family(
         by_key=_in("lookup", "by_key"),
         frames=_in("lookup", "frames"),
     ),
-    topics=_in("seek", "known_topics"),
-    works={
-        "rebuild": Work(do=_in("store.rebuild", "rebuild_store"), cut=_in("store.stage", "cut"), options=_SIZES),
-        "repair": Work(
-            do=_in("store.repair", "repair_store"),
-            cut=_in("store.stage", "cut"),
-            options=("policy", "move", "dry_run", *_SIZES),
+    topics=_in("lookup", "known_topics"),
+    rewrites={
+        "rebuild": Rewrite(do=_in("store.rewrite", "rebuild"), stores=_in("store.rewrite", "stores"), options=_SIZES),
+        "repair": Rewrite(
+            do=_in("store.repair", "repair"),
+            stores=_in("store.rewrite", "stores"),
+            options=("policy", "move", *_SIZES),
             unrepaired=(
                 "rocketmq.commitlog.body",
                 "rocketmq.commitlog.inner-batch",
@@ -271,7 +271,7 @@ FAMILY = Family(
         DLEDGER_INDEX,
         _listed(
             "queuedatabase",
-            "all consume queues as a RocksDB database; the commit log tells the same",
+            "all consume queues as a RocksDB database; the commit log has the same",
             "consumequeue/<file of RocksDB>",
             paths.is_queue_database,
         ),
@@ -287,13 +287,10 @@ FAMILY = Family(
         _listed("epochs", "epochs of a controller", "epochFileCheckpoint", paths.file_named("epochFileCheckpoint")),
         _listed("identity", "identity of a broker", "brokerIdentity", paths.file_named("brokerIdentity")),
         _listed(
-            "stray", "a file that keeps a broker from starting", "anything else beside a log's files", paths.is_stray
+            "stray", "a file that keeps a broker from starting", "anything else next to a log's files", paths.is_stray
         ),
     ),
-    folds={
-        table.name: _in("store.retries" if table is RETRIES else "store.folds", table.name.split(".")[1])
-        for table in FOLDS
-    },
+    folds={table.name: _in("store.state", table.name.split(".")[1]) for table in FOLDS},
     fold_tables=FOLDS,
-    rules=_in("store.checks", "rules"),
+    group_rules=_in("store.checks", "rules"),
 )

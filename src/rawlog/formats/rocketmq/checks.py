@@ -1,4 +1,4 @@
-"""What verification looks for in single files of a store. What files say of one another is `store_checks`' business."""
+"""What verification looks for in single files of a store. What files say of one another is in `store/checks`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import Inspection
 from rawlog.core.status import Status
 from rawlog.core.text import FIRST_DAY, LAST_DAY, plain_time
-from rawlog.formats.rocketmq.decoder import bodies, walk_inner
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
@@ -25,7 +24,8 @@ from rawlog.formats.rocketmq.layouts import (
     SLOT,
     UNIT,
 )
-from rawlog.formats.rocketmq.reader import Messages
+from rawlog.formats.rocketmq.messages import Messages, out_of_line
+from rawlog.formats.rocketmq.reader import bodies, walk_inner
 from rawlog.kernels import columns
 
 
@@ -42,7 +42,7 @@ def _numbers(which: NDArray[Any]) -> list[int]:
 def body_crc(seen: Inspection) -> Iterator[Mark]:
     """The body of a message does not have the checksum stored with it.
 
-    A broker that scans the file at its next start ends the log here: this message and everything behind it is cut off, and every later
+    A broker that scans the file at its next start ends the log here: this message and everything after it is cut off, and every later
     commit-log file is deleted. `rawlog repair` keeps what follows. Work on copies.
     """
     rows = seen.share(_rows)
@@ -60,7 +60,7 @@ def body_crc(seen: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.physical-offset", Severity.ERROR)
 def physical_offset(seen: Inspection) -> Iterator[Mark]:
-    """An entry says that it stands elsewhere, although entries in their right place follow it.
+    """An entry says that it is at another place, although entries at their right place follow it.
 
     Brokers up to 5.4.0 do not look: they build queues that point to the wrong bytes. The entry was copied or moved by something that did
     not know the format.
@@ -74,9 +74,9 @@ def physical_offset(seen: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.stale", Severity.WARNING)
 def stale_entries(seen: Inspection) -> Iterator[Mark]:
-    """Behind the logical end of the log stand old entries: whole, with right checksums, but of another place.
+    """After the logical end of the log there are old entries: whole, with right checksums, but of another place.
 
-    A start after a crash only moves the end of the log back; the bytes behind it stay. They are no messages, and rawlog does not read them
+    A start after a crash only moves the end of the log back; the bytes after it stay. They are no messages, and rawlog does not read them
     as such. Brokers up to 5.4.0 do not compare the physical offset and may take them up at the next start.
     """
     for position, count, size, is_tail in _stale_runs(seen):
@@ -210,25 +210,38 @@ def blank_size(seen: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.time", Severity.WARNING)
 def falling_times(seen: Inspection) -> Iterator[Mark]:
-    """The store time of a message is below that of the one before it, or zero.
+    """The store time of a message is below that of the one before it, above that of the one after it, or zero.
 
-    Within one broker it never falls: its clock was set back, or the bytes are older than those in front of them. Searching by time is a
+    Within one broker it never falls: its clock was set back, or the bytes are older than those before them. Searching by time is a
     binary search and then finds wrong places; the first message of a file decides where a start after a crash begins to scan.
     """
     rows = seen.share(_rows)
-    rows = rows.where(~rows.stale & ~rows.fillers)
-    times = rows[kernels.F_STORE_TIME]
-    before = seen.memory.get("time", 0)
-    highest = np.maximum.accumulate(np.concatenate(([before], times))) if times.size else np.zeros(1, np.int64)
-    for row in _numbers((times < highest[:-1]) | (times <= 0)):
+    rows = rows.where(rows.sound & ~rows.fillers)
+    places = rows.frames.positions[rows[kernels.F_FRAME]]
+    found = np.stack((rows[kernels.F_STORE_TIME], places, rows[kernels.F_QUEUE_OFFSET]))
+    if (kept := seen.memory.get("kept")) is not None:
+        found = np.concatenate((kept, found), axis=1)
+    # One message is judged by the next; the first of a file by two.
+    first, count = seen.memory.get("decided", 0), found.shape[1]
+    stop = count if seen.frames.last else max(first, count - 1) if count > 2 else first
+    times = found[0]
+    wrong = out_of_line(times)[first:stop]
+    here = times[first:stop]
+    highest = np.maximum.accumulate(np.concatenate(([seen.memory.get("time", 0)], np.where(wrong, 0, here))))
+    for row in _numbers(wrong | (here < highest[:-1]) | (here <= 0)):
+        is_late = here[row] >= highest[row] and here[row] > 0
         yield Mark(
-            "a store time that falls" if times[row] > 0 else "a store time before 1970",
-            position=rows.frame_position(row),
-            offset=int(rows[kernels.F_QUEUE_OFFSET][row]),
-            expected=f"at least {int(highest[row])}",
-            found=int(times[row]),
+            "a store time after that of the next message"
+            if is_late
+            else "a store time that falls"
+            if here[row] > 0
+            else "a store time before 1970",
+            position=int(found[1, first + row]),
+            offset=int(found[2, first + row]),
+            expected=f"at most {int(times[first + row + 1])}" if is_late else f"at least {int(highest[row])}",
+            found=int(here[row]),
         )
-    seen.memory["time"] = int(highest[-1]) if times.size else before
+    seen.memory.update(time=int(highest[-1]), kept=found[:, max(0, stop - 1) :], decided=min(1, stop))
 
 
 @rule("rocketmq.commitlog.far-timestamp", Severity.INFO)
@@ -277,7 +290,7 @@ def not_utf8(seen: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.commitlog.filler", Severity.INFO)
 def fillers(seen: Inspection) -> Iterator[Mark]:
-    """Entries that only cover a hole: `rawlog repair` wrote them where damage could not be mended.
+    """Entries that only cover a hole: `rawlog repair` wrote them where damage could not be repaired.
 
     What they cover is lost. No queue shows them.
     """
@@ -298,7 +311,7 @@ def commit_log() -> Sequence[Rule[Inspection]]:
 def compacted_crc(seen: Inspection) -> Iterator[Mark]:
     """The body of a message in a compaction topic's log does not have its checksum.
 
-    The same message stands in the commit log as well until that expires.
+    The same message is in the commit log as well until that expires.
     """
     rows = seen.share(_rows)
     for row in _numbers(~rows.crc_ok):
@@ -324,7 +337,7 @@ def _queue_order(seen: Inspection, layout: Any) -> Iterator[Mark]:
     for index in _numbers(chain[1:] <= chain[:-1]):
         row = int(real[index])
         yield Mark(
-            "a unit whose message stands before that of the unit in front of it",
+            "a unit whose message is before that of the unit before it",
             position=int(seen.frames.positions[row]),
             size=layout.size,
             expected=f"above {int(chain[index])}",
@@ -345,7 +358,7 @@ def queue_order(seen: Inspection) -> Iterator[Mark]:
 
 @rule("rocketmq.consumequeue.empty", Severity.ERROR)
 def empty_queue_file(seen: Inspection) -> Iterator[Mark]:
-    """A queue file holds nothing but zeros.
+    """A queue file has nothing but zeros.
 
     At the next start a broker counts its first unit: the queue shows one or two messages that do not exist. Remove the file.
     """
@@ -384,7 +397,7 @@ def batch_queue() -> Sequence[Rule[Inspection]]:
 def index_count(seen: Inspection) -> Iterator[Mark]:
     """The header counts another number of entries than there are.
 
-    A broker goes by the header: keys behind it are not found, and the next one is written over them. Rebuild the index.
+    A broker goes by the header: keys after it are not found, and the next one is written over them. Rebuild the index.
     """
     seen.memory["count"] = seen.memory.get("count", 0) + len(seen.frames)
     if seen.frames.last and seen.frames.status is not Status.TRUNCATED and seen.file.size:

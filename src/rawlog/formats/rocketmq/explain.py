@@ -32,7 +32,7 @@ from rawlog.formats.rocketmq.layouts import (
     TRANSACTIONS,
     SysFlag,
 )
-from rawlog.formats.rocketmq.reader import first_address
+from rawlog.formats.rocketmq.messages import first_address
 from rawlog.io import compression
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source
@@ -94,7 +94,7 @@ def explain_entry(frames: Frames, file: File) -> list[Node]:
 def _unread(start: int, stop: int) -> list[Node]:
     """What follows the head of a blank entry, if anything."""
     return (
-        [Node(start, stop - start, "rest", "bytes", meaning=f"{stop - start:,} bytes that nobody reads")]
+        [Node(start, stop - start, "rest", "bytes", meaning=f"{stop - start:,} bytes that are never read")]
         if stop > start
         else []
     )
@@ -203,7 +203,7 @@ def _properties(data: Bytes, start: int, stop: int, base: int) -> list[Node]:
             meaning = "" if mark and name and value else "RocketMQ passes over it: no name or no value"
             nodes.append(leaf(data, at, size, base, java_text(name), "string", java_text(value), meaning))
         elif at < stop:
-            nodes.append(leaf(data, at, 1, base, "nothing", "string", "", "a separator behind another one"))
+            nodes.append(leaf(data, at, 1, base, "nothing", "string", "", "a separator after another one"))
         at += len(piece) + 1
     return nodes
 
@@ -280,19 +280,19 @@ def explain_timer_unit(frames: Frames, file: File) -> list[Node]:
 
 
 def explain_index_header(head: bytes, file: File) -> list[Node]:
-    """The forty bytes in front of the slots, the slots, and the entry that is never used."""
+    """The forty bytes before the slots, the slots, and the entry that is never used."""
     nodes = layout_nodes(layouts.INDEX_HEADER, np.frombuffer(head, np.uint8), 0, 0, _WORDS)
     header = Node(0, layouts.INDEX_HEADER.size, layouts.INDEX_HEADER.name, children=nodes)
     with Source(file.path) as source:
-        told = read_header(source)
+        found = read_header(source)
     slots = Node(
         header.size,
-        told.slots * layouts.SLOT.size,
+        found.slots * layouts.SLOT.size,
         "slots",
-        value=told.slots,
-        meaning=f"{told.used_slots:,} of them used",
+        value=found.slots,
+        meaning=f"{found.used_slots:,} of them used",
     )
-    unused = Node(told.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
+    unused = Node(found.entries_at, layouts.INDEX_ENTRY.size, "entry 0", meaning="never used")
     return [header, slots, unused]
 
 

@@ -14,8 +14,8 @@ from rawlog.core.errors import CorruptError, DataError, TruncatedError
 from rawlog.core.format import File, Origin, Want
 from rawlog.core.frames import Bytes, Frames
 from rawlog.formats.rocketmq.layouts import DEFAULT_ENTRIES, DEFAULT_SLOTS, INDEX_ENTRY, INDEX_HEADER, SLOT
-from rawlog.formats.rocketmq.queues import fixed_frames
-from rawlog.formats.rocketmq.reader import micros
+from rawlog.formats.rocketmq.messages import micros
+from rawlog.formats.rocketmq.units import fixed_frames
 from rawlog.io.storage import Source
 from rawlog.kernels import columns
 
@@ -28,7 +28,7 @@ MOST_STEPS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The forty bytes in front of an index file, and how many slots and entries the rest holds."""
+    """The forty bytes at the front of an index file, and how many slots and entries the rest has."""
 
     begin_timestamp: int
     end_timestamp: int
@@ -45,7 +45,7 @@ class Header:
 
 
 def read_header(source: Source) -> Header:
-    """The header with the numbers of slots and entries, which the file does not state. CorruptError if none fit what it holds."""
+    """The header with the numbers of slots and entries, which the file does not state. CorruptError if none fit its content."""
     head = source.read(0, INDEX_HEADER.size)
     if len(head) < INDEX_HEADER.size:
         raise TruncatedError(
@@ -147,7 +147,7 @@ def _entry(source: Source, at: int, number: int) -> Any:
 
 
 def survey(source: Source) -> Origin:
-    """Entries begin behind the header, the slots and the entry that is never used; the kind is the number of slots."""
+    """Entries begin after the header, the slots and the entry that is never used; the kind is the number of slots."""
     if not source.size:
         return Origin()
     header = read_header(source)
@@ -226,7 +226,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 class Index:
-    """An index file opened for look-ups; use as a context manager. DataError if its header cannot be."""
+    """An index file opened for look-ups; use as a context manager. DataError if its header is invalid."""
 
     def __init__(self, path: str) -> None:
         self.source = Source(path)

@@ -86,7 +86,7 @@ LARGEST_BODY = 4_194_304
 LARGEST_FILE = (1 << 31) - 1
 
 NAME_VALUE, PAIR_END = 0x01, 0x02
-"""What stands between name and value of a property, and behind each pair (the last one may lack it)."""
+"""The bytes between name and value of a property, and after each pair (the last one may lack it)."""
 CRC_PROPERTY = b"__CRC32#"
 CRC_PROPERTY_SIZE = len(CRC_PROPERTY) + 12
 

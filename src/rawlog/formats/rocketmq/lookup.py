@@ -1,17 +1,23 @@
-"""Messages found by key and by id, as RocketMQ's own queries find them.
+"""Reading less of a commit log: rows by key, by id, by queue offset and by time, through the key index and the consume queues.
 
-A key is one of those in the property KEYS, which are separated by spaces, or the unique key that the client gave the message. An id is
-that unique key, or the broker's own: the address of the broker that stored the message, and where in its commit log.
+Indexes are only trusted for the addresses they cover; what lies outside (before the first file, between two, after the last) is read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rawlog.core.errors import RawlogError
 from rawlog.core.format import File, Want
 from rawlog.core.tables import Table
+from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq.index import Index, key_hash
+from rawlog.formats.rocketmq.layouts import DLEDGER, DLEDGER_MAGIC, HEAD, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, UNIT
+from rawlog.io.storage import Source
+from rawlog.io.walk import walk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +32,7 @@ _COLUMNS = {"key": ("keys", "unique_key"), "id": ("message_id", "unique_key", "s
 
 
 def columns(table: Table, what: str) -> tuple[str, ...]:
-    """The columns that tell the keys or ids of a table's rows."""
+    """The columns with the keys or ids of a table's rows."""
     if table.name == "records":
         return ("key", "headers") if what == "key" else ("headers",)
     return tuple(name for name in _COLUMNS[what] if name in table.names)
@@ -52,7 +58,7 @@ def by_key(batch: pa.RecordBatch, key: bytes) -> pa.Array:
 
 
 def by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
-    """Which rows have an id: the unique key, or the broker's message id where the table tells it."""
+    """Which rows have an id: the unique key, or the broker's message id where the table has it."""
     import pyarrow.compute as pc
 
     found = _is(_unique_keys(batch), id.encode())
@@ -63,11 +69,11 @@ def by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
 
 
 def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
-    """Which messages have a broker's message id; None if it is none."""
+    """Which messages have a broker's message id; None for text that is not one."""
     if address(id) is None:
         return None
     from rawlog.core.errors import DataError
-    from rawlog.formats.rocketmq.decoder import decode
+    from rawlog.formats.rocketmq.reader import decode
     from rawlog.formats.rocketmq.tables import MESSAGES
 
     mask = np.zeros(len(found), np.bool_)
@@ -83,7 +89,7 @@ def frames(found: Frames, file: File, id: str) -> NDArray[np.bool_] | None:
 
 
 def address(id: str) -> int | None:
-    """The physical offset at the end of a broker's message id; None if it is none."""
+    """The physical offset at the end of a broker's message id; None for text that is not one."""
     if len(id) not in SIZES:
         return None
     try:
@@ -111,8 +117,259 @@ def _unique_keys(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _is(values: pa.Array, wanted: bytes) -> pa.Array:
-    """Which values are these bytes; null is none of them."""
+    """Which values are these bytes; null is not."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     return pc.fill_null(pc.equal(values.cast(pa.binary()), pa.scalar(wanted, pa.binary())), False)
+
+
+Ranges = list[tuple[int, int | None]]
+MOST_TOPICS = 4096
+_QUEUES = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
+
+
+def pick(file: File, group: Sequence[File], table: Table, selection: Any) -> Ranges | None:
+    """Byte ranges of a commit-log file outside of which there is no wanted row; None where nothing shows them."""
+    start = file.place.start_offset
+    if start is None:
+        return None
+    try:
+        if selection.id is not None and table.name in ("records", "rocketmq.messages"):
+            return _by_id(file, group, selection)
+        if selection.key is not None and table.name in ("records", "rocketmq.messages"):
+            return _by_key(file, group, selection, selection.key)
+        if selection.from_offset is not None or selection.to_offset is not None:
+            return _by_offset(file, group, selection)
+        if selection.since is not None and table.times == ("store_timestamp", "store_timestamp"):
+            return _by_time(file, group, selection.since)
+    except RawlogError:
+        return None  # a derived file that cannot be read: the log itself has all
+    return None
+
+
+def _chosen_topics(group: Sequence[File], selection: Any) -> list[str] | None:
+    """The topics asked for by name, else all that the store knows; None if they cannot be listed."""
+    if selection.topics and not any(mark in name for name in selection.topics for mark in "*?["):
+        return list(selection.topics)
+    queued = any(file.format in _QUEUES for file in group)
+    names = known_topics(group)
+    return sorted(names) if queued and len(names) <= MOST_TOPICS else None
+
+
+def known_topics(files: Sequence[File]) -> set[str]:
+    """The topics that a store's queues and settings name."""
+    names = {str(file.place.topic) for file in files if file.format in _QUEUES}
+    for _, value in config.load(files, "topics.json"):
+        table = value.get("topicConfigTable")
+        names.update(table if isinstance(table, dict) else ())
+    return names
+
+
+def _indexes(group: Iterable[File]) -> list[File]:
+    return sorted(
+        (file for file in group if file.format == "rocketmq.index" and file.problem is None), key=lambda file: file.path
+    )
+
+
+def _by_id(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
+    """The one message at the position in a broker's message id, if one is there; else those that the index has for a unique key."""
+    at = address(selection.id)
+    for one in group:
+        start = one.place.start_offset
+        if (
+            at is None
+            or one.format != file.format
+            or one.problem is not None
+            or start is None
+            or not start <= at < start + one.size
+        ):
+            continue
+        with Source(one.path) as source:
+            frame = _frame_of(source, at - start, at)
+        if frame is not None and _is_named(one, frame, selection.id):
+            return [frame] if one.path == file.path else []
+    return _by_key(file, group, selection, selection.id.encode())
+
+
+def _is_named(file: File, frame: tuple[int, int], id: str) -> bool:
+    """Whether the message in a range of bytes has a broker's message id."""
+    from rawlog.formats.rocketmq import COMMIT_LOG
+
+    return any(
+        (found := frames(one, file, id)) is not None and bool(found.any())
+        for one in walk(file, COMMIT_LOG, start=frame[0], stop=frame[1], errors="stop")
+    )
+
+
+def _by_key(file: File, group: Sequence[File], selection: Any, key: bytes) -> Ranges | None:
+    """The messages that the index has for a key, and all it does not cover. Inner batches are not indexed by their inner keys."""
+    topics = _chosen_topics(group, selection)
+    if topics is None or any(each.format == "rocketmq.batchconsumequeue" for each in group):
+        return None
+    try:
+        piece = next(part for part in key.decode("utf-8").split(" ") if part)
+    except (UnicodeDecodeError, StopIteration):
+        return None
+    hashes = {key_hash(topic, piece) for topic in topics}
+    start, stop = file.place.start_offset or 0, (file.place.start_offset or 0) + file.size
+    hits: set[int] = set()
+    uncovered, reached = [], start
+    for found in _indexes(group):
+        with Index(found.path) as index:
+            header = index.header
+            if header.count <= 1:
+                continue
+            # The last message of one file goes on in the next, so both ends are read again.
+            if header.begin >= reached:
+                uncovered.append((reached, min(header.begin, stop)))
+            reached = max(reached, header.end)
+            if header.begin < stop and header.end >= start:
+                for hash in hashes:
+                    hits.update(address for address in index.look_up(hash) if start <= address < stop)
+    uncovered.append((reached, stop))
+    with Source(file.path) as source:
+        ranges: Ranges = []
+        for address in sorted(hits):
+            frame = _frame_of(source, address - start, address)
+            if frame is None:
+                return None
+            ranges.append(frame)
+        for low, high in uncovered:
+            if low < high:
+                first = (0, 0) if low <= start else _frame_of(source, low - start, low)
+                last = (None, None) if high >= stop else _frame_of(source, high - start, high)
+                if first is None or last is None:
+                    return None
+                ranges.append((first[0], last[0]))
+    return _merged(ranges)
+
+
+def _frame_of(source: Source, position: int, address: int) -> tuple[int, int] | None:
+    """Where the entry of the message at a position begins and ends, if there is one that has its own address."""
+    raw = source.read(position, HEAD.size)
+    if len(raw) < HEAD.size:
+        return None
+    head = np.frombuffer(raw, HEAD.dtype)[0]
+    if int(head["magic"]) not in (MAGIC_V1, MAGIC_V2) or int(head["physical_offset"]) != address:
+        return None
+    size = int(head["total_size"])
+    if position >= DLEDGER.size:
+        around = np.frombuffer(source.read(position - DLEDGER.size, DLEDGER.size), DLEDGER.dtype)[0]
+        whole = (DLEDGER_MAGIC, size + DLEDGER.size, address - DLEDGER.size)
+        if (int(around["magic"]), int(around["size"]), int(around["position"])) == whole:
+            return position - DLEDGER.size, position + size
+    return position, position + size
+
+
+def _merged(ranges: Ranges) -> Ranges:
+    """Ranges in order, those that touch as one."""
+    merged: Ranges = []
+    for low, high in sorted(ranges, key=lambda pair: pair[0]):
+        if merged and (merged[-1][1] is None or low <= merged[-1][1]):
+            before = merged[-1][1]
+            merged[-1] = (merged[-1][0], None if before is None or high is None else max(before, high))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+def _by_offset(file: File, group: Sequence[File], selection: Any) -> Ranges | None:
+    """From the message of the first wanted offset to that of the last, over the queues asked for by name."""
+    if not selection.topics or any(mark in name for name in selection.topics for mark in "*?["):
+        return None
+    low, high = None, -1
+    for topic in selection.topics:
+        queues = {
+            each.place.partition
+            for each in group
+            if each.format == "rocketmq.consumequeue" and each.place.topic == topic
+        }
+        if not queues or any(
+            each.format == "rocketmq.batchconsumequeue" and each.place.topic == topic for each in group
+        ):
+            return None
+        for queue_id in queues:
+            if selection.partitions and queue_id not in selection.partitions:
+                continue
+            bounds = _queue_range(topic, queue_id, group, selection.from_offset or 0, selection.to_offset)
+            if bounds is None:
+                return None
+            low = bounds[0] if low is None else min(low, bounds[0])
+            high = max(high, bounds[1])
+    if low is None:
+        return None
+    start, stop = file.place.start_offset or 0, (file.place.start_offset or 0) + file.size
+    if high < start or low >= stop:
+        return []
+    if low <= start:
+        return [(0, None if high >= stop else high - start)]
+    with Source(file.path) as source:
+        frame = _frame_of(source, low - start, low)
+    return None if frame is None else [(frame[0], None if high >= stop else high - start)]
+
+
+def _queue_range(
+    topic: str, queue_id: int | None, group: Sequence[File], first: int, after: int | None
+) -> tuple[int, int] | None:
+    """Addresses from the message numbered `first` to the end of the one before `after`, in one queue."""
+    files = sorted(
+        (
+            f
+            for f in group
+            if f.format == "rocketmq.consumequeue" and f.place.topic == topic and f.place.partition == queue_id
+        ),
+        key=lambda f: f.place.start_offset or 0,
+    )
+    low = _unit(files, first)
+    if low is None:
+        # After the last unit, or before the first: a queue may lag behind the log.
+        last = _last_unit(files)
+        if last is None:
+            return None
+        low = last if first > last[2] else (0, 0, 0)
+    # Prepared and rolled-back messages of old brokers all have the number 0 and no unit: they may be anywhere.
+    high = None if after is None or first <= 0 else _unit(files, after - 1)
+    return low[0], (1 << 62) if high is None else high[0] + high[1]
+
+
+def _unit(files: Sequence[File], number: int) -> tuple[int, int, int] | None:
+    at = number * UNIT.size
+    for file in files:
+        start = file.place.start_offset or 0
+        if start <= at < start + file.size:
+            with Source(file.path) as source:
+                row = np.frombuffer(source.read(at - start, UNIT.size).ljust(UNIT.size, b"\0"), UNIT.dtype)[0]
+            size = int(row["size"])
+            if size > 0 and size != PRE_BLANK_SIZE and int(row["physical_offset"]) >= 0:
+                return int(row["physical_offset"]), size, number
+    return None
+
+
+def _last_unit(files: Sequence[File]) -> tuple[int, int, int] | None:
+    for file in reversed(files):
+        with Source(file.path) as source:
+            rows = UNIT.view(np.frombuffer(source.read(0, source.size), np.uint8))
+        real = np.flatnonzero((rows["size"] > 0) & (rows["size"] != PRE_BLANK_SIZE))
+        if real.size:
+            row = int(real[-1])
+            number = (file.place.start_offset or 0) // UNIT.size + row
+            return int(rows["physical_offset"][row]), int(rows["size"][row]), number
+    return None
+
+
+def _by_time(file: File, group: Sequence[File], since: int) -> Ranges | None:
+    """From the last message known to be stored before a time on. Store times do not fall, so nothing before it is wanted."""
+    start, best = file.place.start_offset or 0, 0
+    for found in _indexes(group):
+        with Index(found.path) as index:
+            if index.header.begin_timestamp * 1000 >= since:
+                break
+            best = max(best, index.last_before(since // 1000) or 0)
+    if best <= start:
+        return None
+    if best >= start + file.size:
+        return []
+    with Source(file.path) as source:
+        frame = _frame_of(source, best - start, best)
+    return None if frame is None else [(frame[0], None)]

@@ -134,7 +134,7 @@ def is_index(path: str) -> Place | None:
 
 
 def file_named(*wanted: str, folder: str | None = None) -> Callable[[str], Place | None]:
-    """A matcher for fixed names, in a folder of the root or in the root itself. A `.bak` beside it is the copy before."""
+    """A matcher for fixed names, in a folder of the root or in the root itself. A `.bak` next to it is the copy before."""
 
     def match(path: str) -> Place | None:
         names = parts(path)
@@ -192,7 +192,7 @@ def sniff_commit_log(head: bytes, size: int) -> bool:
 
 
 def begin_commit_log(head: bytes, size: int) -> Origin:
-    """Frames begin at once; the kind is the address of the file's first byte as its first message tells it, -1 if it does not."""
+    """Frames begin at once; the kind is the address of the file's first byte as its first message says, -1 if it does not."""
     if _is_dledger(head):
         at = DLEDGER.at("position")
         return Origin(0, max(-1, int.from_bytes(head[at : at + 8], "big", signed=True)))

@@ -1,8 +1,8 @@
 """Keys and headers of `records` as the properties of messages, and back.
 
 Headers become properties in their order, the key becomes KEYS. What properties cannot say (an empty or null value, bytes that separate
-them, a key beside a header of the name KEYS) stands in one more property, MARK, from which `restore` gives rows back as they were:
-`K` means that KEYS in front of it is the key and no header, anything else is JSON with key and headers, values in base64.
+them, a key next to a header of the name KEYS) is in one more property, MARK, from which `restore` gives rows back as they were:
+`K` means that KEYS before it is the key and no header, anything else is JSON with key and headers, values in base64.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def encode(keys: pa.Array, headers: pa.Array) -> pa.Array:
     shown = pc.if_else(pa.array(has_key & fits & ~named), shown, pa.scalar(b"", pa.binary()))
     marks: list[bytes] | NDArray[Any] = np.where(alone, KEY_ONLY, b"").tolist()
     for row in np.flatnonzero(~plain & ~alone).tolist():
-        marks[row] = _told(keys[row].as_py(), headers[row].as_py())
+        marks[row] = _marked(keys[row].as_py(), headers[row].as_py())
     mark = pa.array([MARK + _BETWEEN + one + _BEHIND if one else b"" for one in marks], pa.binary())
     return pc.binary_join_element_wise(native, shown, mark, b"")
 
@@ -67,16 +67,16 @@ def restore(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     alone = marked & (sizes > 1 + summed) & _at(_is(names, KEYS), last - 1) & _at(_is(values, KEY_ONLY), last)
     found = {row: _read(values[int(last[row])].as_py()) for row in np.flatnonzero(marked & ~alone).tolist()}
-    told = {row: pair for row, pair in found.items() if pair is not None}
+    restored = {row: pair for row, pair in found.items() if pair is not None}
     drop = np.zeros(len(names), np.bool_)
     drop[last[alone]] = drop[last[alone] - 1] = True
     drop[ends[1:][alone & summed] - 1] = True
     kept = pa.array(~drop)
     made = _lists(names.filter(kept), values.filter(kept), sizes - (2 + summed) * alone)
     keys = batch.column("key")
-    if told:
+    if restored:
         keys_list, headers_list = keys.to_pylist(), made.to_pylist()
-        for row, (key, pairs) in told.items():
+        for row, (key, pairs) in restored.items():
             keys_list[row], headers_list[row] = key, pairs
         keys, made = pa.array(keys_list, pa.binary()), pa.array(headers_list, made.type)
     arrays = {"key": keys, "headers": made}
@@ -154,7 +154,7 @@ def _lists(names: pa.Array, values: pa.Array, sizes: NDArray[np.int64]) -> pa.Ar
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, type=kind)
 
 
-def _told(key: bytes | None, pairs: list[dict[str, Any]] | None) -> bytes:
+def _marked(key: bytes | None, pairs: list[dict[str, Any]] | None) -> bytes:
     """Key and headers in full, as text."""
     value = {"key": _text(key), "headers": [[pair["key"], _text(pair["value"])] for pair in pairs or ()]}
     return json.dumps(value, separators=(",", ":")).encode()
@@ -165,7 +165,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _read(text: bytes | None) -> tuple[bytes | None, list[dict[str, Any]]] | None:
-    """What `_told` wrote; None for anything else, which is then a header like others."""
+    """What `_marked` wrote; None for anything else, which is then a header like others."""
     try:
         value = json.loads(text or b"")
         pairs = [{"key": str(name), "value": _data(one)} for name, one in value["headers"]]

@@ -1,38 +1,37 @@
-"""Reading commit logs: entries found and taken apart, and what they cover. `decoder` turns them into columns."""
+"""Reading commit logs: entries found, taken apart, and turned into columns: bodies decompressed, inner batches unpacked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError, DataError
-from rawlog.core.format import NO_TIME, File, Spans
+from rawlog.core.errors import CorruptError, DataError, UnsupportedError
+from rawlog.core.format import NO_TIME, File, Spans, Want
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
+from rawlog.formats.rocketmq import text
 from rawlog.formats.rocketmq.kernels import entries as kernels
+from rawlog.formats.rocketmq.kernels import fill, inner
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
-    CODEC_MASK,
-    CODEC_SHIFT,
-    CRC_MASK,
-    CRC_PROPERTY,
-    CRC_PROPERTY_SIZE,
-    FILLER_FLAG,
+    CHECK_MAX_TOPIC,
+    CODECS,
+    HALF_TOPIC,
     HEAD,
-    HOST_V4,
-    NAME_VALUE,
+    OP_TOPIC,
     SMALLEST_FRAME,
     SMALLEST_V1,
+    TRANSACTION_MASK,
+    TRANSACTIONS,
     SysFlag,
 )
+from rawlog.formats.rocketmq.messages import MOST_MS, Messages, micros
+from rawlog.io import compression
 from rawlog.kernels import byte_view, columns
-
-MOST_MS = ((1 << 63) - 1) // 1000
-"""The latest millisecond that microseconds can hold."""
-_FILLER_HOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 
 
 def scan(data: Bytes, kind: int) -> Frames:
@@ -78,153 +77,6 @@ def fault(frames: Frames) -> DataError:
     )
 
 
-def first_address(file: File, kind: int) -> int:
-    """The physical offset of a file's first byte: by its name, else by its first message; -1 if neither tells."""
-    return kind if file.place.start_offset is None else file.place.start_offset
-
-
-@dataclass(slots=True)
-class Messages:
-    """The messages among some frames, a row of `fields` (`kernels.F_…`) a field; positions are in `data`.
-
-    `odd` counts what most messages are not (`kernels.O_…`), among these and perhaps others of the same window.
-    """
-
-    frames: Frames
-    data: Bytes
-    fields: NDArray[np.int64]
-    start: int
-    odd: NDArray[np.int64]
-
-    @classmethod
-    def take(cls, frames: Frames, file: File, *, with_crc: bool = True) -> Messages:
-        count = len(frames)
-        block = pa.allocate_buffer(max(count, 1) * kernels.FIELDS * 8)
-        fields = np.frombuffer(block, np.int64).reshape(kernels.FIELDS, max(count, 1))
-        data = byte_view(frames.data)
-        odd, start = np.zeros(kernels.ODD, np.int64), first_address(file, frames.kind)
-        address = start + frames.base if start >= 0 else -1
-        rows, _, status = kernels.decode_entries(data, frames.starts, frames.stops, with_crc, address, fields, odd)
-        assert status == Status.OK
-        return cls(frames, data, fields[:, :rows], start, odd)
-
-    def __len__(self) -> int:
-        return int(self.fields.shape[1])
-
-    def __getitem__(self, field: int) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = self.fields[field]
-        return found
-
-    def cut(self, start: int, stop: int) -> Messages:
-        return Messages(self.frames, self.data, self.fields[:, start:stop], self.start, self.odd)
-
-    def moved(self, addresses: NDArray[np.int64]) -> Messages:
-        """The same messages with other physical offsets."""
-        fields = self.fields.copy()
-        fields[kernels.F_PHYSICAL] = addresses
-        return Messages(self.frames, self.data, fields, self.start, self.odd)
-
-    def where(self, keep: NDArray[np.bool_]) -> Messages:
-        return self if keep.all() else Messages(self.frames, self.data, self.fields[:, keep], self.start, self.odd)
-
-    @property
-    def crc_ok(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = self[kernels.F_CRC_OK] != 0
-        return found
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """Of the messages (not of DLedger's heads) in the file."""
-        found: NDArray[np.int64] = self[kernels.F_START] + self.frames.base
-        return found
-
-    @property
-    def stale(self) -> NDArray[np.bool_]:
-        """Which messages say that they stand elsewhere."""
-        if self.start < 0 or not self.odd[kernels.O_STALE]:
-            return np.zeros(len(self), np.bool_)
-        found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
-        return found
-
-    @property
-    def fillers(self) -> NDArray[np.bool_]:
-        """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
-        if not self.odd[kernels.O_FILLER]:
-            return np.zeros(len(self), np.bool_)
-        found: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
-        if found.any():
-            rows = np.flatnonzero(found)
-            host = self.data[self[kernels.F_BORN_HOST][rows][:, None] + np.arange(HOST_V4.size)]
-            found[rows] = (host == np.frombuffer(_FILLER_HOST, np.uint8)).all(axis=1)
-        return found
-
-    def entry_crcs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The messages that end with a checksum of the whole entry (`__CRC32#`), the one each has, and the one it should have."""
-        from rawlog.io.checksums import crc32_spans
-
-        none = np.empty(0, np.int64)
-        which = np.flatnonzero(self[kernels.F_PROPERTIES_SIZE] >= CRC_PROPERTY_SIZE)
-        at = (self[kernels.F_PROPERTIES] + self[kernels.F_PROPERTIES_SIZE])[which] - CRC_PROPERTY_SIZE
-        name = CRC_PROPERTY + bytes([NAME_VALUE])
-        if not which.size:
-            return none, none, none
-        same = (self.data[at[:, None] + np.arange(len(name))] == np.frombuffer(name, np.uint8)).all(axis=1)
-        which, at = which[same], at[same]
-        if not which.size:
-            return none, none, none
-        sums = crc32_spans(self.data, self[kernels.F_START][which], at) & CRC_MASK
-        digits = self.data[(at + len(name))[:, None] + np.arange(10)].astype(np.int64) - ord("0")
-        return which, sums, (digits * 10 ** np.arange(10)).sum(axis=1)
-
-    @property
-    def entry_crc_ok(self) -> NDArray[np.bool_]:
-        """False where a checksum of the whole entry is there and wrong."""
-        found = np.ones(len(self), np.bool_)
-        which, sums, stored = self.entry_crcs()
-        found[which] = sums == stored
-        return found
-
-    def frame_position(self, row: int) -> int:
-        return int(self.frames.positions[self[kernels.F_FRAME][row]])
-
-    @property
-    def codecs(self) -> NDArray[np.int64]:
-        """0 for none, else 1 and the compression type."""
-        flags = self[kernels.F_SYS_FLAG]
-        return np.where(flags & SysFlag.COMPRESSED, ((flags & CODEC_MASK) >> CODEC_SHIFT) + 1, 0)
-
-    def _crc(self, row: int) -> tuple[int, int]:
-        """The checksum that the body of one message has, and the one it should have."""
-        from rawlog.io.checksums import crc32
-
-        start, size = int(self[kernels.F_BODY][row]), int(self[kernels.F_BODY_SIZE][row])
-        return crc32(self.data, start, start + size) & CRC_MASK, int(self[kernels.F_CRC][row])
-
-    def has_crc(self, row: int) -> bool:
-        """Whether the body of one message has its checksum."""
-        found, stored = self._crc(row)
-        return found == stored
-
-    def crc_error(self, row: int) -> CorruptError:
-        found, stored = self._crc(row)
-        return CorruptError(
-            f"body crc {found:08x}, stored {stored & 0xFFFF_FFFF:08x}",
-            position=self.frame_position(row),
-            layout=HEAD.name,
-            field="body_crc",
-            expected=f"{stored & 0xFFFF_FFFF:08x}",
-            found=f"{found:08x}",
-        )
-
-
-def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
-    """A timestamp column; null for a number beyond what it can hold."""
-    if not milliseconds.size or (int(milliseconds.max()) <= MOST_MS and int(milliseconds.min()) >= -MOST_MS):
-        return columns.timestamps(milliseconds * 1000)
-    valid = (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
-    return columns.timestamps(np.where(valid, milliseconds, 0) * 1000, None if valid.all() else valid)
-
-
 def spans(frames: Frames, file: File) -> Spans:
     """Times and number of records of each frame. Raises as decode does for a wrong checksum.
 
@@ -252,3 +104,395 @@ def spans(frames: Frames, file: File) -> Spans:
 def context(file: File, group: object, options: dict[str, str]) -> str | None:
     """The isolation asked for: decoding needs no other fact of the store."""
     return options.get("isolation")
+
+
+GROWN = 64 << 20
+"""Decompressed bytes after which a batch is cut."""
+LARGE = 32 << 20
+"""A body that decompresses to more is read alone and never copied."""
+UNTRANSACTED = (HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC)
+
+
+PAIR_COST = 16
+"""Memory that a byte of properties may take as columns, where all of it is separators."""
+MOST_INNER = 1 << 18
+"""The most messages inside of others that are taken apart at a time. A broker takes 4 MB, in which fewer fit."""
+
+
+@dataclass(slots=True)
+class Bodies:
+    """Where bodies are once decompressed: in the window's own bytes or after them.
+
+    The body of a lone message may be `large`: its own bytes, with its start and size in them.
+    """
+
+    data: Bytes
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    fits: int
+    error: DataError | None = None
+    large: Bytes | None = None
+
+
+def bodies(rows: Messages, limit: int) -> Bodies:
+    """The bodies of messages, decompressed, as many as fit a batch; `error` says why the one after them is not among them."""
+    starts, sizes = rows[kernels.F_BODY], rows[kernels.F_BODY_SIZE]
+    if not rows.odd[kernels.O_COMPRESSED]:
+        return Bodies(rows.data, starts, sizes, len(rows))
+    codecs = rows.codecs
+    packed = np.flatnonzero(codecs)
+    if not packed.size:
+        return Bodies(rows.data, starts, sizes, len(rows))
+    starts, sizes = starts.copy(), sizes.copy()
+    pieces: list[Bytes] = [rows.data]
+    end, grown, fits = rows.data.size, 0, len(rows)
+    error: DataError | None = None
+    for row in packed.tolist():
+        if grown > GROWN:
+            fits = row
+            break
+        try:
+            piece = np.frombuffer(_inflate(rows, row, int(codecs[row]) - 1, limit), np.uint8)
+        except DataError as problem:
+            error, fits = problem.at(position=rows.frame_position(row)), row
+            break
+        if piece.size > LARGE:
+            if row == 0:
+                whole = byte_view(piece), np.zeros(1, np.int64), np.array([piece.size], np.int64)
+                return Bodies(rows.data, whole[1], whole[2], 1, large=whole[0])
+            fits = row
+            break
+        starts[row], sizes[row] = end, piece.size
+        end, grown = end + piece.size, grown + piece.size
+        pieces.append(piece)
+    return Bodies(byte_view(np.concatenate(pieces)), starts, sizes, fits, error)
+
+
+def _inflate(rows: Messages, row: int, kind: int, limit: int) -> compression.Bytes:
+    if kind >= len(CODECS):
+        raise UnsupportedError(
+            f"compression type {kind}, at most {len(CODECS) - 1} known", layout=HEAD.name, field="sys_flag"
+        )
+    start, size = int(rows[kernels.F_BODY][row]), int(rows[kernels.F_BODY_SIZE][row])
+    try:
+        return compression.decompress(CODECS[kind], rows.data[start : start + size], limit=limit)
+    except DataError as error:
+        raise type(error)(f"body: {error.message}", layout=HEAD.name, field="body") from None
+
+
+def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
+    """Rows of `records`, or of `rocketmq.messages` and its like.
+
+    In `records` a wrong checksum is an error and stale entries are no rows; the other tables show both. Before an error is raised, all
+    that lies in front has been yielded.
+    """
+    names = set(want.table.names)
+    rows = Messages.take(frames, want.file, with_crc=False)
+    if want.table.name == "records":
+        yield from _decode_records(rows, want, names)
+        return
+    while len(rows):
+        found = bodies(rows, want.limit) if "body" in names else Bodies(rows.data, rows[0], rows[0], len(rows))
+        if found.fits:
+            yield _message_batch(rows.cut(0, found.fits), found, want, names)
+        if found.error is not None:
+            raise found.error
+        rows = rows.cut(found.fits, len(rows))
+
+
+def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
+    error: DataError | None = None
+    packed = bool(rows.odd[kernels.O_PACKED])
+    if packed:  # several rows of one message: its checksum is asked for once, before
+        rows = Messages.take(rows.frames, want.file)
+        wrong = np.flatnonzero(~rows.crc_ok & ~rows.stale)
+        if wrong.size:
+            error, rows = rows.crc_error(int(wrong[0])), rows.cut(0, int(wrong[0]))
+    rows = _for_records(rows, want)
+    while len(rows):
+        found = bodies(rows, want.limit)
+        if found.fits:
+            yield from _record_batches(rows.cut(0, found.fits), found, want, names, packed=packed)
+        if found.error is not None:
+            raise found.error if rows.has_crc(found.fits) else rows.crc_error(found.fits)
+        rows = rows.cut(found.fits, len(rows))
+    if error is not None:
+        raise error
+
+
+def _for_records(rows: Messages, want: Want) -> Messages:
+    """The messages that are rows of `records`: not stale, not there to fill a hole, and committed if that is asked for."""
+    committed = want.options.get("isolation") == "read_committed" or want.context == "read_committed"
+    if not committed and not rows.odd[kernels.O_STALE] and not rows.odd[kernels.O_FILLER]:
+        return rows
+    keep = ~rows.stale & ~rows.fillers
+    if committed:
+        transaction = rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK
+        keep &= (transaction == 0) | (transaction == SysFlag.COMMIT)
+        topic = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE])
+        for name in UNTRANSACTED:
+            keep &= np.asarray([value != name.encode() for value in topic.to_pylist()], np.bool_)
+    return rows.where(keep)
+
+
+def _record_batches(
+    rows: Messages, found: Bodies, want: Want, names: set[str], *, packed: bool
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `records`: a message each, inner batches taken apart. CorruptError for a wrong checksum, unless `packed` (asked before)."""
+    count = len(rows)
+    if not packed or not (inside := (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK).any():
+        yield from _rows(rows, found, want, names, packed=packed)
+        return
+    if count == 1:
+        for some in _inner_slices(rows, found):
+            yield from _rows(rows, found, want, names, some)
+        return
+    most = np.cumsum(np.where(inside, found.sizes[:count] // inner.SMALLEST, 1))
+    if most[-1] > MOST_INNER:
+        cut = min(max(int(np.searchsorted(most, MOST_INNER, side="right")), 1), count - 1)
+        for start, stop in ((0, cut), (cut, count)):
+            part = Bodies(found.data, found.starts[start:stop], found.sizes[start:stop], stop - start)
+            yield from _record_batches(rows.cut(start, stop), part, want, names, packed=packed)
+        return
+    some, error = _unpack(rows, found, inside)
+    yield from _rows(rows, found, want, names, some)
+    if error is not None:
+        raise error
+
+
+def _rows(
+    rows: Messages,
+    found: Bodies,
+    want: Want,
+    names: set[str],
+    some: NDArray[np.int64] | None = None,
+    packed: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `records` for messages, or for `some` (`inner.I_…`) of those inside of them."""
+    count = len(rows)
+    numbers = _numbers(rows, found, count)
+    parent: NDArray[np.int64] | None = None
+    offsets = rows[kernels.F_QUEUE_OFFSET]
+    error: DataError | None = None
+    if some is not None:
+        parent, count = some[inner.I_PARENT], some.shape[1]
+        numbers = [number[parent] for number in numbers]
+        for to, source in (
+            (fill.N_BODY, inner.I_BODY),
+            (fill.N_BODY_SIZE, inner.I_BODY_SIZE),
+            (fill.N_PROPERTIES, inner.I_PROPERTIES),
+            (fill.N_PROPERTIES_SIZE, inner.I_PROPERTIES_SIZE),
+        ):
+            numbers[to] = np.ascontiguousarray(some[source])
+        offsets = offsets[parent] + some[inner.I_NUMBER]
+
+    def of_parent(field: int) -> NDArray[np.int64]:
+        return rows[field] if parent is None else rows[field][parent]
+
+    wanted = sum(bit for name, bit in _RECORD_PARTS if name in names) | (0 if packed else fill.W_CRC)
+    lone = _lone_body(found, numbers)
+    if lone is not None:
+        wanted &= ~fill.W_BODY
+    inside = found.data if found.large is None or some is None else found.large
+    filled = text.Filled(rows.data, inside, numbers, wanted, every=True)
+    if filled.totals[fill.T_BAD]:
+        bad = int(np.argmin(filled.good))
+        error, count = rows.crc_error(bad), bad
+    made: dict[str, pa.Array] = {}
+    if "key" in names:
+        made["key"] = filled.bytes(fill.C_KEYS)
+    if "headers" in names:
+        made["headers"] = filled.headers()
+    if "value" in names:
+        made["value"] = filled.bytes(fill.C_BODY) if lone is None else lone
+    if "topic" in names:
+        made["topic"] = filled.text(fill.C_TOPIC)
+    if "partition" in names:
+        made["partition"] = columns.integers(of_parent(kernels.F_QUEUE_ID), "int")
+    if "offset" in names:
+        made["offset"] = columns.integers(offsets, "bigint")
+    if "timestamp" in names:
+        made["timestamp"] = micros(of_parent(kernels.F_BORN_TIME))
+    if "timestampType" in names:
+        made["timestampType"] = columns.constant(0, "int", filled.rows)
+    if count:
+        odd = filled.replaced
+        far = "timestamp" in names and made["timestamp"].null_count > 0
+        marks = columns.Marks(odd.get(fill.C_NAME, frozenset()), odd.get(fill.C_TOPIC, frozenset()), far)
+        yield columns.marked(columns.batch(want.table, made, filled.rows).slice(0, count), marks)
+    if error is not None:
+        raise error
+
+
+def _lone_body(found: Bodies, numbers: Sequence[NDArray[np.int64]]) -> pa.Array | None:
+    """The column of one large body, which is not copied."""
+    if found.large is None or numbers[fill.N_BODY].size != 1:
+        return None
+    start, size = int(numbers[fill.N_BODY][0]), int(numbers[fill.N_BODY_SIZE][0])
+    ends = pa.py_buffer(np.array([start, start + size], np.int32))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(found.large)])
+
+
+_RECORD_PARTS = (
+    ("key", fill.W_KEYS),
+    ("headers", fill.W_PAIRS),
+    ("value", fill.W_BODY),
+    ("topic", fill.W_TOPIC),
+)
+
+
+def _numbers(rows: Messages, found: Bodies, count: int) -> list[NDArray[np.int64]]:
+    """Positions and sizes as `text.Filled` takes them."""
+    numbers = [rows[field] for field in _NUMBER_FIELDS]
+    numbers[fill.N_BODY], numbers[fill.N_BODY_SIZE] = found.starts[:count], found.sizes[:count]
+    return numbers
+
+
+_NUMBER_FIELDS = (
+    kernels.F_BODY,
+    kernels.F_BODY_SIZE,
+    kernels.F_BODY,
+    kernels.F_BODY_SIZE,
+    kernels.F_CRC,
+    kernels.F_TOPIC,
+    kernels.F_TOPIC_SIZE,
+    kernels.F_PROPERTIES,
+    kernels.F_PROPERTIES_SIZE,
+    kernels.F_SYS_FLAG,
+    kernels.F_BORN_HOST,
+    kernels.F_STORE_HOST,
+    kernels.F_PHYSICAL,
+)
+
+
+def _unpack(rows: Messages, found: Bodies, inside: NDArray[np.bool_]) -> tuple[NDArray[np.int64], DataError | None]:
+    """A column for every message, those inside of batches too (`inner.I_…`), and what is wrong with the batch after them."""
+    count = len(rows)
+    starts, sizes = found.starts[:count], found.sizes[:count]
+    out = np.empty(
+        (inner.INNER_FIELDS, int(sizes[inside].sum()) // inner.SMALLEST + 1 + int((~inside).sum())), np.int64
+    )
+    made, bad, status = inner.unpack_inner(
+        found.data, starts, sizes, inside, rows[kernels.F_PROPERTIES], rows[kernels.F_PROPERTIES_SIZE], out
+    )
+    assert status != Status.FULL, "room for fewer messages than bodies can hold"
+    if status == Status.OK:
+        return out[:, :made], None
+    made = int(np.searchsorted(out[inner.I_PARENT, :made], bad))
+    return out[:, :made], inner_error(rows, int(bad))
+
+
+def inner_error(rows: Messages, row: int) -> CorruptError:
+    """The body of a message is not a run of messages."""
+    return CorruptError(
+        "inner batch: a length that does not fit", position=rows.frame_position(row), layout="inner message"
+    )
+
+
+def _inner_slices(rows: Messages, found: Bodies) -> Iterator[NDArray[np.int64]]:
+    """The messages inside of a lone one, a bounded number at a time. CorruptError before any is given, if its body is not a run of them."""
+    for _ in walk_inner(rows, found, 0):
+        pass
+    for out in walk_inner(rows, found, 0):
+        ends = np.cumsum(out[inner.I_BODY_SIZE] + out[inner.I_PROPERTIES_SIZE] * PAIR_COST)
+        start = 0
+        while start < out.shape[1]:
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + LARGE, side="right")), start + 1)
+            yield out[:, start:stop]
+            start = stop
+
+
+def walk_inner(rows: Messages, found: Bodies, row: int) -> Iterator[NDArray[np.int64]]:
+    """The messages inside of one (`inner.I_…`), at most MOST_INNER at a time. CorruptError where its body is not a run of them."""
+    data = found.data if found.large is None else found.large
+    position, size = int(found.starts[row]), int(found.sizes[row])
+    stop, number, nothing = position + size, 0, np.zeros(1, np.int64)
+    while position < stop:
+        out = np.empty((inner.INNER_FIELDS, min((stop - position) // inner.SMALLEST + 1, MOST_INNER)), np.int64)
+        ends = np.array([position], np.int64), np.array([stop - position], np.int64)
+        made, _, status = inner.unpack_inner(data, *ends, np.ones(1, np.bool_), nothing, nothing, out)
+        if status not in (Status.OK, Status.FULL):
+            raise inner_error(rows, row)
+        out = out[:, :made]
+        out[inner.I_NUMBER] += number
+        yield out
+        if status == Status.OK:
+            return
+        number += int(made)
+        position = int(out[inner.I_PROPERTIES, -1] + out[inner.I_PROPERTIES_SIZE, -1])
+
+
+_TRANSACTION_NAMES = pa.array(TRANSACTIONS)
+_CODEC_NAMES = pa.array(["none", *CODECS, *(f"unknown {kind}" for kind in range(len(CODECS), 8))])
+
+
+def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int) -> pa.Array:
+    """Names by number; mostly all are the first (None)."""
+    return columns.constant(names[0].as_py(), "string", count) if numbers is None else names.take(pa.array(numbers))
+
+
+def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> pa.RecordBatch:
+    """Rows of `rocketmq.messages`: one per entry."""
+    flags, count = rows[kernels.F_SYS_FLAG], len(rows)
+    made: dict[str, pa.Array] = {}
+    for name, field, type in _MESSAGE_NUMBERS:
+        if name in names:
+            made[name] = columns.integers(rows[field], type)
+    if "position" in names:
+        made["position"] = columns.integers(rows.positions, "bigint")
+    for name, field in (("born_timestamp", kernels.F_BORN_TIME), ("store_timestamp", kernels.F_STORE_TIME)):
+        if name in names:
+            made[name] = micros(rows[field])
+    if "stale" in names:
+        made["stale"] = columns.booleans(rows.stale)
+    if "codec" in names:
+        made["codec"] = _named(_CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count)
+    if "transaction" in names:
+        states = (flags & TRANSACTION_MASK) >> 2 if rows.odd[kernels.O_TRANSACTION] else None
+        made["transaction"] = _named(_TRANSACTION_NAMES, states, count)
+    if "path" in names:
+        made["path"] = columns.constant(want.file.path, "string", count)
+    wanted = sum(bit for name, bit, _ in _MESSAGE_PARTS if name in names)
+    wanted |= (
+        fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)
+    )
+    numbers = _numbers(rows, found, count)
+    lone = _lone_body(found, numbers)
+    if lone is not None:
+        wanted &= ~fill.W_BODY
+    if wanted or lone is not None:
+        filled = text.Filled(rows.data, found.data, numbers, wanted, every=False)
+        for name, _, column in _MESSAGE_PARTS:
+            if name in names:
+                made[name] = filled.text(column)
+        if "body" in names:
+            made["body"] = filled.bytes(fill.C_BODY) if lone is None else lone
+        if "properties" in names:
+            made["properties"] = filled.map()
+        if "crc_ok" in names:
+            made["crc_ok"] = columns.booleans(filled.good)
+    return columns.batch(want.table, made, count)
+
+
+_MESSAGE_NUMBERS = (
+    ("physical_offset", kernels.F_PHYSICAL, "bigint"),
+    ("size", kernels.F_SIZE, "int"),
+    ("version", kernels.F_VERSION, "int"),
+    ("body_crc", kernels.F_CRC, "bigint"),
+    ("queue_id", kernels.F_QUEUE_ID, "int"),
+    ("flag", kernels.F_FLAG, "int"),
+    ("queue_offset", kernels.F_QUEUE_OFFSET, "bigint"),
+    ("sys_flag", kernels.F_SYS_FLAG, "int"),
+    ("reconsume_times", kernels.F_RECONSUME, "int"),
+    ("prepared_transaction_offset", kernels.F_PREPARED, "bigint"),
+)
+_MESSAGE_PARTS = (
+    ("topic", fill.W_TOPIC, fill.C_TOPIC),
+    ("keys", fill.W_KEYS, fill.C_KEYS),
+    ("tags", fill.W_TAGS, fill.C_TAGS),
+    ("unique_key", fill.W_UNIQUE, fill.C_UNIQUE),
+    ("born_host", fill.W_BORN_HOST, fill.C_BORN_HOST),
+    ("store_host", fill.W_STORE_HOST, fill.C_STORE_HOST),
+    ("message_id", fill.W_ID, fill.C_ID),
+)

@@ -31,7 +31,7 @@ _MESSAGE = (
     Column("message_id", "string", "upstream offsetMsgId: store host and physical offset"),
     Column("unique_key", "string", "property UNIQ_KEY"),
     Column("transaction", "string", "none, prepared, commit, rollback"),
-    Column("stale", "boolean", "behind the logical end: the physical offset is not that of the place"),
+    Column("stale", "boolean", "after the logical end: the physical offset is not that of the place"),
 )
 
 MESSAGES = Table(
@@ -169,11 +169,11 @@ TRANSACTIONS = Table(
     Column("state", "string", "committed, rolled_back, discarded, pending"),
     Column("half_offset", "bigint", "queue offset of the newest copy in the half topic"),
     Column("half_physical_offset", "bigint", "of the first copy"),
-    Column("copies", "int", "of the half message: the first and one a check"),
+    Column("copies", "int", "of the half message: the first and one per check"),
     Column("checks", "int"),
     Column("commit_physical_offset", "bigint"),
     Column("born_timestamp", "timestamp"),
-    about="one row a transactional message, with what became of it",
+    about="one row per transactional message, with what became of it",
     offsets=("half_offset", "half_offset"),
     times=("born_timestamp", "born_timestamp"),
 )

@@ -42,7 +42,7 @@ def step(value: Any, unit: Any) -> Any:
 
 @kernel
 def hash_utf8(data: Any, start: Any, stop: Any, value: Any) -> Any:
-    """Java's string hash, gone on with over UTF-8 text as the UTF-16 units it stands for; 32 bits without sign."""
+    """Java's string hash, gone on with over UTF-8 text as the UTF-16 units that it encodes; 32 bits without sign."""
     position = np.int64(start)
     while stop - position >= FOUR:
         # Four characters of ASCII at once: their products do not wait for one another.
@@ -111,7 +111,7 @@ def derive_rows(
 ) -> Any:
     """The tag hash of every message, 0 without a tag, and the keys that an index holds of those to `take`. -> (count, row, status)
 
-    Keys stand in the order of the index: UNIQ_KEY, then every piece of KEYS; FULL: no room for those of the next message. `multiple` tells
+    Keys are in the order of the index: UNIQ_KEY, then every piece of KEYS; FULL: no room for those of the next message. `multiple` tells
     which messages may have a number in several queues.
     """
     count = np.int64(0)

@@ -184,7 +184,7 @@ def encode_entries(
 
 @kernel
 def renew_crcs(numbers: Any, property_offsets: Any, sizes: Any, out: Any) -> None:
-    """Where entries end with the property of their checksum, write it anew: they stand at another address now."""
+    """Where entries end with the property of their checksum, write it again: they are at another address now."""
     for row in range(sizes.size):
         if np.int64(property_offsets[row + 1]) - np.int64(property_offsets[row]) < CRC_SIZE:
             continue

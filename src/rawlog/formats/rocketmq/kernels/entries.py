@@ -86,7 +86,7 @@ FIELDS = 23
 
 
 AHEAD = 4096
-"""How far in front of a scan lines are asked for: what reads the entries afterwards finds them near."""
+"""How far ahead of a scan cache lines are prefetched, for what reads the entries afterwards."""
 MOST_AHEAD, LINE = 2048, 64
 ODD = 6
 """What `decode_entries` counts, by place."""
@@ -209,7 +209,7 @@ def body_crc(data: Any, start: Any, size: Any) -> Any:
 
 @inline
 def message_start(data: Any, start: Any, stop: Any) -> Any:
-    """Where the message of a frame begins, -1 if it holds none."""
+    """Where the message of a frame begins, -1 if it has no message."""
     magic = read_i32(data, start + MAGIC)
     if magic == MAGIC_V1 or magic == MAGIC_V2:  # noqa: SIM109
         return np.int64(start)

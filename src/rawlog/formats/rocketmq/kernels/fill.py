@@ -167,7 +167,7 @@ def fill_rows(
 
     `numbers`, `texts`, `offsets` and `valid` are tuples of arrays by place (`N_…`, `C_…`); what is not wanted may be empty. Texts have
     room for what their messages hold and SLACK, the bits of `valid` are all ones. Bodies are copied from `bodies`, where decompressed
-    ones stand too; checksums are those of the bodies as stored.
+    ones are too; checksums are those of the bodies as stored.
 
     Of properties `every` takes all pieces, an absent value as a null; else what RocketMQ's own parser takes, of a repeated name the last.
     """

@@ -89,7 +89,7 @@ up_to_low_bit = inline(_up_to_low_bit) if JIT else _plain_up_to_low_bit
 def masks_of(data: Any, block: Any, end: Any) -> Any:
     """Which bytes of the next 64, as far as they are of the string, are separators or beyond ASCII: a bit each.
 
-    The data, of 64 bytes at least, may end before: then the last 64 are looked at, and those in front of `block` shifted out.
+    The data, of 64 bytes at least, may end before: then the last 64 are looked at, and those before `block` shifted out.
     """
     if data.size - block >= BLOCK:
         ones, twos, high = load_masks(data, block)
@@ -112,7 +112,7 @@ def masks_of(data: Any, block: Any, end: Any) -> Any:
 def next_pair(data: Any, end: Any, block: Any, ones: Any, twos: Any) -> Any:
     """Where the next piece of a property string has its two separators. -> (first, second, block, ones, twos, bits beyond ASCII)
 
-    The first is that between name and value, -1 if there is none; the second that behind the value, or the end of the string. What is left
+    The first is that between name and value, -1 if there is none; the second that after the value, or the end of the string. What is left
     of the masks of a block (`masks_of`) goes from call to call, so that no load waits for the piece before.
     """
     middle, beyond = np.int64(-1), np.int64(0)
@@ -120,8 +120,8 @@ def next_pair(data: Any, end: Any, block: Any, ones: Any, twos: Any) -> Any:
         if middle < 0 and ones != 0:
             middle = block + low_bit(ones)
         if twos != 0:
-            stop, behind = block + low_bit(twos), ~up_to_low_bit(twos)
-            return (middle if middle < stop else np.int64(-1)), stop, block, ones & behind, twos & behind, beyond
+            stop, after = block + low_bit(twos), ~up_to_low_bit(twos)
+            return (middle if middle < stop else np.int64(-1)), stop, block, ones & after, twos & after, beyond
         block += BLOCK
         if block >= end:
             return middle, end, block, ones, twos, beyond
@@ -143,7 +143,7 @@ def name_word(data: Any, name: Any, size: Any) -> Any:
 
 @inline
 def put_decimal(out: Any, at: Any, value: Any) -> Any:
-    """Write a number that is not negative; the position behind it."""
+    """Write a number that is not negative; the position after it."""
     digits, rest = 1, value
     while rest >= 10:
         rest //= 10
@@ -156,7 +156,7 @@ def put_decimal(out: Any, at: Any, value: Any) -> Any:
 
 @inline
 def put_group(out: Any, at: Any, value: Any) -> Any:
-    """Write a 16-bit number in hex without leading zeros; the position behind it."""
+    """Write a 16-bit number in hex without leading zeros; the position after it."""
     shift = 12
     while shift > 0 and (value >> shift) == 0:
         shift -= 4
@@ -169,7 +169,7 @@ def put_group(out: Any, at: Any, value: Any) -> Any:
 
 @kernel
 def put_host(out: Any, at: Any, data: Any, position: Any, wide: Any) -> Any:
-    """Write address and port as Java does; the position behind it."""
+    """Write address and port as Java does; the position after it."""
     if wide:
         out[at] = 91
         at += 1
@@ -209,7 +209,7 @@ def hex_digits(value: Any) -> Any:
 
 @inline
 def put_id(out: Any, at: Any, data: Any, position: Any, wide: Any, physical: Any) -> Any:
-    """Write a message id, store host and physical offset in hex; the position behind it."""
+    """Write a message id, store host and physical offset in hex; the position after it."""
     for index in range(HOST_V6_WORDS if wide else HOST_V4_WORDS):
         write_i64(out, at, hex_digits(read_u32(data, position + 4 * index)))
         at += WORD

@@ -1,13 +1,16 @@
 """What verification looks for among the files of a store.
 
-Sizes and names, commit log against queues, index and checkpoint, and what a broker would do with them at its next start.
+Sizes and names, commit log compared with queues, index and checkpoint, and what a broker would do with them at its next start.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +18,162 @@ from numpy.typing import NDArray
 from rawlog.core.errors import RawlogError
 from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import File
+from rawlog.core.layout import Layout
+from rawlog.core.store import Store
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import Index
-from rawlog.formats.rocketmq.layouts import (
-    BATCH_UNIT,
-    PRE_BLANK_SIZE,
-    UNIT,
-)
+from rawlog.formats.rocketmq.layouts import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
 from rawlog.formats.rocketmq.paths import parts
-from rawlog.formats.rocketmq.store.comparison import comparisons, in_missing, tags_of, units_of
-from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue, is_batch
-from rawlog.formats.rocketmq.store.sizes import usual_size
-from rawlog.formats.rocketmq.store.store import LogFile, Store, stores_of
+from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue
+from rawlog.formats.rocketmq.store.rewrite import placed
+from rawlog.formats.rocketmq.store.settings import ext_tags, is_batch, usual_size
+from rawlog.formats.rocketmq.store.store import LogSummary, View, views
+from rawlog.io.storage import Source
+
+
+def units_of(files: list[File], layout: Layout) -> NDArray[np.void]:
+    """The valid units of a queue's files, end to end."""
+    pieces = []
+    for file in files:
+        with Source(file.path) as source:
+            rows = layout.view(np.frombuffer(source.read(0, source.size), np.uint8))
+        valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0)
+        count = int(np.argmin(valid)) if not valid.all() else len(rows)
+        pieces.append(rows[:count])
+        if count < len(rows):
+            break
+    return np.concatenate(pieces) if pieces else np.empty(0, layout.dtype)
+
+
+class Comparison:
+    """A queue as its files have it, next to what the commit log says."""
+
+    def __init__(self, store: View, queue: Queue, files: list[File]) -> None:
+        self.store, self.queue, self.files = store, queue, files
+        self.is_batch = files[0].format == "rocketmq.batchconsumequeue"
+        layout = BATCH_UNIT if self.is_batch else UNIT
+        self.unit_size = layout.size
+        self.rows = units_of(files, layout)
+        self.given = self.wanted = store.units(queue)
+        if self.wanted.shape[1] and not self.is_batch:
+            _, self.wanted, _ = placed(self.given)
+        self.addresses = self.rows["physical_offset"].astype(np.int64)
+        self.is_real = self.rows["size"] != PRE_BLANK_SIZE
+
+    def place(self, row: int) -> tuple[str, int]:
+        """The file and position of a unit."""
+        position = row * self.unit_size
+        for file in self.files:
+            if position < file.size:
+                return file.path, position
+            position -= file.size
+        return self.files[-1].path, position
+
+    @property
+    def end(self) -> int:
+        """The address after the last message that the queue knows; -1 if it knows none."""
+        real = self.rows[self.is_real]
+        return int(real["physical_offset"][-1]) + int(real["size"][-1]) if len(real) else -1
+
+    def differing(self) -> Iterator[Mark]:
+        """Units that do not say of their messages what the log says."""
+        if not self.wanted.shape[1] or not len(self.rows):
+            return
+        ext = self.store.queues("rocketmq.consumequeueext").get(self.queue, [])
+        tags = ext_tags(self.rows["tag_hash"].astype(np.int64), ext)
+        order = np.searchsorted(self.wanted[U_PHYSICAL], self.addresses)
+        order = np.minimum(order, self.wanted.shape[1] - 1)
+        same = (self.wanted[U_PHYSICAL][order] == self.addresses) & self.is_real
+        wrong = same & ((self.rows["size"] != self.wanted[U_SIZE][order]) | (tags != self.wanted[U_TAG][order]))
+        if self.is_batch:
+            wrong |= same & (self.rows["base_offset"] != self.wanted[U_OFFSET][order])
+            wrong |= same & (self.rows["batch_size"] != self.wanted[U_BATCH][order])
+        for row in np.flatnonzero(wrong).tolist():
+            path, position = self.place(row)
+            yield Mark(
+                "a unit that differs from its message",
+                position,
+                self.unit_size,
+                expected=f"size {int(self.wanted[U_SIZE][order[row]])}, tag hash {int(self.wanted[U_TAG][order[row]])}",
+                found=f"size {int(self.rows['size'][row])}, tag hash {int(tags[row])}",
+                path=path,
+            )
+
+    def dangling(self) -> Iterator[Mark]:
+        """Units that point to no message, although the log has the address or ends before it."""
+        order = np.searchsorted(self.wanted[U_PHYSICAL], self.addresses)
+        known = np.zeros(len(self.rows), np.bool_)
+        inside = order < self.wanted.shape[1]
+        known[inside] = self.wanted[U_PHYSICAL][order[inside]] == self.addresses[inside]
+        lost = ~known & self.is_real & (self.addresses >= self.store.begin)
+        for log, following in itertools.pairwise(self.store.logs):  # not in commit-log files that are missing
+            lost &= (self.addresses < log.stop) | (self.addresses >= following.start)
+        for row in np.flatnonzero(lost).tolist():
+            path, position = self.place(row)
+            is_after = self.addresses[row] >= self.store.end
+            yield Mark(
+                "a unit that points past the end of the log; a broker would cut it off"
+                if is_after
+                else "a unit that points to no message",
+                position,
+                self.unit_size,
+                found=int(self.addresses[row]),
+                path=path,
+            )
+
+    def missing(self) -> Iterator[Mark]:
+        """Messages of the log that the queue does not have."""
+        there = np.isin(self.wanted[U_PHYSICAL], self.addresses)
+        absent = np.flatnonzero(~there)
+        if absent.size:
+            yield _missing(self.store, self.queue, self.wanted, absent, bool(there[absent[0] :].any()))
+
+
+@dataclass(slots=True)
+class Compared:
+    """What a comparison of the commit log with every queue gave: the findings of each rule, and the last address that any queue knows."""
+
+    differing: list[Mark] = field(default_factory=list)
+    dangling: list[Mark] = field(default_factory=list)
+    missing: list[Mark] = field(default_factory=list)
+    gaps: list[Mark] = field(default_factory=list)
+    end: int = -1
+
+
+def compared(files: Sequence[File]) -> Compared:
+    """The same for the store that these files are, computed once for all rules: a queue is read and unpacked once."""
+    return Store.of(files).share(_compared)
+
+
+def _compared(files: Store) -> Compared:
+    made = Compared()
+    for store in views(files):
+        formats = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
+        queues = [pair for format in formats for pair in sorted(store.queues(format).items())]
+        for queue, found in queues:
+            seen = Comparison(store, queue, found)
+            made.end = max(made.end, seen.end)
+            if store.logs:
+                made.differing += seen.differing()
+                made.dangling += seen.dangling()
+                made.missing += seen.missing()
+            made.gaps += _gaps(store, queue, seen.given)
+        known = dict(queues)
+        for queue in store.derived_queues():
+            if queue not in known:
+                units = store.units(queue)
+                made.gaps += _gaps(store, queue, units)
+                if queues:
+                    made.missing.append(_missing(store, queue, units, np.arange(units.shape[1]), False))
+    return made
+
 
 QUEUE_FORMATS = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext")
 
 
 @rule("rocketmq.store.stray", Severity.ERROR)
 def stray_file(files: Sequence[File]) -> Iterator[Mark]:
-    """A file that is none of the broker's lies among those of a log or queue.
+    """A file that is not the broker's lies among those of a log or queue.
 
     A broker takes every file there for its own and does not start: the name must be a number and the size that of the others. Checksum
     files such as `.name.crc` and marks such as `_SUCCESS` come from Hadoop and Spark. Remove it.
@@ -48,9 +188,9 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
     """A file of a log or queue has another size than its neighbours.
 
     All must have exactly the size the broker is configured with, or it does not start (4.5.1 and later; before that, and in 4.9.2, the file
-    and all behind it are ignored). A file that was cut, or not padded with zeros to its full size.
+    and all after it are ignored). A file that was cut, or not padded with zeros to its full size.
     """
-    for store in stores_of(files):
+    for store in views(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
             found = [file for file in store.of(format) if file.place.start_offset is not None]
             usual = usual_size(found)
@@ -66,11 +206,11 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
 
 @rule("rocketmq.store.file-name", Severity.ERROR)
 def file_names(files: Sequence[File]) -> Iterator[Mark]:
-    """A file's name is not a multiple of the size of its log's files, so that it cannot be where it says.
+    """A file's name is not a multiple of the size of its log's files, so it is not where it says.
 
     The name is the address of the first byte. Something renamed or renumbered the file.
     """
-    for store in stores_of(files):
+    for store in views(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
             found = [file for file in store.of(format) if file.place.start_offset is not None]
             size = usual_size(found)
@@ -85,11 +225,11 @@ def file_names(files: Sequence[File]) -> Iterator[Mark]:
 def missing_files(files: Sequence[File]) -> Iterator[Mark]:
     """A commit-log file in the middle is missing.
 
-    A broker passes over it without a word; queues that it rebuilds close ranks, so that their numbers no longer are those in the messages.
+    A broker skips it and reports nothing; queues that it rebuilds have no gap, so that their numbers are not those in the messages.
     Where the last file ends with a blank entry, the log went on in another, which is not here: no more than a remark, for these files may
     be only a part of the store.
     """
-    for store in stores_of(files):
+    for store in views(files):
         for log, following in itertools.pairwise(store.logs):
             if log.stop < following.start:
                 yield Mark(
@@ -98,10 +238,19 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
                     expected=f"{log.stop:020}",
                     found=f"{following.start:020}",
                 )
+        logs = {_key(file) for file in store.of("rocketmq.compactionlog")}
+        for file in store.of("rocketmq.compactioncq"):
+            if _key(file) not in logs:
+                what = "the log of this queue of a compaction topic is missing"
+                yield Mark(what, path=file.path, severity=Severity.WARNING)
         if store.logs and store.logs[-1].ends_with == "blank" and not store.logs[-1].is_dledger:
             last = store.logs[-1]
             what = "the log goes on after this file, and the next one is missing"
             yield Mark(what, path=last.file.path, expected=f"{last.stop:020}", severity=Severity.INFO)
+
+
+def _key(file: File) -> tuple[str | None, int | None, int | None]:
+    return file.place.topic, file.place.partition, file.place.start_offset
 
 
 @rule("rocketmq.store.blank", Severity.ERROR)
@@ -111,7 +260,7 @@ def missing_blank(files: Sequence[File]) -> Iterator[Mark]:
     A broker takes its end for the end of the log: it deletes every later commit-log file (or, if this one is filled to the last byte,
     writes over the next). `rawlog repair` adds the entry.
     """
-    for store in stores_of(files):
+    for store in views(files):
         used = [log for log in store.logs if log.messages or log.ends_with != "zeros"]
         for log in used[:-1]:
             if log.ends_with in ("zeros", "torn") and log.stop <= used[-1].start:
@@ -125,22 +274,22 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
     """What a broker would destroy at its next start: from the first byte it cannot read on, the log is cut and later files are deleted.
 
     Which file it begins with depends on its version, on whether `abort` is there, and on the checkpoint (after a crash) or the queues
-    (since 5.3.2). Mend a copy with `rawlog repair` before any broker sees the store. Nothing is said of a log that DLedger wrote, whose
-    own recovery decides.
+    (since 5.3.2). Write a repaired copy with `rawlog repair` before any broker sees the store. Nothing is said of a log that DLedger
+    wrote, whose own recovery decides.
     """
-    for store in stores_of(files):
+    for store in views(files):
         if any(log.is_dledger for log in store.logs):
             continue
-        told: dict[tuple[str, int], list[str]] = {}
+        ends: dict[tuple[str, int], list[str]] = {}
         for name, first in scan_starts(store):
             end = _scan(store, first)
             if end is None:
                 continue
-            told.setdefault((end.file.path, end.end), []).append(name)
-        for (path, position), names in told.items():
+            ends.setdefault((end.file.path, end.end), []).append(name)
+        for (path, position), names in ends.items():
             number = next(n for n, log in enumerate(store.logs) if log.file.path == path)
             log, later = store.logs[number], store.logs[number + 1 :]
-            lost = log.behind + sum(each.messages + each.behind for each in later)
+            lost = log.after + sum(each.messages + each.after for each in later)
             if not lost:
                 if log.ends_with in ("damage", "checksum", "torn"):
                     yield Mark(
@@ -150,7 +299,7 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
                         severity=Severity.INFO if log.ends_with == "torn" else Severity.WARNING,
                     )
                 continue
-            deleted = ", ".join(parts(each.file.path)[0] for each in later if each.messages or each.behind)
+            deleted = ", ".join(parts(each.file.path)[0] for each in later if each.messages or each.after)
             # A file that is full to its last byte hides what follows, and the next message is written over it.
             then = "write over" if position == log.file.size else "delete"
             what = f"would cut the log at byte {position:,} of this file" + (
@@ -164,7 +313,7 @@ def next_start(files: Sequence[File]) -> Iterator[Mark]:
             )
 
 
-def scan_starts(store: Store) -> list[tuple[str, int]]:
+def scan_starts(store: View) -> list[tuple[str, int]]:
     """Brokers by version, and the number of the commit-log file that each begins to scan with."""
     logs = store.logs
     if not logs:
@@ -177,24 +326,12 @@ def scan_starts(store: Store) -> list[tuple[str, int]]:
             if log.first_time and log.first_time <= until:
                 first = number
         return [("any broker", first)]
-    known = max_address(store)
+    known = compared(store.files).end
     before = [number for number, log in enumerate(logs) if log.start <= known]
     return [("4.x to 5.3.1", max(0, len(logs) - 3)), ("5.3.2 and later", before[-1] if before else 0)]
 
 
-def max_address(store: Store) -> int:
-    """The address behind the last message that any queue knows."""
-    highest = -1
-    for format, layout in (("rocketmq.consumequeue", UNIT), ("rocketmq.batchconsumequeue", BATCH_UNIT)):
-        for found in store.queues(format).values():
-            rows = units_of(found, layout)
-            real = rows[(rows["size"] != PRE_BLANK_SIZE)]
-            if len(real):
-                highest = max(highest, int(real["physical_offset"][-1]) + int(real["size"][-1]))
-    return highest
-
-
-def _scan(store: Store, first: int) -> LogFile | None:
+def _scan(store: View, first: int) -> LogSummary | None:
     """The file in which a scan from file `first` on would end the log too early; None if it does not."""
     for number in range(first, len(store.logs)):
         log = store.logs[number]
@@ -208,56 +345,19 @@ def _scan(store: Store, first: int) -> LogFile | None:
 def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
     """A unit of a consume queue does not say of its message what the commit log says: size or tag hash differ.
 
-    Consumers get wrong bytes, or a filter by tag passes over the message. `rawlog rebuild` makes the queues anew.
+    Consumers get wrong bytes, or a filter by tag passes over the message. `rawlog rebuild` rebuilds the queues.
     """
-    for seen in comparisons(files):
-        if not seen.wanted.shape[1] or not len(seen.rows):
-            continue
-        tags = tags_of(seen)
-        order = np.searchsorted(seen.wanted[U_PHYSICAL], seen.addresses)
-        order = np.minimum(order, seen.wanted.shape[1] - 1)
-        same = (seen.wanted[U_PHYSICAL][order] == seen.addresses) & seen.is_real
-        wrong = same & ((seen.rows["size"] != seen.wanted[U_SIZE][order]) | (tags != seen.wanted[U_TAG][order]))
-        if seen.is_batch:
-            wrong |= same & (seen.rows["base_offset"] != seen.wanted[U_OFFSET][order])
-            wrong |= same & (seen.rows["batch_size"] != seen.wanted[U_BATCH][order])
-        for row in np.flatnonzero(wrong).tolist():
-            path, position = seen.place(row)
-            yield Mark(
-                "a unit that differs from its message",
-                position,
-                seen.unit_size,
-                expected=f"size {int(seen.wanted[U_SIZE][order[row]])}, tag hash {int(seen.wanted[U_TAG][order[row]])}",
-                found=f"size {int(seen.rows['size'][row])}, tag hash {int(tags[row])}",
-                path=path,
-            )
+    yield from compared(files).differing
 
 
 @rule("rocketmq.store.queue-dangling", Severity.ERROR)
 def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
-    """A unit of a consume queue points to no message: into the middle of one, or behind the end of the commit log.
+    """A unit of a consume queue points to no message: into the middle of one, or after the end of the commit log.
 
-    A broker cuts off units that point behind the end of the log; those that point into it give consumers garbage. Units that point before
+    A broker cuts off units that point past the end of the log; those that point into it give consumers garbage. Units that point before
     the log's first byte are only expired and no finding.
     """
-    for seen in comparisons(files):
-        order = np.searchsorted(seen.wanted[U_PHYSICAL], seen.addresses)
-        known = np.zeros(len(seen.rows), np.bool_)
-        inside = order < seen.wanted.shape[1]
-        known[inside] = seen.wanted[U_PHYSICAL][order[inside]] == seen.addresses[inside]
-        lost = ~known & seen.is_real & (seen.addresses >= seen.store.begin) & ~in_missing(seen)
-        for row in np.flatnonzero(lost).tolist():
-            path, position = seen.place(row)
-            behind = seen.addresses[row] >= seen.store.end
-            yield Mark(
-                "a unit that points past the end of the log; a broker would cut it off"
-                if behind
-                else "a unit that points to no message",
-                position,
-                seen.unit_size,
-                found=int(seen.addresses[row]),
-                path=path,
-            )
+    yield from compared(files).dangling
 
 
 @rule("rocketmq.store.queue-missing", Severity.ERROR)
@@ -268,29 +368,20 @@ def queue_missing(files: Sequence[File]) -> Iterator[Mark]:
     5.3.2 and later build missing units at the end, 5.0.0 to 5.3.1 never do. `rawlog rebuild` makes complete queues. Queues that
     are a RocksDB database are not looked into.
     """
-    seen_queues: dict[int, set[Queue]] = {}
-    for seen in comparisons(files):
-        seen_queues.setdefault(id(seen.store), set()).add(seen.queue)
-        there = np.isin(seen.wanted[U_PHYSICAL], seen.addresses)
-        absent = np.flatnonzero(~there)
-        if absent.size:
-            yield _missing(seen.store, seen.queue, seen.wanted, absent, bool(there[absent[0] :].any()))
-    for store in stores_of(files):
-        if not store.of("rocketmq.consumequeue") and not store.of("rocketmq.batchconsumequeue"):
-            if store.derived.units and store.of("rocketmq.checkpoint") and not store.of("rocketmq.queuedatabase"):
-                yield Mark(
-                    f"no consume queues at all for {len(store.derived.units)} queues of the commit log",
-                    path=store.root,
-                    severity=Severity.WARNING,
-                )
+    yield from compared(files).missing
+    for store in views(files):
+        if store.of("rocketmq.consumequeue") or store.of("rocketmq.batchconsumequeue"):
             continue
-        for queue, _ in sorted(store.derived.units.items()):
-            if queue not in seen_queues.get(id(store), set()):
-                units = store.derived.queue(queue)
-                yield _missing(store, queue, units, np.arange(units.shape[1]), False)
+        queues = store.derived_queues()
+        if queues and store.of("rocketmq.checkpoint") and not store.of("rocketmq.queuedatabase"):
+            yield Mark(
+                f"no consume queues at all for {len(queues)} queues of the commit log",
+                path=store.root,
+                severity=Severity.WARNING,
+            )
 
 
-def _missing(store: Store, queue: Queue, wanted: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
+def _missing(store: View, queue: Queue, wanted: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
     first = wanted[:, int(absent[0])]
     state = "in the middle of the queue" if inside else "at its end"
     return Mark(
@@ -307,86 +398,120 @@ def queue_gap(files: Sequence[File]) -> Iterator[Mark]:
     """The queue offsets in the messages of one queue are not consecutive.
 
     A plain consume queue cannot show a gap: from there on the place of a unit and the number in its message differ, for consumers too.
-    Where an entry that `rawlog repair` wrote over lost bytes stands between the two messages, the missing ones were lost there: no more
+    Where an entry that `rawlog repair` wrote over lost bytes is between the two messages, the missing ones were lost there: no more
     than a remark.
     """
-    for store in stores_of(files):
-        for queue in sorted(store.derived.units):
-            units = store.derived.queue(queue)
-            following = units[U_OFFSET] + units[U_BATCH]
-            for row in np.flatnonzero(units[U_OFFSET][1:] != following[:-1]).tolist():
-                is_covered = units[U_OFFSET][row + 1] > following[row] and _has_filler(
-                    store, int(units[U_PHYSICAL][row]), int(units[U_PHYSICAL][row + 1])
-                )
-                yield Mark(
-                    f"{queue[0]} queue {queue[1]}: queue offset {int(units[U_OFFSET][row + 1])}, {int(following[row])} expected",
-                    offset=int(units[U_OFFSET][row + 1]),
-                    expected=int(following[row]),
-                    found=int(units[U_OFFSET][row + 1]),
-                    path=store.root,
-                    severity=Severity.INFO if is_covered else Severity.WARNING,
-                )
+    yield from compared(files).gaps
 
 
-def _has_filler(store: Store, start: int, stop: int) -> bool:
-    """Whether an entry that covers a hole stands between two addresses."""
+def _gaps(store: View, queue: Queue, units: NDArray[np.int64]) -> Iterator[Mark]:
+    following = units[U_OFFSET] + units[U_BATCH]
+    for row in np.flatnonzero(units[U_OFFSET][1:] != following[:-1]).tolist():
+        start, stop = int(units[U_PHYSICAL][row]), int(units[U_PHYSICAL][row + 1])
+        is_covered = units[U_OFFSET][row + 1] > following[row] and _has_filler(store, start, stop)
+        path, position = store.log_at(stop) or (store.root, None)
+        yield Mark(
+            f"{queue[0]} queue {queue[1]}: queue offset {int(units[U_OFFSET][row + 1])}, {int(following[row])} expected",
+            position=position,
+            size=int(units[U_SIZE][row + 1]),
+            offset=int(units[U_OFFSET][row + 1]),
+            expected=int(following[row]),
+            found=int(units[U_OFFSET][row + 1]),
+            path=path,
+            severity=Severity.INFO if is_covered else Severity.WARNING,
+        )
+
+
+def _has_filler(store: View, start: int, stop: int) -> bool:
+    """Whether an entry that covers a hole is between two addresses."""
     number = bisect.bisect_left(store.fillers, start)
     return number < len(store.fillers) and store.fillers[number] < stop
 
 
 @rule("rocketmq.store.index-differs", Severity.WARNING)
 def index_differs(files: Sequence[File]) -> Iterator[Mark]:
-    """The key index does not hold the keys of the messages in its range, or holds others.
+    """The key index does not have the keys of the messages in its range, or has others.
 
     Look-ups by key or by unique key fail, or find other messages. After a crash a broker deletes index files that are newer than the
-    checkpoint and builds them anew as far as it scans. `rawlog rebuild` makes the index anew.
+    checkpoint and builds them again as far as it scans. `rawlog rebuild` rebuilds the index.
     """
-    for store in stores_of(files):
-        found = sorted(store.of("rocketmq.index"), key=lambda file: file.path)
-        if not found or not store.logs:
-            continue
-        hashes, addresses, _ = store.derived.keys()
-        low, high, pairs = None, -1, []
-        for file in found:
-            try:
-                with Index(file.path) as index:
-                    rows = index.table()[1:]
-            except RawlogError:
-                continue
-            pairs.append((file, rows))
-            if len(rows):
-                low = int(rows["physical_offset"][0]) if low is None else low
-                high = int(rows["physical_offset"][-1])
-        if low is None:
-            continue
+    for store in views(files):
+        if store.logs:
+            yield from _index_marks(store)
+
+
+def _index_marks(store: View) -> Iterator[Mark]:
+    """The key index compared with the log, the keys of some messages at a time."""
+    found = []
+    for file in sorted(store.of("rocketmq.index"), key=lambda file: file.path):
+        with contextlib.suppress(RawlogError):
+            if (rows := _index_rows(file)).size:
+                found.append((file, int(rows[1, 0]), int(rows[1, -1]), int(rows[1].min()), int(rows[1].max())))
+    if not found:
+        return
+    begin, end = found[0][1], found[-1][2]
+    load = functools.lru_cache(maxsize=2)(_index_rows)
+    missing, first_missing = 0, -1
+    wrong: dict[str, list[int]] = {}
+    start, before = store.begin, np.empty((2, 0), np.int64)
+    for keys in (*store.key_runs(), None):
+        # The keys of one run, and what the index has from its first message to that of the next.
+        stop = store.end if keys is None else int(keys[1, 0])
+        there = []
+        for file, _, _, low, high in found:
+            if low < stop and high >= start:
+                rows = load(file)
+                here = np.flatnonzero((rows[1] >= start) & (rows[1] < stop))
+                there.append(rows[:, here])
+                bad = here[~_among(there[-1], before)].tolist()
+                wrong.setdefault(file.path, []).extend(bad)
+        absent = ~_among(before, np.concatenate([*there, np.empty((2, 0), np.int64)], axis=1))
         # Of the message at either end some keys may lie in a file that is gone or not begun.
-        inside = (addresses > low) & (addresses < high)
-        there = {
-            (int(h), int(a))
-            for _, rows in pairs
-            for h, a in zip(rows["key_hash"], rows["physical_offset"], strict=True)
-        }
-        missing = [
-            row for row in np.flatnonzero(inside).tolist() if (int(hashes[row]), int(addresses[row])) not in there
-        ]
-        if missing:
+        absent &= (before[1] > begin) & (before[1] < end)
+        if absent.any():
+            missing += int(absent.sum())
+            first_missing = int(before[1, np.argmax(absent)]) if first_missing < 0 else first_missing
+        if keys is not None:
+            start, before = max(stop, store.begin), keys
+    if missing:
+        yield Mark(
+            f"{missing:,} keys of messages are not in the key index",
+            path=found[0][0].path,
+            found=f"the first at physical offset {first_missing}",
+        )
+    for file, _, _, _, high in found:
+        if bad := wrong.get(file.path):
+            what = f"{len(bad):,} entries of the key index belong to no key of a message"
+            yield Mark(what, path=file.path, found=f"entry {min(bad) + 1}")
+        if high >= store.end:
+            past = np.flatnonzero(load(file)[1] >= store.end)
             yield Mark(
-                f"{len(missing):,} keys of messages are not in the key index",
-                path=found[0].path,
-                found=f"the first at physical offset {int(addresses[missing[0]])}",
+                f"{past.size:,} entries of the key index point past the end of the log",
+                path=file.path,
+                found=f"entry {int(past[0]) + 1}",
+                severity=Severity.INFO if store.is_unclean else Severity.WARNING,
             )
-        real = set(zip(hashes.tolist(), addresses.tolist(), strict=True))
-        for file, rows in pairs:
-            wrong = [
-                number
-                for number, (h, a) in enumerate(
-                    zip(rows["key_hash"].tolist(), rows["physical_offset"].tolist(), strict=True)
-                )
-                if store.begin <= a < store.end and (h, a) not in real
-            ]
-            if wrong:
-                what = f"{len(wrong):,} entries of the key index belong to no key of a message"
-                yield Mark(what, path=file.path, found=f"entry {wrong[0] + 1}")
+
+
+def _index_rows(file: File) -> NDArray[np.int64]:
+    """The hashes and addresses that an index file has."""
+    with Index(file.path) as index:
+        rows = index.table()[1:]
+    return np.stack((rows["key_hash"].astype(np.int64), rows["physical_offset"].astype(np.int64)))
+
+
+def _among(keys: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which pairs of hash and address are among some others."""
+    count = others.shape[1]
+    hashes, addresses = np.concatenate((others, keys), axis=1)
+    order = np.lexsort((hashes, addresses))  # stable: the others come first among equals
+    hashes, addresses = hashes[order], addresses[order]
+    is_new = np.ones(order.size, np.bool_)
+    is_new[1:] = (hashes[1:] != hashes[:-1]) | (addresses[1:] != addresses[:-1])
+    first = order[np.flatnonzero(is_new)]
+    found = np.empty(order.size, np.bool_)
+    found[order] = first[np.cumsum(is_new) - 1] < count
+    return found[count:]
 
 
 @rule("rocketmq.store.checkpoint", Severity.WARNING)
@@ -396,7 +521,7 @@ def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
     After a crash a broker begins to scan at the file it points to: with a checkpoint from elsewhere it begins too late, and older
     messages that the queues lack are never seen (in a test 96 of 300 were). Remove the checkpoint, or rebuild the store.
     """
-    for store in stores_of(files):
+    for store in views(files):
         point, last = store.checkpoint(), max((log.last_time for log in store.logs), default=0)
         if point is None or not last:
             continue
@@ -415,7 +540,7 @@ def abort(files: Sequence[File]) -> Iterator[Mark]:
     The tail may be unfinished, and derived files may lag behind the commit log. At the next start the broker scans from the checkpoint on
     and deletes index files newer than it.
     """
-    for store in stores_of(files):
+    for store in views(files):
         for file in store.of("rocketmq.abort"):
             yield Mark("a broker runs here or has died", path=file.path)
 
@@ -424,12 +549,16 @@ def abort(files: Sequence[File]) -> Iterator[Mark]:
 def config_files(files: Sequence[File]) -> Iterator[Mark]:
     """A file of `config/` is not JSON, or not of the shape that a broker reads: a list for a table, text for a number, null entries.
 
-    A broker deletes it and takes the `.bak` beside it, which is one version older; without that it starts with nothing: topics, groups
-    or offsets are forgotten. A name that occurs twice in one table is a warning: the last one counts. rawlog reads what can be read;
+    A broker deletes it and takes the `.bak` next to it, which is one version older; without that it starts with nothing: topics, groups
+    or offsets are forgotten. A name that occurs twice in one table is a warning: the last one counts. A damaged `.bak` next to the file
+    is a remark. rawlog reads what can be read;
     `rawlog repair` keeps that, and rebuilds topics, groups and delay offsets where nothing is left of them.
     """
     for file in files:
-        if file.format != "rocketmq.config" or file.problem is not None or file.place.state is not None:
+        if file.format != "rocketmq.config" or file.problem is not None:
+            continue
+        if file.place.state is not None:
+            yield from _backup_marks(file, files)
             continue
         backup = any(other.path == f"{file.path}.bak" for other in files)
         then = "would delete it and take the .bak" if backup else "would delete it and start without"
@@ -448,13 +577,26 @@ def config_files(files: Sequence[File]) -> Iterator[Mark]:
             yield Mark(problem, path=file.path, severity=Severity.WARNING)
 
 
+def _backup_marks(file: File, files: Sequence[File]) -> Iterator[Mark]:
+    """A copy that a broker could not take: no more than a remark while the file itself is there. An empty one is normal."""
+    is_needed = not any(f"{other.path}.bak" == file.path for other in files)
+    try:
+        one = config.read(file)
+        problems = one.problems[:1] if one.is_refused else []
+    except RawlogError as error:
+        problems = [str(getattr(error, "message", error))] if file.size else []
+    for problem in problems:
+        what = f"{problem}; a broker could not take this copy"
+        yield Mark(what, path=file.path, severity=Severity.WARNING if is_needed else Severity.INFO)
+
+
 @rule("rocketmq.store.queue-type", Severity.ERROR)
 def queue_types(files: Sequence[File]) -> Iterator[Mark]:
     """A topic has queues of batches, and `topics.json` does not say so with the attribute `queue.type`, or the other way round.
 
     A 5.x broker does not start ("should be BatchCQ"). `rawlog repair` sets the attribute by the queues that are there.
     """
-    for store in stores_of(files):
+    for store in views(files):
         try:
             found = config.load(store.files, "topics.json")
         except RawlogError:

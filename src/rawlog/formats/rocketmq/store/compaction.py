@@ -1,28 +1,27 @@
 """The logs of compaction topics in a repaired store. A message lost there is taken from the commit log, where it is the same but for its
-physical offset; what that no longer has is covered, and taken out of the topic's own queue.
+physical offset; what that does not have any more is covered, and taken out of the topic's own queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.core.errors import DataError
 from rawlog.core.format import File
+from rawlog.core.report import Action, Report
 from rawlog.formats.rocketmq import COMPACTION_LOG
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, BLANK, HEAD, LARGEST_BODY, MAGIC_BLANK
+from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.paths import below_root
-from rawlog.formats.rocketmq.queues import scan_batch
-from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.store.covering import SMALLEST_FILLER, covering
-from rawlog.formats.rocketmq.store.dispatch import Derived, Queue, Settings, derive_from
-from rawlog.formats.rocketmq.store.rebuild import batch_units
-from rawlog.formats.rocketmq.store.stage import Nowhere, Report, copy_file
-from rawlog.io.output import descendant
+from rawlog.formats.rocketmq.store.dispatch import Derived, Queue, derive_from
+from rawlog.formats.rocketmq.store.placeholders import SMALLEST_FILLER, covering
+from rawlog.formats.rocketmq.store.rewrite import batch_units, copy, drop
+from rawlog.formats.rocketmq.units import scan_batch
+from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 
@@ -31,26 +30,23 @@ Find = Callable[[Queue, int], bytes | None]
 """(queue, number) -> the bytes of that message in the commit log, None if it is not there."""
 
 
-def write_compacted(files: Sequence[File], stage: Path | Nowhere, find: Find, report: Report) -> None:
+def write_compacted(files: Sequence[File], folder: Folder, find: Find, report: Report) -> None:
     """Copy the logs and queues of compaction topics; those with damage are repaired in the copy."""
     logs, queues = ([file for file in files if file.format == name and file.problem is None] for name in FORMATS)
     paired = {(file.place.topic, file.place.partition, file.place.start_offset): file for file in queues}
     for log in logs:
-        _write(
-            log, paired.pop((log.place.topic, log.place.partition, log.place.start_offset), None), stage, find, report
-        )
+        queue = paired.pop((log.place.topic, log.place.partition, log.place.start_offset), None)
+        _write(log, queue, folder, find, report)
     for file in paired.values():
-        report.notes.append(f"{file.path}: left out, its log is missing")
-        report.bytes_lost += file.size
+        drop(report, "left out, its log is missing", file.path, 0, file.size)
 
 
-def _write(log: File, queue: File | None, stage: Path | Nowhere, find: Find, report: Report) -> None:
+def _write(log: File, queue: File | None, folder: Folder, find: Find, report: Report) -> None:
     sound, units, end = _sound(log)
     holes = _holes(log, sound, end)
     for file in (log, queue):
         if file is not None:
-            copy_file(file, descendant(stage, below_root(file)))
-            report.files += 1
+            copy(folder, file, report)
     rows, is_damaged = _units(queue) if queue is not None else (np.empty(0, BATCH_UNIT.dtype), False)
     if not holes and not is_damaged:
         return
@@ -71,24 +67,27 @@ def _write(log: File, queue: File | None, stage: Path | Nowhere, find: Find, rep
             where = HEAD.at("physical_offset")
             restored[position] = raw[:where] + (start + position).to_bytes(8, "big") + raw[where + 8 :]
             patches.append((position, restored[position]))
-            report.notes.append(f"{log.path}: byte {position:,}: message {number} restored from the commit log")
+            reason = f"message {number} restored from the commit log"
+            report.add(Action.REBUILT, reason, log.path, start=position, stop=position + size)
             at = position + size
         patches += _fillers(start, at, stop, report, log)
-    _patch(descendant(stage, below_root(log)), patches)
+    with folder.change(below_root(log)) as out:
+        for position, data in patches:
+            out.seek(position)
+            out.write(data)
     if queue is None:
         return
     lost = sorted(int(row["base_offset"]) for at, row in known.items() if at not in sound and at not in restored)
     if lost:
-        report.messages_lost += len(lost)
-        report.notes.append(
-            f"{queue.path}: {len(lost):,} messages of the compaction topic are lost, the first is {lost[0]}"
-        )
+        report.count("messages_lost", len(lost))
+        reason = f"{len(lost):,} messages of the compaction topic are lost, the first is {lost[0]}"
+        report.add(Action.LOST, reason, log.path)
     if is_damaged:
-        report.notes.append(f"{queue.path}: damaged; rebuilt from its log")
+        report.add(Action.REBUILT, "damaged; rebuilt from its log", queue.path)
     kept = {at: row for at, row in known.items() if at in sound or at in restored}
     if is_damaged:
         kept = {int(row["physical_offset"]) - start: row for row in units} | kept
-    _rewrite(descendant(stage, below_root(queue)), queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
+    _change_queue(folder, queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
 
 
 def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:
@@ -101,7 +100,7 @@ def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:
             rows = Messages.take(frames, log)
             rows = rows.where(rows.crc_ok & ~rows.stale)
             sound.update(zip(rows.positions.tolist(), rows[fields.F_SIZE].tolist(), strict=True))
-            derive_from(rows, Settings(), derived, with_keys=False)
+            derive_from(rows, derived, with_keys=False)
             end = frames.reached_in_file
             if frames.status.is_damage and frames.last:
                 end = log.size
@@ -112,7 +111,7 @@ def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:
 
 
 def _holes(log: File, sound: dict[int, int], end: int) -> list[tuple[int, int]]:
-    """The stretches of a log before its end that are not sound messages; a blank entry at the end is none."""
+    """The stretches of a log before its end that are not sound messages, nor a blank entry at the end."""
     holes, at = [], 0
     for position, size in sorted(sound.items()):
         if position > at:
@@ -139,8 +138,7 @@ def _fillers(start: int, first: int, stop: int, report: Report, log: File) -> li
     """Entries of our own over a stretch, which no queue shows; what is too small for one is zeroed at the end of a log."""
     if first >= stop:
         return []
-    report.bytes_lost += stop - first
-    report.notes.append(f"{log.path}: byte {first:,}: {stop - first:,} bytes could not be kept")
+    drop(report, "could not be kept", log.path, first, stop)
     made = []
     while stop - first >= SMALLEST_FILLER:
         size = min(stop - first, LARGEST_BODY)
@@ -153,24 +151,13 @@ def _fillers(start: int, first: int, stop: int, report: Report, log: File) -> li
     return made
 
 
-def _patch(path: Path | Nowhere, patches: Sequence[tuple[int, bytes]]) -> None:
-    if isinstance(path, Nowhere):
-        return
-    with path.open("r+b") as out:
-        for position, data in patches:
-            out.seek(position)
-            out.write(data)
-
-
-def _rewrite(path: Path | Nowhere, queue: File, units: bytes) -> None:
-    """A queue file with other units, and after them the mark that it had after its own, if any."""
-    if isinstance(path, Nowhere):
-        return
+def _change_queue(folder: Folder, queue: File, units: bytes) -> None:
+    """Give a queue file other units, and after them the mark that it had after its own, if any."""
     with Source(queue.path) as source:
         data = np.frombuffer(source.read(0, source.size), np.uint8)
     rows = BATCH_UNIT.view(data)
     marks = rows[(rows["physical_offset"] == -1) & (rows["size"] == 0)]
     new = units + (marks[:1].tobytes() if len(marks) else b"")
-    with path.open("r+b") as out:
+    with folder.change(below_root(queue)) as out:
         out.write(new[: data.size])
         out.write(bytes(max(0, data.size - len(new))))

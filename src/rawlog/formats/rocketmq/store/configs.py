@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rawlog.core.errors import DataError
 from rawlog.core.format import File
+from rawlog.core.report import Action, Report
 from rawlog.core.text import counted
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.config import Loaded
@@ -21,9 +21,10 @@ from rawlog.formats.rocketmq.layouts import DLQ_PREFIX, LMQ_PREFIX, RETRY_PREFIX
 from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import Derived
-from rawlog.formats.rocketmq.store.folds import entries_in
-from rawlog.formats.rocketmq.store.stage import Nowhere, Report, copy_file
-from rawlog.io.output import descendant
+from rawlog.formats.rocketmq.store.rewrite import copy, drop, topic_config
+from rawlog.formats.rocketmq.store.settings import is_batch
+from rawlog.formats.rocketmq.store.state import entries_in
+from rawlog.io.output import Folder
 
 MOST_NOTES = 20
 BROKERS_OWN = (
@@ -48,18 +49,20 @@ WITHOUT = {
 """What is lost with each file that nothing can rebuild."""
 
 
-class Settings:
+class Configs:
     """The settings of a store on their way into its repaired copy."""
 
-    def __init__(self, files: Sequence[File], stage: Path | Nowhere, report: Report) -> None:
-        self.files, self.stage, self.report = files, stage, report
+    def __init__(self, files: Sequence[File], folder: Folder, report: Report) -> None:
+        self.files, self.folder, self.report = files, folder, report
         self.found: dict[str, dict[bool, File]] = {}
         for file in files:
             if file.format == "rocketmq.config" and file.problem is None:
                 self.found.setdefault(config.name_of(file), {})[file.place.state is None] = file
         self.is_database = any(file.format == "rocketmq.configdatabase" for file in files)
-        #: What a broker will read in the copy.
+        #: What a broker will read in the copy: all of it, and what has to be written for that.
         self.tables: dict[str, dict[str, Any]] = {}
+        self.made: dict[str, dict[str, Any]] = {}
+        self.copies: dict[str, File] = {}
 
     def write(self, derived: Derived, batch_topics: frozenset[str]) -> None:
         """Write every file of settings that there was, and those that have to be made again."""
@@ -69,7 +72,16 @@ class Settings:
         self._groups(derived)
         self._delays()
         for name in sorted(set(self.found) - set(self.tables)):
-            self.report.notes.append(f"config/{name}: lost: {WITHOUT.get(name, 'its settings')}")
+            self._lose(next(iter(self.found[name].values())), f"lost: {WITHOUT.get(name, 'its settings')}")
+        for path, file in self.copies.items():
+            if path.removeprefix("config/") not in self.made:
+                copy(self.folder, file, self.report)
+        for name, value in self.made.items():
+            self.folder.write(f"config/{name}", json.dumps(_finite(value), indent="\t"))
+            self.report.count("files")
+
+    def _lose(self, file: File, reason: str) -> None:
+        self.report.add(Action.LOST, reason, file.path)
 
     def _take(self, name: str) -> None:
         """The file and its copy as far as a broker can read them."""
@@ -91,14 +103,13 @@ class Settings:
         if backup is not None and chosen is current:
             self._recover(name, chosen, backup)
         for problem in chosen.problems[:MOST_NOTES]:
-            self.report.notes.append(f"{chosen.file.path}: {problem}: left out")
+            self._lose(chosen.file, f"{problem}: left out")
         for problem in chosen.repeated[:MOST_NOTES]:
-            self.report.notes.append(f"{chosen.file.path}: {problem}")
-        self.report.settings_lost += len(chosen.problems)
+            self.report.add(Action.CHANGED, problem, chosen.file.path, is_expected=True)
+        self.report.count("settings_lost", len(chosen.problems))
         main = next(iter(config.SHAPES.get(name, {})), None)
         if chosen.problems and main is not None and not chosen.value.get(main):
             return  # nothing of it can be read: as good as missing, so that it is made again if it can be
-        self.tables[name] = chosen.value
         self._put(name, chosen.value)
 
     def _read(self, file: File | None) -> Loaded | None:
@@ -118,8 +129,7 @@ class Settings:
         others = self.found[config.name_of(file)]
         backup = others.get(False) if file.place.state is None else None
         then = "; a broker takes the .bak, which is one version older" if backup and _is_taken(backup) else ""
-        self.report.notes.append(f"{file.path}: {why}: left out{then}")
-        self.report.bytes_lost += file.size
+        drop(self.report, f"{why}: left out{then}", file.path, 0, file.size)
 
     def _recover(self, name: str, current: Loaded, backup: Loaded) -> None:
         """Take entries of tables that the file has and a broker refuses from the copy, which is one version older."""
@@ -132,23 +142,23 @@ class Settings:
             names = set(raw[table]) if isinstance(raw[table], dict) else set(there)
             for entry in sorted(names & set(there) - set(kept)):
                 kept[entry] = there[entry]
-                self.report.notes.append(
-                    f"{current.file.path}: {table}.{entry}: taken from the .bak, one version older"
-                )
+                reason = f"{table}.{entry}: taken from the .bak, one version older"
+                self.report.add(Action.CHANGED, reason, current.file.path, is_expected=True)
 
     def _copy(self, file: File) -> None:
-        copy_file(file, descendant(self.stage, below_root(file)))
-        self.report.files += 1
+        self.copies[below_root(file)] = file
 
-    def _put(self, name: str, value: Mapping[str, Any]) -> None:
-        """A file of settings with this value."""
-        path = self.stage / "config" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as out:
-            out.write(json.dumps(_finite(value), indent="\t").encode())
-        self.report.files += 1
+    def _put(self, name: str, value: dict[str, Any]) -> None:
+        """A file of settings with this value, in place of any other."""
+        self.tables[name] = self.made[name] = value
 
-    # ------------------------------------------------------------------ rebuilt
+    def _rebuild(self, name: str, reason: str) -> None:
+        """Report a file that is made from other parts of the store."""
+        files = self.found.get(name, {})
+        file = files.get(True) or files.get(False)
+        self.report.add(Action.REBUILT, reason, f"config/{name}" if file is None else file.path)
+
+    # Rebuilt
 
     def _topics(self, derived: Derived, batch_topics: frozenset[str]) -> None:
         """Topics made again, or, where they are there, given the kind that their queues have: 5.x does not start if these differ."""
@@ -159,38 +169,27 @@ class Settings:
                 return
             table = {name: self._topic(name, count, name in batch) for name, count in sorted(counts.items())}
             what = "made again" if "topics.json" in self.found else "missing; made"
-            self.report.notes.append(
-                f"config/topics.json: {what} from queues and messages, with {counted(len(table), 'topic')}; permissions, other attributes "
-                "and queues that nothing was sent to are not known"
+            self._rebuild(
+                "topics.json",
+                f"{what} from queues and messages, with {counted(len(table), 'topic')}; permissions, other attributes "
+                "and queues that nothing was sent to are not known",
             )
         else:
             table = self.tables["topics.json"].get("topicConfigTable") or {}
-            wrong = [name for name in sorted(batch) if not dispatch.is_batch(table.get(name) or {})]
+            wrong = [name for name in sorted(batch) if not is_batch(table.get(name) or {})]
             if not wrong:
                 return
             for name in wrong:
                 made = self._topic(name, counts.get(name, 1), True)
                 table[name] = made | (table.get(name) or {}) | {"attributes": made["attributes"]}
-                self.report.notes.append(
-                    f"config/topics.json: topic {name} has queues of batches; its attribute now says so"
-                )
-        self.tables["topics.json"] = self.tables.get("topics.json", {}) | {"topicConfigTable": table}
-        self._put("topics.json", self.tables["topics.json"])
+                self._rebuild("topics.json", f"topic {name} has queues of batches; its attribute now says so")
+        self._put("topics.json", self.tables.get("topics.json", {}) | {"topicConfigTable": table})
 
     def _topic(self, name: str, count: int, is_batch: bool) -> dict[str, Any]:
         attributes = {"queue.type": "BatchCQ"} if is_batch else {}
         if any(file.format == "rocketmq.compactionlog" and file.place.topic == name for file in self.files):
             attributes["cleanup.policy"] = "COMPACTION"
-        return {
-            "topicName": name,
-            "readQueueNums": count,
-            "writeQueueNums": count,
-            "perm": 6,
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": 0,
-            "order": False,
-            "attributes": attributes,
-        }
+        return topic_config(name, count, attributes)
 
     def _queue_counts(self, derived: Derived) -> dict[str, int]:
         """How many queues each topic has, by what was sent to it, its directories and consumer offsets."""
@@ -225,10 +224,9 @@ class Settings:
                 names.add(name[: -len(max(popped, key=len)) - 1] if popped else name)
         names = {name for name in names if name and not name.startswith("CID_RMQ_SYS_")}
         value = {"subscriptionGroupTable": {name: {"groupName": name} for name in sorted(names)}}
-        self.tables["subscriptionGroup.json"] = value
-        self.report.notes.append(
-            f"config/subscriptionGroup.json: made again with the {len(names):,} groups that offsets and topics name, with defaults: their "
-            "settings are lost"
+        self._rebuild(
+            "subscriptionGroup.json",
+            f"made again with the {len(names):,} groups that offsets and topics name, with defaults: their settings are lost",
         )
         self._put("subscriptionGroup.json", value)
 
@@ -240,10 +238,9 @@ class Settings:
         if not offsets:
             return
         value = {"offsetTable": {str(level): offset for level, offset in sorted(offsets.items())}}
-        self.tables["delayOffset.json"] = value
         what = "made again" if "delayOffset.json" in self.found else "missing; made"
-        self.report.notes.append(
-            f"config/delayOffset.json: {what} from the delayed messages that were delivered, for {len(offsets):,} levels"
+        self._rebuild(
+            "delayOffset.json", f"{what} from the delayed messages that were delivered, for {len(offsets):,} levels"
         )
         self._put("delayOffset.json", value)
 

@@ -1,23 +1,21 @@
 """What a broker derives from each message of the commit log: units of queues, keys of the index.
 
-Rebuilding, writing and verifying share it, so that they agree on what a derived file must hold.
+Rebuilding, writing and verifying share it, so that they agree on what a derived file must contain.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError
 from rawlog.core.format import File
+from rawlog.core.frames import Bytes
 from rawlog.core.status import Status
 from rawlog.core.text import java_text
-from rawlog.formats.rocketmq import COMMIT_LOG, config
+from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
@@ -27,24 +25,20 @@ from rawlog.formats.rocketmq.layouts import (
     TRANSACTION_MASK,
     SysFlag,
 )
-from rawlog.formats.rocketmq.reader import Messages
-from rawlog.formats.rocketmq.store.delays import Delays, delays_of
+from rawlog.formats.rocketmq.messages import Messages
+from rawlog.formats.rocketmq.reader import scan
+from rawlog.formats.rocketmq.store.settings import Delays
 from rawlog.io.walk import walk
 from rawlog.kernels import columns
 
 Queue = tuple[str, int]
 
+DELAYED = 4
+"""Rows of what is known of delayed messages, by place: their address, that in the source (they may move), store time and level."""
+D_PHYSICAL, D_SOURCE, D_TIME, D_LEVEL = range(DELAYED)
 COLUMNS = 6
 """Rows of the units of a queue, by place."""
 U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, U_BATCH = range(COLUMNS)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a broker was told that its commit log does not say."""
-
-    batch_topics: frozenset[str] = frozenset()
-    delays: Delays = field(default_factory=Delays)
 
 
 @dataclass(slots=True)
@@ -58,13 +52,27 @@ class Derived:
     batch_topics: set[str] = field(default_factory=set)
     messages: int = 0
     last_time: int = 0
-    #: Delayed messages whose due time follows from RocketMQ's default levels, because nothing else shows it.
-    assumed_delays: int = 0
+    #: Delayed messages (`D_…`): their tag hash in a queue is the time at which they are due, which `settle` sets.
+    delayed: list[NDArray[np.int64]] = field(default_factory=list)
 
     def queue(self, queue: Queue) -> NDArray[np.int64]:
         """All units of a queue, a column each."""
         pieces = self.units.get(queue)
         return np.concatenate(pieces, axis=1) if pieces else np.empty((COLUMNS, 0), np.int64)
+
+    def settle(self, delays: Delays) -> int:
+        """Give delayed messages the time at which they are due. How many of these times follow from RocketMQ's default levels, because
+        nothing else shows them.
+        """
+        if not self.delayed:
+            return 0
+        every = np.concatenate(self.delayed, axis=1)
+        due, assumed = due_times(every, delays)
+        for queue, pieces in self.units.items():
+            if is_scheduled(queue):
+                for piece in pieces:
+                    set_tags(piece, every[D_PHYSICAL], due)
+        return assumed
 
     def keys(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         empty = [np.empty(0, np.int64)]
@@ -75,31 +83,36 @@ class Derived:
         )
 
 
-def settings_of(files: Iterable[File], options: Mapping[str, str] | None = None) -> Settings:
-    """What the files of a store, a `broker.conf` near it and options tell of a broker's settings. OptionError for what cannot be.
-
-    Settings that cannot be read say nothing: a finding of their own reports them.
-    """
-    files = list(files)
-    # Where the topics are lost, the directories of queues still show of what kind they are.
-    batch = {str(file.place.topic) for file in files if file.format == "rocketmq.batchconsumequeue"}
-    with contextlib.suppress(DataError):
-        for _, value in config.load(files, "topics.json"):
-            for name, topic in (value.get("topicConfigTable") or {}).items():
-                if is_batch(topic):
-                    batch.add(name)
-    return Settings(frozenset(batch), delays_of(files, options))
+def is_scheduled(queue: Queue) -> bool:
+    """Whether a queue may have delayed messages."""
+    return queue[0] == SCHEDULE_TOPIC or queue[0].startswith(LMQ_PREFIX)
 
 
-def is_batch(topic: Mapping[str, Any]) -> bool:
-    """Whether the queues of a topic, as `topics.json` has it, hold batches."""
-    return (topic.get("attributes") or {}).get("queue.type") == "BatchCQ"
+def due_times(delayed: NDArray[np.int64], delays: Delays) -> tuple[NDArray[np.int64], int]:
+    """When delayed messages are due, and how many of these times are a guess."""
+    found = [
+        delays.due_at(source, stored, level)
+        for source, stored, level in zip(*delayed[[D_SOURCE, D_TIME, D_LEVEL]].tolist(), strict=True)
+    ]
+    return np.array([_wrapped(due) for due, _ in found], np.int64), sum(not is_known for _, is_known in found)
 
 
-def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys: bool = True) -> None:
-    """Add what these messages give to `into`."""
+def set_tags(units: NDArray[np.int64], addresses: NDArray[np.int64], tags: NDArray[np.int64]) -> None:
+    """Give the units of the messages at these addresses these tag hashes."""
+    order = np.argsort(addresses, kind="stable")
+    at = np.minimum(np.searchsorted(addresses[order], units[U_PHYSICAL]), addresses.size - 1)
+    same = addresses[order][at] == units[U_PHYSICAL]
+    units[U_TAG, same] = tags[order][at[same]]
+
+
+def derive_from(
+    rows: Messages, into: Derived, *, addresses: NDArray[np.int64] | None = None, with_keys: bool = True
+) -> None:
+    """Add what these messages give to `into`; `addresses` are those that they move to."""
     if not len(rows):
         return
+    sources = rows[kernels.F_PHYSICAL]
+    rows = rows if addresses is None else rows.moved(addresses)
     into.messages += len(rows)
     into.last_time = int(rows[kernels.F_STORE_TIME][-1])
     flags = rows[kernels.F_SYS_FLAG]
@@ -110,7 +123,7 @@ def derive_from(rows: Messages, settings: Settings, into: Derived, *, with_keys:
     names = [java_text(name) for name in topics.dictionary.to_pylist()]
     codes: NDArray[np.int64] = np.asarray(topics.indices, np.int64)
     if SCHEDULE_TOPIC in names:
-        into.assumed_delays += _delays(rows, codes == names.index(SCHEDULE_TOPIC), settings.delays, tags)
+        _delayed(rows, codes == names.index(SCHEDULE_TOPIC), sources, into)
     units = np.empty((COLUMNS, len(rows)), np.int64)
     units[U_OFFSET], units[U_PHYSICAL] = rows[kernels.F_QUEUE_OFFSET], rows[kernels.F_PHYSICAL]
     units[U_SIZE], units[U_TAG] = rows[kernels.F_SIZE], tags
@@ -129,7 +142,7 @@ def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[ND
     """Tag hashes, and which messages may belong to several queues; the keys of those `indexed` go to `into`."""
     tags, multiple = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
     strings = rows[kernels.F_PROPERTIES_SIZE]
-    # A few keys a message first: memory that is never touched costs too. Then as many as there can be.
+    # A few keys per message first: memory that is never touched costs too. Then as many as there can be.
     for room in (4 * len(rows), int(strings.sum()) + 2 * len(rows)):
         hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
         count, _, status = derive.derive_rows(
@@ -195,25 +208,21 @@ def property_spans(
 
 
 def _number(raw: bytes | None) -> int | None:
-    """A decimal number of 64 bits, as Java reads it; None if it is none."""
+    """A decimal number of 64 bits, as Java reads it; None for other text."""
     if raw is None or not 0 < len(raw) <= 20 or not raw.removeprefix(b"-").isdigit():
         return None
     value = int(raw)
     return value if -(1 << 63) <= value < 1 << 63 else None
 
 
-def _delays(rows: Messages, which: NDArray[np.bool_], delays: Delays, tags: NDArray[np.int64]) -> int:
-    """In the schedule topic the tag hash is the time at which a message is due. How many of them are a guess."""
-    numbers, assumed = np.flatnonzero(which), 0
-    for row, raw in zip(numbers.tolist(), property_values(rows, numbers, "DELAY"), strict=True):
-        level = _number(raw)
-        if level is not None and level > 0:
-            due, is_known = delays.due_at(
-                int(rows[kernels.F_PHYSICAL][row]), int(rows[kernels.F_STORE_TIME][row]), level
-            )
-            tags[row] = _wrapped(due)
-            assumed += not is_known
-    return assumed
+def _delayed(rows: Messages, which: NDArray[np.bool_], sources: NDArray[np.int64], into: Derived) -> None:
+    """Note the delayed messages: in the schedule topic the tag hash is the time at which a message is due."""
+    numbers = np.flatnonzero(which)
+    levels = [_number(raw) or 0 for raw in property_values(rows, numbers, "DELAY")]
+    found = np.empty((DELAYED, numbers.size), np.int64)
+    found[D_PHYSICAL], found[D_SOURCE] = rows[kernels.F_PHYSICAL][numbers], sources[numbers]
+    found[D_TIME], found[D_LEVEL] = rows[kernels.F_STORE_TIME][numbers], levels
+    into.delayed.append(found[:, found[D_LEVEL] > 0])
 
 
 def _wrapped(value: int) -> int:
@@ -247,6 +256,12 @@ def _multi_dispatch(rows: Messages, dispatched: NDArray[np.bool_], units: NDArra
                 unit = units[:, numbers[index] : numbers[index] + 1].copy()
                 unit[U_OFFSET] = offset
                 into.units.setdefault((name, 0), []).append(unit)
+
+
+def derive_bytes(data: Bytes, address: int, into: Derived) -> None:
+    """Add what the whole messages in some bytes give, which begin at an address."""
+    frames = replace(scan(data, 0), base=address)
+    derive_from(Messages.take(frames, File("", 0, None, COMMIT_LOG.name), with_crc=False), into)
 
 
 def commit_logs(files: Iterable[File]) -> list[File]:

@@ -1,50 +1,65 @@
-"""A mended copy of a store: what a broker would cut off or delete is kept, or moved, and every loss is told.
+"""The policy of `repair`: what a broker would cut off or delete is kept, or moved, and every loss is reported.
 
 `salvage` (the default) keeps all that can be read: a hole is covered, so that every later message stays at its physical offset. Where a
-consume queue still says what stood there, a placeholder takes the lost message's number, so that no later one of its queue moves (a
+consume queue still says what was there, a placeholder takes the lost message's number, so that no later one of its queue moves (a
 consumer is handed an empty message with the flag `rawl`); elsewhere a filler does, which no queue shows. `cut` ends the log at
-the first damage, as a broker would. With `move` the messages behind a hole close up: their physical offsets and ids change, and nothing is
+the first damage, as a broker would. With `move` the messages after a hole close up: their physical offsets and ids change, and nothing is
 filled in.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.core.errors import DataError, OptionError
 from rawlog.core.format import File
+from rawlog.core.report import Action, Report
+from rawlog.core.store import Store
 from rawlog.formats.rocketmq import COMMIT_LOG
-from rawlog.formats.rocketmq.encoder import from_messages
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.layouts import BLANK, DLEDGER, DLEDGER_BLANK_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK
+from rawlog.formats.rocketmq.layouts import (
+    BLANK,
+    CHECKPOINT_SIZE,
+    DLEDGER,
+    DLEDGER_BLANK_MAGIC,
+    DLEDGER_MAGIC,
+    MAGIC_BLANK,
+    TIMER_CHECK,
+)
+from rawlog.formats.rocketmq.messages import Messages, out_of_line
 from rawlog.formats.rocketmq.paths import below_root
-from rawlog.formats.rocketmq.reader import Messages, scan
-from rawlog.formats.rocketmq.store import configs, dispatch, outliers, sidefiles
+from rawlog.formats.rocketmq.store import dispatch, evidence
 from rawlog.formats.rocketmq.store.compaction import FORMATS, write_compacted
-from rawlog.formats.rocketmq.store.covering import (
+from rawlog.formats.rocketmq.store.configs import Configs
+from rawlog.formats.rocketmq.store.placeholders import (
     LARGEST_FILLER,
     SMALLEST_FILLER,
+    Filler,
     Slot,
+    close_gaps,
     covering,
     joined,
     placeholder_size,
 )
-from rawlog.formats.rocketmq.store.gaps import Filler, close_gaps
-from rawlog.formats.rocketmq.store.rebuild import DERIVED, NEVER_COPIED, write_from
-from rawlog.formats.rocketmq.store.sizes import sizes_of
-from rawlog.formats.rocketmq.store.slots import Slots
-from rawlog.formats.rocketmq.store.stage import Nowhere, Report, copy_file
-from rawlog.formats.rocketmq.store.writer import LogWriter
-from rawlog.io.output import descendant, new_directory
+from rawlog.formats.rocketmq.store.rewrite import (
+    DERIVED,
+    NEVER_COPIED,
+    Log,
+    copy,
+    drop,
+    new_report,
+    write_derived,
+    write_sized,
+)
+from rawlog.formats.rocketmq.store.settings import settings_of, sizes_of
+from rawlog.formats.rocketmq.writer import from_messages
+from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 
@@ -57,9 +72,47 @@ OWN_WAY = (
 """Files that are not copied as they are."""
 
 
+def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Write a store on which a broker starts and serves all that could be kept.
+
+    Options: `policy` = salvage or cut, `move` = true, and those of `rebuild`. Consume queues and index are rebuilt. OptionError for a
+    store whose log DLedger wrote, unless its messages may move into a plain one, or whose files have no sizes in common.
+    """
+    policy, move = options.get("policy", "salvage"), options.get("move", "false") == "true"
+    if policy not in POLICIES:
+        raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
+    report = new_report()
+    files = evidence.recognise(store)
+    sizes = sizes_of(files).with_options(options)
+    if "commit_log" not in sizes.known and dispatch.commit_logs(files):
+        report.notes.append(
+            f"commitlog: neither its files nor a broker.conf show their full size (commitlog_size): {sizes.commit_log:,} is assumed; "
+            "a broker with another setting does not start"
+        )
+    files = evidence.locate(files, sizes.commit_log, report, move=move)
+    salvage = Salvage(files, folder, sizes.commit_log, report, move=move)
+    salvage.take_all(skip=policy == "salvage")
+    derived, settings = salvage.derived, settings_of(files, options)
+    batch_topics = settings.batch_topics | derived.batch_topics
+    salvage.close(batch_topics)
+    for file in files:
+        if file.format == "rocketmq.stray":
+            report.add(Action.DROPPED, "not a file of the store; a broker would not start", file.path, is_expected=True)
+        if file.format not in OWN_WAY and file.format is not None and file.problem is None:
+            copy(folder, file, report)
+    _write_timer_check(files, folder, report)
+    write_compacted(files, folder, salvage.message, report)
+    Configs(files, folder, report).write(derived, batch_topics)
+    write_derived(derived, files, folder, sizes, settings, report, only_known=True)
+    return report
+
+
+# Sound messages --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(slots=True)
 class Run:
-    """Whole, sound messages one behind the other in a file; `stop` is the address behind the last."""
+    """Whole, sound messages, each directly after the one before, in a file; `stop` is the address after the last."""
 
     rows: Messages
     start: int
@@ -67,10 +120,10 @@ class Run:
 
 
 def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
-    """The sound messages in the first `size` bytes of a file, in runs without a hole; nothing behind the first one unless `skip`."""
+    """The sound messages in the first `size` bytes of a file, in runs without a hole; nothing after the first one unless `skip`."""
     for frames in walk(file, COMMIT_LOG, stop=size, errors="skip" if skip else "stop"):
         rows = Messages.take(frames, file)
-        good = rows.crc_ok & ~rows.stale & rows.entry_crc_ok
+        good = rows.sound
         if not len(rows):
             continue
         if frames.status.is_damage and _has_foreign_end(rows):
@@ -89,7 +142,7 @@ def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
 
 
 def _has_foreign_end(rows: Messages) -> bool:
-    """Whether the last message before damage reaches into something else: bytes are gone from it, or too many, and its text is none."""
+    """Whether the last message before damage reaches into something else: bytes are gone from it, or too many, and its end is not text."""
     start, size = int(rows[fields.F_PROPERTIES][-1]), int(rows[fields.F_PROPERTIES_SIZE][-1])
     try:
         bytes(rows.data[start : start + size]).decode("utf-8")
@@ -109,112 +162,62 @@ def _run(rows: Messages) -> Run:
     return Run(rows, int(starts[0]), int(stops[-1]))
 
 
-def repair_store(
-    files: Sequence[File], target: str | os.PathLike[str], options: Mapping[str, str] | None = None
-) -> Report:
-    """A copy of a store on which a broker starts and serves all that could be kept. The source is not touched.
-
-    Options: `policy` = salvage or cut, `move` = true, `dry_run` = true (the same report, and nothing is written), and those of
-    `rebuild_store`. Consume queues and index are rebuilt. OptionError for a store whose log DLedger wrote, unless its messages may
-    move into a plain one, or whose files have no sizes in common.
-    """
-    options = options or {}
-    policy, move = options.get("policy", "salvage"), options.get("move", "false") == "true"
-    if policy not in POLICIES:
-        raise OptionError(f"policy {policy!r}: {' or '.join(POLICIES)} expected")
-    with nullcontext(Nowhere()) if options.get("dry_run", "false") == "true" else new_directory(target) as stage:
-        report = Report(os.fspath(target))
-        files = sidefiles.recognised(files)
-        sizes = sizes_of(files).told(options)
-        if "commit_log" not in sizes.known and dispatch.commit_logs(files):
-            report.notes.append(
-                f"commitlog: neither its files nor a broker.conf show their full size (commitlog_size): {sizes.commit_log:,} is assumed; "
-                "a broker with another setting does not start"
-            )
-        files = sidefiles.located(files, sizes.commit_log, report, move=move)
-        settings = dispatch.settings_of(files, options)
-        indexes = [file for file in files if file.format == "rocketmq.index" and file.problem is None]
-        mended = _Mended(
-            stage / "commitlog", sizes.commit_log, report, Slots(files), settings, move=move, indexes=indexes
-        )
-        logs = dispatch.commit_logs(files)
-        last = max((number for number, file in enumerate(logs) if _is_begun(file)), default=0)
-        for number, file in enumerate(logs):
-            clean = mended.take(file, skip=policy == "salvage", is_last=number >= last)
-            if not clean and policy == "cut":
-                for later in logs[number + 1 :]:
-                    report.notes.append(f"{later.path}: left out, it follows the damage")
-                    report.bytes_lost += later.size
-                break
-        mended.close()
-        report.files += mended.files
-        for file in files:
-            if file.format not in OWN_WAY and file.format is not None and file.problem is None:
-                copy_file(file, descendant(stage, below_root(file)))
-                report.files += 1
-        sidefiles.write_checked(files, stage, report)
-        write_compacted(files, stage, mended.message, report)
-        configs.Settings(files, stage, report).write(
-            mended.derived, settings.batch_topics | mended.derived.batch_topics
-        )
-        write_from(mended.derived, files, stage, sizes, settings, report, only_known=True)
-    return report
+# The commit log --------------------------------------------------------------------------------------------------------
 
 
-class _Mended:
-    """The commit log on its way: runs written where they were, holes covered; and what derives from it."""
+class Salvage:
+    """A new commit log from a damaged one: runs written where they were, holes covered; and what derives from it."""
 
-    def __init__(
-        self,
-        folder: Path | Nowhere,
-        file_size: int,
-        report: Report,
-        slots: Slots,
-        settings: dispatch.Settings,
-        *,
-        move: bool,
-        indexes: Sequence[File] = (),
-    ) -> None:
-        self.indexes = indexes
-        self.slots, self.settings, self.derived = slots, settings, dispatch.Derived()
-        self.file_size, self.report, self.move = file_size, report, move
-        self.log: LogWriter
+    def __init__(self, files: Sequence[File], folder: Folder, file_size: int, report: Report, *, move: bool) -> None:
+        self.files, self.file_size, self.report, self.move = files, file_size, report, move
+        self.logs = dispatch.commit_logs(files)
+        self.slots, self.derived = evidence.Slots(files), dispatch.Derived()
         self.folder = folder
-        self.started = False
+        self.log: Log | None = None
+        self.here: File
         self.sealed: list[NDArray[np.int64]] = []
-        self.covers: list[NDArray[np.int64]] = []
         self.fillers: list[Filler] = []
-        self.present: set[int] = set()
+        #: Of the messages of the file that is being read: their addresses, store times, and whether these are certain.
+        self.times: list[NDArray[np.int64]] = []
+        self.late: dict[int, int] = {}
+        self.present: dict[int, File] = {}
         self.ends_blank = False
         self.unread: list[File] = []
 
+    def take_all(self, *, skip: bool) -> None:
+        """Add the messages of every file; unless `skip`, nothing after the first damage."""
+        last = max((number for number, file in enumerate(self.logs) if _is_begun(file)), default=0)
+        for number, file in enumerate(self.logs):
+            if not self.take(file, skip=skip, is_last=number >= last) and not skip:
+                for later in self.logs[number + 1 :]:
+                    drop(self.report, "left out, it follows the damage", later.path, 0, later.size)
+                return
+
     def take(self, file: File, *, skip: bool, is_last: bool) -> bool:
-        """Add the messages of a file; whether nothing of it was lost."""
+        """Add the messages of a file; whether nothing of it was lost or changed."""
         first = file.place.start_offset or 0
-        self.present.add(first)
-        lost_before, notes_before = self.report.bytes_lost, len(self.report.notes)
+        self.present[first], self.here = file, file
+        before = len(self.report.entries)
         end, seen = first, False
         for run in runs_of(file, skip=skip, size=self.file_size):
             if not self.move:
                 _refuse_dledger(run)
-            self.reach(run, file)
-            hole = run.start - end
-            if hole:
-                self.report.bytes_lost += hole
-                self.report.notes.append(f"{file.path}: byte {end - first:,}: {hole:,} bytes could not be kept")
+            self.reach(run)
+            if run.start > end:
+                drop(self.report, "could not be kept", file.path, end - first, run.start - first)
                 if not self.move:
                     self.fill(end, run.start, self._time(run))
             self.add(run)
             end, seen = run.stop, True
-        ended = self._end(file, first, end, seen, is_last)
-        return ended and self.report.bytes_lost == lost_before and len(self.report.notes) == notes_before
+        self._judge_times()
+        return self._end(file, first, end, seen, is_last) and len(self.report.entries) == before
 
     def _end(self, file: File, first: int, end: int, seen: bool, is_last: bool) -> bool:
-        """What stands behind the last sound message: a blank entry, zeros, or something lost."""
-        excess, tail = max(0, file.size - self.file_size), _tail(file, end - first, self.file_size)
-        if excess:
-            self.report.bytes_lost += excess
-            self.report.notes.append(f"{file.path}: {excess:,} bytes past the size of a file were cut off")
+        """What follows the last sound message: a blank entry, zeros, or something lost."""
+        position = end - first
+        tail = _tail(file, position, self.file_size)
+        if file.size > self.file_size:
+            drop(self.report, "past the size of a file: cut off", file.path, self.file_size, file.size)
         self.ends_blank = tail == "blank"
         if tail == "blank" or (tail == "zeros" and is_last):
             return True
@@ -222,33 +225,35 @@ class _Mended:
             self.unread.append(file)
             return True  # allocated, never used, unless messages follow
         if tail == "zeros":
-            self.report.notes.append(f"{file.path}: byte {end - first:,}: no blank entry at the end; one was added")
+            self.report.add(
+                Action.REBUILT, "no blank entry at the end; one was added", file.path, start=position, stop=position
+            )
             return True
-        kept = f"{file.path}: byte {end - first:,}: {tail} bytes at the end could not be read"
-        self.report.notes.append(kept)
-        self.report.bytes_lost += int(tail.replace(",", ""))
+        drop(self.report, "at the end could not be read", file.path, position, position + int(tail))
         return False
 
-    def reach(self, run: Run, file: File) -> None:
+    def reach(self, run: Run) -> None:
         """Get to the file of a run, however much is lost between the last message and it: a broker must find a way through."""
         size = self.file_size
         for other in self.unread:
-            self.report.notes.append(f"{other.path}: nothing is in it, although messages follow")
-            self.report.bytes_lost += size
+            self.report.add(Action.LOST, "nothing is in it, although messages follow", other.path)
+            self.report.count("bytes_lost", size)
         self.unread.clear()
-        if not self.started:
+        if self.log is None:
             start = 0 if self.move and run.start < size else run.start // size * size
-            self.log, self.started = LogWriter(self.folder, size, start), True
+            self.log = Log(self.folder.folder("commitlog"), size, start)
         at = self.log.end
         if self.move:
             return
         if run.start // size - at // size > MOST_MISSING:
-            raise OptionError(f"files are missing before {file.path}, more than {MOST_MISSING:,}: repair with move")
+            raise OptionError(
+                f"files are missing before {self.here.path}, more than {MOST_MISSING:,}: repair with move"
+            )
         while at // size < run.start // size:
             stop = (at // size + 1) * size
             if at % size == 0 and at not in self.present:
-                self.report.notes.append(f"the commit-log file {at:020} is missing")
-                self.report.bytes_lost += size
+                self.report.add(Action.LOST, f"the commit-log file {at:020} before it is missing", self.here.path)
+                self.report.count("bytes_lost", size)
             known = [slot for slot in self.slots.between(at, stop) if slot.size >= placeholder_size(slot)]
             ends = [slot.address + slot.size for slot in known if slot.address + slot.size <= stop - BLANK.size]
             covered = max([at if at % size else at + SMALLEST_FILLER, *ends])
@@ -258,17 +263,22 @@ class _Mended:
             at = stop
 
     def add(self, run: Run) -> None:
+        """Write a run of messages: where it was, or at the end."""
+        assert self.log is not None
         run = replace(run, rows=self._identified(run.rows))
         entries = from_messages(run.rows, moves=self.move)
         if self.move:
             addresses = self.log.append(entries)
-            delays = self.settings.delays.moved(run.rows[fields.F_PHYSICAL], addresses)
-            self._derive(run.rows.moved(addresses), replace(self.settings, delays=delays))
-            return
-        self._derive(run.rows)
-        sizes = entries.sizes()
-        data = entries.encode(sizes, run.rows[fields.F_PHYSICAL].copy(), run.start, run.stop)
-        self.log.write(run.start, data.data)
+        else:
+            addresses = run.rows[fields.F_PHYSICAL]
+            sizes = entries.sizes()
+            self.log.write(run.start, entries.encode(sizes, addresses.copy(), run.start, run.stop).data)
+        dispatch.derive_from(run.rows, self.derived, addresses=addresses)
+        sealed = np.zeros(len(run.rows), np.bool_)
+        sealed[run.rows.entry_crcs()[0]] = True
+        self.sealed.append(addresses[sealed])
+        own = run.rows.fillers
+        self.times.append(np.stack((addresses, run.rows[fields.F_STORE_TIME], sealed.astype(np.int64)))[:, ~own])
 
     def _identified(self, rows: Messages) -> Messages:
         """Messages with the topic, queue and number that the consume queues have for them, where one was changed."""
@@ -283,51 +293,52 @@ class _Mended:
                 continue
             rows.data[start : start + len(topic)] = np.frombuffer(topic, np.uint8)
             rows[fields.F_QUEUE_ID][row], rows[fields.F_QUEUE_OFFSET][row] = slot.queue_id, slot.number
-            self.report.notes.append(
-                f"the message at address {slot.address:,}: its topic, queue or number was changed; consume queues have it as "
-                f"{slot.topic} queue {slot.queue_id}, {slot.number}"
-            )
+            what = f"consume queues have it as {slot.topic} queue {slot.queue_id}, {slot.number}"
+            self._change(slot.address, f"its topic, queue or number was changed; {what}", is_expected=True)
         return rows
+
+    def _change(self, address: int, reason: str, *, is_expected: bool = False) -> None:
+        """Report a message that is not as it was, by its address."""
+        path, position = self._place(address)
+        what = f"the message at address {address:,}: {reason}"
+        self.report.add(Action.CHANGED, what, path, start=position, stop=position, is_expected=is_expected)
+
+    def _place(self, address: int) -> tuple[str | None, int | None]:
+        """The file of the source with an address, and the position in it; without a position the one that follows a missing file."""
+        start = address // self.file_size * self.file_size
+        if self.move:
+            return None, None
+        if start in self.present:
+            return self.present[start].path, address - start
+        later = [first for first in self.present if first > address]
+        return self.present[min(later)].path if later else self.here.path, None
+
+    def _judge_times(self) -> None:
+        """Note the store times of a file that contradict those around them: each message gets the one before."""
+        if not self.times:
+            return
+        addresses, times, sealed = np.concatenate(self.times, axis=1)
+        self.times.clear()
+        for row in np.flatnonzero(out_of_line(times) & (sealed == 0)).tolist():
+            self.late[int(addresses[row])] = int(times[row - 1] if row else times[1])
 
     def _time(self, run: Run) -> int:
         """A time for what covers the hole before a run: the earlier of those around it, for the later may be damaged."""
         following = int(run.rows[fields.F_STORE_TIME][0])
         return max(1, min(following, self.derived.last_time) if self.derived.messages else following)
 
-    def _report_lost_end(self) -> None:
-        """Report messages after the end of the log, of which queues, the key index or a blank entry at its very end still know."""
-        next_file = -(-self.log.end // self.file_size) * self.file_size
-        if self.ends_blank and next_file not in self.present:
-            self.report.bytes_lost += self.file_size
-            self.report.notes.append(
-                f"the commit-log file {next_file:020} is missing: the one before ends with a blank entry"
-            )
-        if self.move:
-            return
-        stop = self.log.end + 2 * self.file_size
-        known = self.slots.between(self.log.end, stop)
-        lost, who = sum(slot.count for slot in known), "queues know"
-        if not lost:
-            lost, who = len(_indexed(self.indexes, self.log.end, stop)), "the key index knows"
-        if lost:
-            self.report.messages_lost += lost
-            self.report.notes.append(f"{lost:,} messages that {who} after the end of the log are lost")
-
-    def _derive(self, rows: Messages, settings: dispatch.Settings | None = None) -> None:
-        self.sealed.append(rows[fields.F_PHYSICAL][rows.entry_crcs()[0]])
-        self.covers.append(rows[fields.F_PHYSICAL][rows.fillers])
-        dispatch.derive_from(rows, settings or self.settings, self.derived)
+    # Holes
 
     def _put(self, address: int, entry: bytes) -> None:
         """An entry of our own at an address."""
-        frames = replace(scan(np.frombuffer(entry, np.uint8), 0), base=address)
-        self._derive(Messages.take(frames, File("", 0, None, COMMIT_LOG.name), with_crc=False))
-        self.log.write(address, memoryview(entry))
+        assert self.log is not None
+        dispatch.derive_bytes(np.frombuffer(entry, np.uint8), address, self.derived)
+        self.log.write(address, entry)
 
     def fill(self, start: int, stop: int, time: int) -> None:
         """Cover a hole so that a broker reads across it, and so that every queue keeps its numbers.
 
-        Where a consume queue still knows what stood there, a placeholder takes its number; the rest is covered by fillers.
+        Where a consume queue still knows what was there, a placeholder takes its number; the rest is covered by fillers.
         """
         pieces: list[tuple[int, Slot | None]] = []
         at = start
@@ -343,14 +354,10 @@ class _Mended:
         pieces = joined(pieces, stop)
         for (begin, known), end in zip(pieces, [*(begin for begin, _ in pieces[1:]), stop], strict=True):
             self._cover(begin, end, known, time)
+        self._report_covered([(begin, slot) for begin, slot in pieces if slot is not None])
 
     def _cover(self, start: int, stop: int, slot: Slot | None, time: int) -> None:
         if slot is not None:
-            self.report.messages_lost += slot.count
-            lost = (
-                f"message {slot.number} is" if slot.count == 1 else f"{slot.count} messages from {slot.number} on are"
-            )
-            self.report.notes.append(f"{slot.topic} queue {slot.queue_id}: {lost} lost; a placeholder has the place")
             self._put(start, covering(start, stop - start, time, slot))
             return
         while start < stop:
@@ -366,6 +373,78 @@ class _Mended:
             self.fillers.append(Filler(start, size, time))
             start += size
 
+    def _report_covered(self, pieces: Sequence[tuple[int, Slot]]) -> None:
+        """Report the messages whose places placeholders have: one entry for each run of numbers of a queue."""
+        runs: dict[dispatch.Queue, list[list[int]]] = {}
+        for address, slot in pieces:
+            found = runs.setdefault((slot.topic, slot.queue_id), [])
+            if found and found[-1][1] == slot.number:
+                found[-1][1] += slot.count
+            else:
+                found.append([slot.number, slot.number + slot.count, address])
+        for (topic, queue_id), found in runs.items():
+            for first, stop, address in found:
+                self._lose(topic, queue_id, first, stop - first, address, "placeholders have the places")
+
+    def _lose(self, topic: str, queue_id: int, first: int, count: int, address: int, then: str) -> None:
+        """Report lost messages of a queue, which were at or after an address."""
+        path, position = self._place(address)
+        self.report.count("messages_lost", count)
+        self.report.add(
+            Action.LOST,
+            f"{topic} queue {queue_id}: lost; {then}",
+            path,
+            start=position,
+            stop=position,
+            first_offset=first,
+            stop_offset=first + count,
+        )
+
+    # The end
+
+    def close(self, batch_topics: frozenset[str]) -> None:
+        """End the log, and correct what is wrong in it; a log of which nothing could be read is an empty file."""
+        if self.log is None and self.present:
+            start = min(self.present) // self.file_size * self.file_size
+            self.log = Log(self.folder.folder("commitlog"), self.file_size, start)
+            self.log.seek(start)
+        if self.log is None:
+            return
+        self.log.close()
+        self.report.count("files", self.log.files)
+        self._report_lost_end(self.log.end)
+        for address, number in evidence.correct_numbers(self.derived, np.concatenate([*self.sealed, _NO_ADDRESSES])):
+            self.log.change_number(address, number)
+            self._change(address, f"its queue offset does not fit those around it; it is {number}", is_expected=True)
+        for address, time in self.late.items():
+            self.log.change_time(address, time)
+            self._change(address, f"its store time does not fit those around it and is lost; it is now {time}")
+            self.report.count("bytes_lost", 8)
+        evidence.set_times(self.derived, self.late)
+        begin = min(self.present)
+        for gap, filler in close_gaps(self.derived, self.fillers, begin, batch_topics, self.log.change):
+            self._lose(*gap.queue, gap.first, gap.count, filler.address, "placeholders have their numbers")
+
+    def _report_lost_end(self, end: int) -> None:
+        """Report messages after the end of the log, of which queues, the key index or a blank entry at its very end still know."""
+        next_file = -(-end // self.file_size) * self.file_size
+        if self.ends_blank and next_file not in self.present:
+            self.report.count("bytes_lost", self.file_size)
+            reason = f"the commit-log file {next_file:020} after it is missing: this one ends with a blank entry"
+            self.report.add(Action.LOST, reason, self.here.path)
+        if self.move:
+            return
+        stop = end + 2 * self.file_size
+        lost: dict[str, int] = {}
+        for slot in self.slots.between(end, stop):
+            lost[slot.path] = lost.get(slot.path, 0) + slot.count
+        who = "that the queue knows"
+        if not lost:
+            lost, who = _indexed(self.files, end, stop), "that the key index knows"
+        for path, count in lost.items():
+            self.report.count("messages_lost", count)
+            self.report.add(Action.LOST, f"{count:,} messages {who} after the end of the log are lost", path)
+
     def message(self, queue: dispatch.Queue, number: int) -> bytes | None:
         """The bytes of a message of the source's log, by its queue and number; None if they are lost."""
         units = self.derived.queue(queue)
@@ -376,34 +455,24 @@ class _Mended:
                 return bytes(found.data[:size])
         return None
 
-    @property
-    def files(self) -> int:
-        return self.log.files if self.started else 0
 
-    def close(self) -> None:
-        """End the log; one of which nothing could be read is an empty file."""
-        if not self.started and self.present:
-            start = min(self.present) // self.file_size * self.file_size
-            self.log, self.started = LogWriter(self.folder, self.file_size, start), True
-            self.log.seek(start)
-        if self.started:
-            self.log.close()
-            self._report_lost_end()
-            sealed, covers = (np.concatenate([*found, np.empty(0, np.int64)]) for found in (self.sealed, self.covers))
-            log = outliers.Log(self.folder, self.file_size)
-            outliers.mend(self.derived, sealed, covers, log, self.report)
-            batch_topics = self.settings.batch_topics | self.derived.batch_topics
-            close_gaps(self.derived, self.fillers, min(self.present), batch_topics, log.put_entry, self.report)
+_NO_ADDRESSES = np.empty(0, np.int64)
 
 
-def _indexed(files: Sequence[File], start: int, stop: int) -> set[int]:
-    """The addresses in a stretch of the log that the key index has."""
+def _indexed(files: Sequence[File], start: int, stop: int) -> dict[str, int]:
+    """How many addresses in a stretch of the log each file of the key index has that those before it do not."""
     found: set[int] = set()
+    counts: dict[str, int] = {}
     for file in files:
+        if file.format != "rocketmq.index" or file.problem is not None:
+            continue
         with contextlib.suppress(DataError), Index(file.path) as opened:
             addresses = opened.table()["physical_offset"].astype(np.int64)
-            found.update(addresses[(addresses >= start) & (addresses < stop)].tolist())
-    return found
+            fresh = set(addresses[(addresses >= start) & (addresses < stop)].tolist()) - found
+            found |= fresh
+            if fresh:
+                counts[file.path] = len(fresh)
+    return counts
 
 
 def _is_begun(file: File) -> bool:
@@ -430,7 +499,7 @@ def _tail(file: File, position: int, size: int) -> str:
             used = len(piece.rstrip(b"\0"))
             last = at + used - position if used else last
             at += len(piece)
-    return "zeros" if not last else f"{last:,}"
+    return str(last) if last else "zeros"
 
 
 def _refuse_dledger(run: Run) -> None:
@@ -440,5 +509,28 @@ def _refuse_dledger(run: Run) -> None:
         rows[fields.F_START][0]
     ):
         raise OptionError(
-            f"a log of DLedger entries ({DLEDGER.name}) cannot be mended in place; with move its messages go into a plain commit log"
+            f"a log of DLedger entries ({DLEDGER.name}) cannot be repaired in place; with move its messages go into a plain commit log"
         )
+
+
+def _write_timer_check(files: Sequence[File], folder: Folder, report: Report) -> None:
+    """`config/timercheck` without bytes that do not belong to it: what the timer has reached is at its front, zeros follow."""
+    for file in files:
+        if file.format != "rocketmq.timercheck" or file.problem is not None:
+            continue
+        with Source(file.path) as source:
+            head, rest = source.read(0, TIMER_CHECK.size), source.read(TIMER_CHECK.size, CHECKPOINT_SIZE)
+        if len(head) < TIMER_CHECK.size:
+            drop(
+                report,
+                "cut within its numbers and left out; the timer starts from its own log",
+                file.path,
+                0,
+                file.size,
+            )
+            continue
+        if any(rest) or file.size > CHECKPOINT_SIZE:
+            stop = TIMER_CHECK.size + (len(rest.rstrip(b"\0")) or 1)
+            drop(report, "after the numbers of the timer; set to zero", file.path, TIMER_CHECK.size, stop)
+        write_sized(folder, below_root(file), [head], CHECKPOINT_SIZE)
+        report.count("files")

@@ -1,58 +1,231 @@
-"""A store seen as a whole: what its commit log holds, where it ends, what a broker derives from it, and what lies beside it.
+"""A store seen as a whole: what its commit log contains, where it ends, what a broker derives from it, and which files are next to it.
 
-Made once for all rules that compare files with one another.
+What one pass over a commit-log file finds is a `LogSummary`: where a broker's scan of the file ends, and the queue units and index keys
+that its messages give. Summaries of neighbouring bytes merge, in order; those of all files are what the rules over a store compare the
+other files with, so that the log is read once.
+
+Units and keys are kept small: differences of neighbouring values in as few bytes as they take, compressed. A message takes about 3 bytes,
+and 5 more for each key: 100 million messages with two keys are 1.3 GB of summaries. Rules unpack one queue at a time (48 bytes per message
+of that queue), and the keys of 262,144 messages at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from rawlog.core.errors import RawlogError
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.status import Status
+from rawlog.core.store import Store
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import BLANK, CHECKPOINT, DLEDGER_BLANK_MAGIC, MAGIC_BLANK
-from rawlog.formats.rocketmq.reader import Messages
+from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.dispatch import Derived, Queue, Settings
+from rawlog.formats.rocketmq.store.dispatch import COLUMNS, D_PHYSICAL, Derived, Queue
+from rawlog.formats.rocketmq.store.settings import Settings, settings_of
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 
+PACKED_AT = 1 << 18
+"""Messages after which a summary packs what they gave: at most so many are in memory as they are."""
+_SMALL = (np.int8, np.int16, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Rows of whole numbers, small: per row its first value, the type of what follows, whether that is differences, and the bytes."""
+
+    count: int
+    rows: tuple[tuple[int, str, bool, bytes], ...]
+
+    @classmethod
+    def of(cls, values: NDArray[np.int64]) -> Packed:
+        return cls(int(values.shape[1]), tuple(_packed(row) for row in values) if values.shape[1] else ())
+
+    def unpack(self) -> NDArray[np.int64]:
+        made = np.empty((len(self.rows), self.count), np.int64)
+        for row, (first, type, is_difference, data) in zip(made, self.rows, strict=True):
+            kind = np.dtype(type)
+            raw = pa.decompress(data, (self.count - 1) * kind.itemsize, "zstd") if self.count > 1 else b""
+            row[0], row[1:] = first, np.frombuffer(raw, kind)
+            if is_difference:
+                np.cumsum(row, out=row)
+        return made
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return sum(len(data) for _, _, _, data in self.rows)
+
+
+def _packed(row: NDArray[np.int64]) -> tuple[int, str, bool, bytes]:
+    differences = row[1:] - row[:-1]  # may wrap, and wraps back when it is unpacked
+    own, other = _narrowed(row[1:]), _narrowed(differences)
+    is_difference = other.itemsize <= own.itemsize
+    chosen = other if is_difference else own
+    data = bytes(pa.compress(chosen.tobytes(), "zstd", asbytes=True)) if chosen.size else b""
+    return int(row[0]), chosen.dtype.str, is_difference, data
+
+
+def _narrowed(values: NDArray[np.int64]) -> NDArray[np.signedinteger]:
+    low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    for type in _SMALL:
+        if np.iinfo(type).min <= low and high <= np.iinfo(type).max:
+            return values.astype(type)
+    return values
+
 
 @dataclass(slots=True)
-class LogFile:
-    """A commit-log file: where a broker's scan of it ends and why, and what sound messages lie behind that."""
+class LogSummary:
+    """A commit-log file, or some bytes of it: where a broker's scan ends and why, which sound messages follow that, what messages give."""
 
     file: File
     start: int
     end: int = 0
-    ends_with: str = "zeros"  # blank, zeros, damage, checksum, torn
+    ends_with: str = "zeros"  # blank, zeros, damage, checksum, stale, torn
+    is_ended: bool = False
     first_time: int = 0
     last_time: int = 0
     messages: int = 0
-    behind: int = 0
+    #: Sound messages after the end.
+    after: int = 0
     is_dledger: bool = False
+    fillers: list[int] = field(default_factory=list)
+    units: dict[Queue, list[Packed]] = field(default_factory=dict)
+    keys: list[Packed] = field(default_factory=list)
+    delayed: list[Packed] = field(default_factory=list)
+    is_seen: bool = False
+    status: Status = Status.OK
+    _derived: Derived = field(default_factory=Derived)
 
     @property
     def stop(self) -> int:
         return self.start + self.file.size
 
+    @property
+    def rises(self) -> bool:
+        """Whether summaries merged as they must: always, for a split begins where the one before ends."""
+        return True
 
-@dataclass(slots=True)
-class Store:
-    """The files of one store and what its commit log says they must hold."""
+    def see(self, frames: Frames) -> None:
+        """Take in the next window."""
+        rows = Messages.take(frames, self.file)
+        sound = rows.crc_ok & ~rows.stale
+        self.is_seen, self.status = True, frames.status
+        if self.is_ended:
+            self.after += int(sound.sum())
+        elif sound.all():
+            self._add(rows, frames.reached_in_file)
+        else:
+            bad = int(np.argmin(sound))
+            self.is_ended, self.ends_with = True, "stale" if rows.stale[bad] else "checksum"
+            self._add(rows.cut(0, bad), rows.frame_position(bad))
+            self.after += int(sound[bad:].sum())
+        good = rows.where(sound)
+        self.is_dledger |= bool((rows[kernels.F_START] != frames.starts[rows[kernels.F_FRAME]]).any())
+        dispatch.derive_from(good, self._derived)
+        self.fillers += good[kernels.F_PHYSICAL][good.fillers].tolist()
+        if not self.is_ended and len(frames):
+            last = int(frames.starts[-1])
+            first, second = np.frombuffer(bytes(frames.data[last : last + BLANK.size]), ">i4").tolist()
+            if second == MAGIC_BLANK or first == DLEDGER_BLANK_MAGIC:
+                self.is_ended, self.ends_with, self.end = True, "blank", frames.base + last
+        if not self.is_ended and frames.status.is_damage:
+            self.is_ended, self.ends_with = True, "damage"
+        if self._derived.messages >= PACKED_AT:
+            self._pack()
 
-    root: str
-    files: list[File]
-    logs: list[LogFile] = field(default_factory=list)
-    derived: Derived = field(default_factory=Derived)
-    settings: Settings = field(default_factory=Settings)
-    fillers: list[int] = field(default_factory=list)
+    def _add(self, rows: Messages, end: int) -> None:
+        if len(rows):
+            times = rows[kernels.F_STORE_TIME]
+            self.first_time = self.first_time or int(times[0])
+            self.last_time = int(times[-1])
+            self.messages += len(rows)
+        self.end = end
+
+    def _pack(self) -> None:
+        found, self._derived = self._derived, Derived()
+        for queue in found.units:
+            self.units.setdefault(queue, []).append(Packed.of(found.queue(queue)))
+        hashes, addresses, _ = found.keys()
+        if hashes.size:
+            self.keys.append(Packed.of(np.stack((hashes, addresses))))
+        if found.delayed:
+            self.delayed.append(Packed.of(np.concatenate(found.delayed, axis=1)))
+
+    def close(self) -> LogSummary:
+        """The same, small."""
+        self._pack()
+        if not self.is_seen and self.file.size:
+            self.ends_with = "damage"  # the walk failed at once: a finding of its own
+        elif not self.is_ended and self.status is Status.TRUNCATED:
+            self.ends_with = "torn"
+        return self
+
+    def merge(self, following: LogSummary) -> LogSummary:
+        """Take in the summary of the bytes that follow."""
+        if self.is_ended:
+            self.after += following.messages + following.after
+        else:
+            self.first_time = self.first_time or following.first_time
+            self.last_time = following.last_time or self.last_time
+            self.messages, self.after = self.messages + following.messages, following.after
+            self.end, self.ends_with, self.is_ended = following.end, following.ends_with, following.is_ended
+        self.is_dledger |= following.is_dledger
+        self.status = following.status
+        self.fillers += following.fillers
+        for queue, pieces in following.units.items():
+            self.units.setdefault(queue, []).extend(pieces)
+        self.keys += following.keys
+        self.delayed += following.delayed
+        return self
+
+    @property
+    def size(self) -> int:
+        """Bytes that the units and keys take."""
+        pieces = [piece for found in self.units.values() for piece in found]
+        return sum(piece.size for piece in (*pieces, *self.keys, *self.delayed))
+
+
+def summary(file: File, group: Sequence[File], start: int, stop: int | None) -> LogSummary:
+    """The summary of a commit-log file from one byte to another, to be shown each window."""
+    return LogSummary(file, file.place.start_offset or 0, end=start)
+
+
+def summarised(file: File) -> LogSummary:
+    """The summary of a file that no pass has seen."""
+    made = summary(file, (), 0, None)
+    try:
+        for frames in walk(file, COMMIT_LOG, errors="skip"):
+            made.see(frames)
+    except RawlogError:
+        made.ends_with = "damage"
+        made.is_ended = True
+    return made.close()
+
+
+class View:
+    """The files of one store and what its commit log says they must contain."""
+
+    def __init__(self, files: Store) -> None:
+        self.files = files
+        self.root = str(files[0].place.group)
+        self.logs: list[LogSummary] = []
+        for file in dispatch.commit_logs(self.of(COMMIT_LOG.name)):
+            self.logs.append(files.summaries.get(file.path) or summarised(file))
+        self.fillers = [address for log in self.logs for address in log.fillers]
+        self._delayed: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.files.share(settings_of)
 
     @property
     def begin(self) -> int:
@@ -60,10 +233,11 @@ class Store:
 
     @property
     def end(self) -> int:
-        """The address behind the last sound message of the whole log."""
+        """The address after the last sound message of the whole log."""
         return max((log.start + log.end for log in self.logs if log.messages), default=self.begin)
 
     def of(self, format: str) -> list[File]:
+        """The readable files of a format that the broker loads."""
         return [
             file for file in self.files if file.format == format and file.place.state is None and file.problem is None
         ]
@@ -71,6 +245,46 @@ class Store:
     @property
     def is_unclean(self) -> bool:
         return bool(self.of("rocketmq.abort"))
+
+    def log_at(self, address: int) -> tuple[str, int] | None:
+        """The commit-log file with an address, and the position there."""
+        found = (log for log in self.logs if log.start <= address < log.stop)
+        return next(((log.file.path, address - log.start) for log in found), None)
+
+    # What the log gives
+
+    def derived_queues(self) -> list[Queue]:
+        """The queues that the log has messages of, sorted."""
+        return sorted({queue for log in self.logs for queue in log.units})
+
+    def units(self, queue: Queue) -> NDArray[np.int64]:
+        """The units that a queue must have (`dispatch.U_…`), in order."""
+        found = [piece.unpack() for log in self.logs for piece in log.units.get(queue, ())]
+        made = np.concatenate(found, axis=1) if found else np.empty((COLUMNS, 0), np.int64)
+        if made.size and dispatch.is_scheduled(queue):
+            addresses, due = self._due()
+            if addresses.size:
+                dispatch.set_tags(made, addresses, due)
+        return made
+
+    def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The addresses of delayed messages, and when these are due."""
+        if self._delayed is None:
+            found = [piece.unpack() for log in self.logs for piece in log.delayed if piece.count]
+            if found:
+                every = np.concatenate(found, axis=1)
+                self._delayed = every[D_PHYSICAL], dispatch.due_times(every, self.settings.delays)[0]
+            else:
+                self._delayed = np.empty(0, np.int64), np.empty(0, np.int64)
+        return self._delayed
+
+    def key_runs(self) -> Iterator[NDArray[np.int64]]:
+        """The hashes of the keys that the index must have, and the addresses of their messages, in order, some at a time."""
+        for log in self.logs:
+            for piece in log.keys:
+                yield piece.unpack()
+
+    # What the files next to it have
 
     def queues(self, format: str) -> dict[Queue, list[File]]:
         """The files of each queue, in order."""
@@ -82,6 +296,7 @@ class Store:
         return found
 
     def checkpoint(self) -> dict[str, int] | None:
+        """The values of the checkpoint by name."""
         for file in self.of("rocketmq.checkpoint"):
             with Source(file.path) as source:
                 raw = source.read(0, CHECKPOINT.size)
@@ -91,74 +306,7 @@ class Store:
         return None
 
 
-_last: tuple[Sequence[File], list[Store]] | None = None
-
-
-def stores_of(files: Sequence[File]) -> list[Store]:
-    """The stores among some files; computed once for the rules that are run one after the other on the same list."""
-    global _last
-    if _last is None or _last[0] is not files:
-        _last = (files, [_surveyed(store) for store in grouped(files)])
-    return _last[1]
-
-
-def grouped(files: Iterable[File]) -> list[Store]:
-    """Files by store."""
-    groups: dict[str, list[File]] = {}
-    for file in files:
-        if file.place.group is not None:
-            groups.setdefault(file.place.group, []).append(file)
-    return [Store(root, found) for root, found in groups.items()]
-
-
-def _surveyed(store: Store) -> Store:
-    store.settings = dispatch.settings_of(store.files)
-    for file in dispatch.commit_logs(store.of(COMMIT_LOG.name)):
-        store.logs.append(_survey(store, file))
-    return store
-
-
-def _survey(store: Store, file: File) -> LogFile:
-    log = LogFile(file, file.place.start_offset or 0)
-    ended = False
-    frames: Frames | None = None
-    try:
-        for frames in walk(file, COMMIT_LOG, errors="skip"):
-            rows = Messages.take(frames, file)
-            sound = rows.crc_ok & ~rows.stale
-            if ended:
-                log.behind += int(sound.sum())
-            elif sound.all():
-                _add(log, rows, frames.reached_in_file)
-            else:
-                bad = int(np.argmin(sound))
-                ended, log.ends_with = True, "stale" if rows.stale[bad] else "checksum"
-                _add(log, rows.cut(0, bad), rows.frame_position(bad))
-                log.behind += int(sound[bad:].sum())
-            good = rows.where(sound)
-            log.is_dledger = log.is_dledger or bool(
-                (rows[kernels.F_START] != frames.starts[rows[kernels.F_FRAME]]).any()
-            )
-            dispatch.derive_from(good, store.settings, store.derived)
-            store.fillers += good[kernels.F_PHYSICAL][good.fillers].tolist()
-            if not ended and len(frames):
-                last = int(frames.starts[-1])
-                first, second = np.frombuffer(bytes(frames.data[last : last + BLANK.size]), ">i4").tolist()
-                if second == MAGIC_BLANK or first == DLEDGER_BLANK_MAGIC:
-                    ended, log.ends_with, log.end = True, "blank", frames.base + last
-            if not ended and frames.status.is_damage:
-                ended, log.ends_with = True, "damage"
-    except RawlogError:
-        log.ends_with = "damage"
-    if not ended and frames is not None and frames.status is Status.TRUNCATED:
-        log.ends_with = "torn"
-    return log
-
-
-def _add(log: LogFile, rows: Messages, end: int) -> None:
-    if len(rows):
-        times = rows[kernels.F_STORE_TIME]
-        log.first_time = log.first_time or int(times[0])
-        log.last_time = int(times[-1])
-        log.messages += len(rows)
-    log.end = end
+def views(files: Sequence[File]) -> Iterator[View]:
+    """The store that a group of files is, computed once for all rules; none for files that belong to no store."""
+    if files and files[0].place.group is not None:
+        yield Store.of(files).share(View)

@@ -1,11 +1,13 @@
-"""What consume queues say of places in the commit log, for `repair`: which message was there, and to which queue it belonged.
+"""Where messages and files of a damaged store belong, as other parts of the store show it: consume queues, the messages before and after.
 
-A queue file may have been renamed, or swapped with another. So each is first compared with some of the messages that it points to.
+No checksum covers the head of a message. A queue file may have been renamed, or swapped with another, so each is first compared with some
+of the messages that it points to.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +15,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.errors import DataError, OptionError
 from rawlog.core.format import File
+from rawlog.core.report import Action, Report
 from rawlog.core.text import java_text
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.kernels import entries as fields
-from rawlog.formats.rocketmq.layouts import LMQ_PREFIX, PRE_BLANK_SIZE, UNIT, SysFlag
-from rawlog.formats.rocketmq.reader import Messages, scan
+from rawlog.formats.rocketmq.layouts import (
+    LMQ_PREFIX,
+    PRE_BLANK_SIZE,
+    UNIT,
+    SysFlag,
+)
+from rawlog.formats.rocketmq.messages import Messages
+from rawlog.formats.rocketmq.paths import parts
+from rawlog.formats.rocketmq.reader import scan
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.covering import LAYOUTS, Slot
+from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_TIME, Derived
+from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
+from rawlog.formats.rocketmq.store.rewrite import drop
 from rawlog.io.storage import Source
+from rawlog.io.walk import walk
 
 SAMPLE = 16
 """Messages with which a queue file is compared."""
@@ -37,6 +51,7 @@ class QueueFile:
     sizes: NDArray[np.int64]
     numbers: NDArray[np.int64]
     counts: NDArray[np.int64]
+    path: str = ""
 
     def slot(self, row: int) -> Slot:
         return Slot(
@@ -46,6 +61,7 @@ class QueueFile:
             self.queue_id,
             int(self.numbers[row]),
             int(self.counts[row]),
+            self.path,
         )
 
 
@@ -98,7 +114,7 @@ class Slots:
         return [found[address] for address in sorted(found)]
 
     def message_at(self, address: int, size: int) -> Messages | None:
-        """The sound message of that size at an address of the log; None if there is none."""
+        """The sound message of that size at an address of the log; None if there is no such message."""
         number = bisect.bisect_right(self._starts, address) - 1
         if number < 0 or address >= self._starts[number] + self.logs[number].size:
             return None
@@ -123,8 +139,6 @@ class Slots:
         (name, support), total = queues.most_common(1)[0], votes.total()
         if 2 * support <= total:
             return queue if (queue.topic, queue.queue_id) in queues else None
-        if name == (queue.topic, queue.queue_id):
-            return queue
         shift, number = Counter({one[2]: each for one, each in votes.items() if one[:2] == name}).most_common(1)[0]
         numbers = queue.numbers + (shift if 2 * number > total else 0)
         return replace(queue, topic=name[0], queue_id=name[1], numbers=numbers)
@@ -168,7 +182,7 @@ class Slots:
 
 
 def place_of(message: Messages) -> tuple[str, int, int]:
-    """The topic, queue and number that a message has by its own account."""
+    """The topic, queue and number that a message says it has."""
     start, size = int(message[fields.F_TOPIC][0]), int(message[fields.F_TOPIC_SIZE][0])
     topic = java_text(bytes(message.data[start : start + size]))
     return topic, int(message[fields.F_QUEUE_ID][0]), int(message[fields.F_QUEUE_OFFSET][0])
@@ -202,4 +216,118 @@ def _units(file: File) -> QueueFile:
         rows["size"].astype(np.int64)[order],
         numbers.astype(np.int64)[order],
         counts.astype(np.int64)[order],
+        file.path,
     )
+
+
+def correct_numbers(derived: Derived, sealed: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Messages whose queue offset contradicts those before and after, by address, with the right one, which `derived` gets.
+
+    A broker numbers the messages of a queue without a gap: a single one out of line, between two that fit each other, was changed. Those
+    at the addresses `sealed` have a checksum of the whole entry, so that all of them is true.
+    """
+    for queue, pieces in derived.units.items():
+        if queue[0].startswith(LMQ_PREFIX):
+            continue
+        units = derived.queue(queue)
+        numbers = units[U_OFFSET]
+        if numbers.size < 3 or (units[U_BATCH] != 1).any():
+            continue
+        wrong = np.zeros(numbers.size, np.bool_)
+        wrong[1:-1] = (numbers[1:-1] != numbers[:-2] + 1) & (numbers[2:] == numbers[:-2] + 2)
+        wrong &= ~np.isin(units[U_PHYSICAL], sealed)
+        rows = np.flatnonzero(wrong)
+        if rows.size:
+            units[U_OFFSET, rows] = numbers[rows - 1] + 1
+            pieces[:] = [units]
+            yield from zip(units[U_PHYSICAL, rows].tolist(), units[U_OFFSET, rows].tolist(), strict=True)
+
+
+def set_times(derived: Derived, changed: dict[int, int]) -> None:
+    """Other store times of messages, by address, wherever something was derived from the old ones."""
+    if not changed:
+        return
+    addresses = np.array(list(changed), np.int64)
+    rows = [(piece[U_PHYSICAL], piece[U_TIME]) for pieces in derived.units.values() for piece in pieces]
+    rows += [(piece[dispatch.D_PHYSICAL], piece[dispatch.D_TIME]) for piece in derived.delayed]
+    for where, times in (*rows, *zip(derived.addresses, derived.times, strict=True)):
+        for row in np.flatnonzero(np.isin(where, addresses)).tolist():
+            times[row] = changed[int(where[row])]
+
+
+VOTES = 32
+"""Messages that say where their file belongs."""
+
+
+def recognise(files: Sequence[File]) -> list[File]:
+    """The files, with those in the commit log under a wrong name where their first message says that it belongs."""
+    return [_recognise(file) for file in files]
+
+
+def _recognise(file: File) -> File:
+    if file.format != "rocketmq.stray" or file.problem is not None or parts(file.path)[1] != "commitlog":
+        return file
+    start, _ = _address(file, 1)
+    place = replace(file.place, start_offset=start, state=None)
+    return file if start < 0 else replace(file, format=COMMIT_LOG.name, place=place)
+
+
+def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> list[File]:
+    """The files, each of the commit log where its messages say that they belong: one that was renamed, or swapped with another, must fill
+    a gap of the log, or lie at one of its ends.
+
+    What finds no place is left out, and reported. OptionError if files are where they say and only the size is not known.
+    """
+    kept, renamed, silent = [], [], []
+    for file in files:
+        start = file.place.start_offset
+        if file.format != COMMIT_LOG.name or file.problem is not None:
+            kept.append(file)
+            continue
+        named = parts(file.path)[0] == f"{start or 0:020}"
+        base, votes = _address(file, size)
+        if named and (start or 0) % size == 0 and (base == -1 or base % size):
+            silent.append(file)
+        elif named and start == base:
+            if base % size and not move:
+                raise OptionError(
+                    f"{file.path}: its name is not a multiple of the size of a file, {size:,}: give commitlog_size, or repair with move"
+                )
+            kept.append(file)
+        else:
+            renamed.append((base, votes, file))
+    taken = {file.place.start_offset or 0 for file in kept if file.format == COMMIT_LOG.name}
+    ends = taken | {file.place.start_offset or 0 for file in silent}
+    for start, votes, file in sorted(renamed, key=lambda one: (one[0], -one[1])):
+        # A single message may be wrong about itself.
+        is_near = votes > 1 or not ends or min(ends) - size <= start <= max(ends) + size
+        if start >= 0 and start % size == 0 and start not in taken and is_near:
+            taken.add(start)
+            kept.append(replace(file, place=replace(file.place, start_offset=start)))
+            reason = f"taken as the commit-log file {start:020}, where its messages belong"
+            report.add(Action.MOVED, reason, file.path, is_expected=True)
+        else:
+            drop(report, "left out, it has no place in the commit log", file.path, 0, file.size)
+    for file in silent:  # nothing in them says where they belong but their names
+        if file.place.start_offset in taken:
+            drop(report, "left out, another file has its place in the commit log", file.path, 0, file.size)
+        else:
+            kept.append(file)
+    return kept
+
+
+def _address(file: File, size: int) -> tuple[int, int]:
+    """The address of a file's first byte by what most of its first messages say, and how many do; -1 if it has none.
+
+    Where bytes were added or removed, messages after them say otherwise; only a multiple of the size of a file can be right.
+    """
+    votes: Counter[int] = Counter()
+    with contextlib.suppress(DataError):
+        for frames in walk(file, COMMIT_LOG, errors="skip"):
+            rows = Messages.take(frames, file)
+            bases = (rows[fields.F_PHYSICAL] - rows.positions)[rows.crc_ok]
+            votes.update(bases[bases >= 0].tolist())
+            if sum(count for base, count in votes.items() if base % size == 0) >= VOTES:
+                break
+    likely = Counter({base: count for base, count in votes.items() if base % size == 0}) or votes
+    return likely.most_common(1)[0] if likely else (-1, 0)

@@ -12,11 +12,9 @@ import rawlog
 from rawlog.core.errors import AccessError, EncodeError, OptionError
 from rawlog.core.tables import RECORDS
 from rawlog.formats.rocketmq.layouts import FILLER_FLAG
-from rawlog.formats.rocketmq.store import writer
-from rawlog.formats.rocketmq.store.dispatch import settings_of
-from rawlog.formats.rocketmq.store.rebuild import rebuild_store
-from rawlog.formats.rocketmq.store.repair import repair_store
-from rawlog.formats.rocketmq.store.writer import write_store
+from rawlog.formats.rocketmq.store import rewrite
+from rawlog.formats.rocketmq.store.settings import settings_of
+from tests.formats.rocketmq.rewriting import rebuilt, repaired, written
 from tests.formats.rocketmq.stores import copy, log_files, store
 from tests.formats.rocketmq.test_checks import (
     break_framing,
@@ -49,43 +47,43 @@ def test_repair_keeps_every_later_message_at_its_place(damage, tmp_path: Path) -
     whole = places(root)
     damage(root)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    report = repair_store(rawlog.open(root).files, tmp_path / "mended")
-    kept = places(tmp_path / "mended")
+    report = repaired(root, tmp_path / "repaired")
+    kept = places(tmp_path / "repaired")
     assert kept.items() <= whole.items()
     lost = {flip_body: 1, break_framing: 1, drop_blank: 0, tear_last_entry: 1, leave_stale_entry: 0}
     if damage in lost:
         assert len(whole) - len(kept) == lost[damage]
-    assert report.notes or not lost.get(damage, 1)
-    assert not rawlog.verify(tmp_path / "mended").errors
+    assert report.lines() or not lost.get(damage, 1)
+    assert not rawlog.verify(tmp_path / "repaired").errors
     assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    again = repair_store(rawlog.open(tmp_path / "mended").files, tmp_path / "again")
+    again = repaired(tmp_path / "repaired", tmp_path / "again")
     assert again.is_whole
-    for path in (tmp_path / "mended").rglob("*"):
+    for path in (tmp_path / "repaired").rglob("*"):
         if path.is_file():
-            assert (tmp_path / "again" / path.relative_to(tmp_path / "mended")).read_bytes() == path.read_bytes()
+            assert (tmp_path / "again" / path.relative_to(tmp_path / "repaired")).read_bytes() == path.read_bytes()
 
 
 def test_repair_by_cutting_ends_the_log_at_the_damage(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     whole = places(root)
     flip_body(root)
-    report = repair_store(rawlog.open(root).files, tmp_path / "mended", {"policy": "cut"})
-    kept = places(tmp_path / "mended")
+    report = repaired(root, tmp_path / "repaired", {"policy": "cut"})
+    kept = places(tmp_path / "repaired")
     assert 0 < len(kept) < 60 < len(whole)
     assert list(kept.items()) == list(whole.items())[: len(kept)]
     assert not report.is_whole
-    assert not rawlog.verify(tmp_path / "mended").errors
+    assert not rawlog.verify(tmp_path / "repaired").errors
 
 
 def test_repair_by_moving_closes_the_hole(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     whole = list(places(root).values())
     flip_body(root)
-    repair_store(rawlog.open(root).files, tmp_path / "mended", {"move": "true"})
-    kept = list(places(tmp_path / "mended").values())
+    repaired(root, tmp_path / "repaired", {"move": "true"})
+    kept = list(places(tmp_path / "repaired").values())
     assert len(kept) == len(whole) - 1
     assert all(body in whole for body in kept)
-    errors = [each for each in rawlog.verify(tmp_path / "mended") if each.severity == "error"]
+    errors = [each for each in rawlog.verify(tmp_path / "repaired") if each.severity == "error"]
     assert not errors, errors
 
 
@@ -93,31 +91,31 @@ def test_moved_entries_have_a_new_checksum_of_the_whole(tmp_path: Path) -> None:
     """The property `__CRC32#` covers the physical offset: copied as it was, a broker that checks it would cut the log there."""
     root = copy("5.3.4S-propcrc", tmp_path)
     flip_body(root)
-    report = repair_store(rawlog.open(root).files, tmp_path / "mended", {"move": "true"})
+    report = repaired(root, tmp_path / "repaired", {"move": "true"})
     assert not report.is_whole
-    findings = [each for each in rawlog.verify(tmp_path / "mended") if "crc" in each.code]
+    findings = [each for each in rawlog.verify(tmp_path / "repaired") if "crc" in each.code]
     assert not findings, findings
 
 
 @pytest.mark.parametrize("options", [{}, {"policy": "cut"}, {"move": "true"}])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_dry_run_tells_the_same_and_writes_nothing(damage, options, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_dry_run_reports_the_same_and_writes_nothing(damage, options, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     root = copy("broker-4.9.7", tmp_path)
     damage(root)
-    files = rawlog.open(root).files
-    told = repair_store(files, tmp_path / "mended", options | {"dry_run": "true"})
+    said = repaired(root, tmp_path / "repaired", options, dry_run=True)
     assert [path.name for path in tmp_path.iterdir()] == [root.name]
-    assert told == repair_store(files, tmp_path / "mended", options)
+    done = repaired(root, tmp_path / "repaired", options)
+    assert (said.entries, said.counts, said.notes) == (done.entries, done.counts, done.notes)
 
 
-def test_fillers_are_no_records_and_are_told(tmp_path: Path) -> None:
+def test_fillers_are_no_records_and_are_reported(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     records = len(rawlog.read(root))
     flip_body(root)
-    repair_store(rawlog.open(root).files, tmp_path / "mended")
-    assert len(rawlog.read(tmp_path / "mended")) == records - 1
-    assert rawlog.open(tmp_path / "mended").table("records").count() == records - 1
-    assert [each.code for each in rawlog.verify(tmp_path / "mended") if "filler" in each.code] == [
+    repaired(root, tmp_path / "repaired")
+    assert len(rawlog.read(tmp_path / "repaired")) == records - 1
+    assert rawlog.open(tmp_path / "repaired").table("records").count() == records - 1
+    assert [each.code for each in rawlog.verify(tmp_path / "repaired") if "filler" in each.code] == [
         "rocketmq.commitlog.filler"
     ]
 
@@ -126,14 +124,14 @@ def test_a_placeholder_keeps_the_numbers_of_a_queue(tmp_path: Path) -> None:
     root = copy("broker-4.9.7", tmp_path)
     before = {(row["topic"], row["partition"], row["offset"]): row["value"] for row in rawlog.read(root).to_pylist()}
     zero_page(root)
-    report = repair_store(rawlog.open(root).files, tmp_path / "mended")
+    report = repaired(root, tmp_path / "repaired")
     after = {
         (row["topic"], row["partition"], row["offset"]): row["value"]
-        for row in rawlog.read(tmp_path / "mended").to_pylist()
+        for row in rawlog.read(tmp_path / "repaired").to_pylist()
     }
     assert after.items() <= before.items()
-    assert len(before) - len(after) == report.messages_lost > 1
-    assert not [each for each in rawlog.verify(tmp_path / "mended") if each.severity != "info"]
+    assert len(before) - len(after) == report.counts["messages_lost"] > 1
+    assert not [each for each in rawlog.verify(tmp_path / "repaired") if each.severity != "info"]
 
 
 def test_without_queues_a_placeholder_has_the_number_and_a_filler_the_rest(tmp_path: Path) -> None:
@@ -142,8 +140,8 @@ def test_without_queues_a_placeholder_has_the_number_and_a_filler_the_rest(tmp_p
     root = copy("broker-4.9.7", tmp_path)
     flip_body(root)
     shutil.rmtree(root / "consumequeue")
-    repair_store(rawlog.open(root).files, tmp_path / "mended", {"queue_size": "2000"})
-    rows = rawlog.read(tmp_path / "mended", table="rocketmq.messages").to_pylist()
+    repaired(root, tmp_path / "repaired", {"queue_size": "2000"})
+    rows = rawlog.read(tmp_path / "repaired", table="rocketmq.messages").to_pylist()
     placeholder, filler = [row for row in rows if row["flag"] == FILLER_FLAG]
     assert placeholder["topic"].startswith("gold4")
     assert (filler["topic"], filler["transaction"]) == ("_", "rollback")
@@ -151,7 +149,7 @@ def test_without_queues_a_placeholder_has_the_number_and_a_filler_the_rest(tmp_p
 
 def test_unknown_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="policy"):
-        repair_store([], tmp_path / "x", {"policy": "hope"})
+        repaired(store("5.1.4"), tmp_path / "x", {"policy": "hope"})
     assert not list(tmp_path.iterdir())
 
 
@@ -175,8 +173,8 @@ def test_written_rows_are_read_again(codec: str, tmp_path: Path) -> None:
         row(number, headers=[{"key": "TAGS", "value": b"a"}, {"key": "ü", "value": "é".encode()}])
         for number in range(300)
     ]
-    report = write_store(table(rows), tmp_path / "out", SMALL | {"codec": codec, "compress_over": "100"})
-    assert report.messages == 300
+    report = written(table(rows), tmp_path / "out", SMALL | {"codec": codec, "compress_over": "100"})
+    assert report.counts["messages"] == 300
     found = rawlog.read(tmp_path / "out").to_pylist()
     for got, wanted in zip(found, rows, strict=True):
         assert (got["key"], got["value"], got["topic"], got["partition"], got["offset"]) == (
@@ -186,13 +184,13 @@ def test_written_rows_are_read_again(codec: str, tmp_path: Path) -> None:
     findings = rawlog.verify(tmp_path / "out")
     assert findings.verdict == "clean", list(findings)
     assert all(path.stat().st_size == 65536 for path in log_files(tmp_path / "out"))
-    told = [message for path in log_files(tmp_path / "out") for message in reference.messages(path.read_bytes())]
-    assert len(told) == 300
-    assert all(message.crc_ok for message in told)
+    listed = [message for path in log_files(tmp_path / "out") for message in reference.messages(path.read_bytes())]
+    assert len(listed) == 300
+    assert all(message.crc_ok for message in listed)
 
 
 def test_whole_entry_checksums_are_written_and_right(tmp_path: Path) -> None:
-    write_store(table([row(number) for number in range(20)]), tmp_path / "out", SMALL | {"crc_property": "true"})
+    written(table([row(number) for number in range(20)]), tmp_path / "out", SMALL | {"crc_property": "true"})
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
     [headers] = ({row["headers"][-1]["key"] for row in rawlog.read(tmp_path / "out").to_pylist()},)
     assert headers == {"__CRC32#"}
@@ -200,7 +198,7 @@ def test_whole_entry_checksums_are_written_and_right(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [7, 8, 9])
 def test_roll_rule_leaves_room_for_a_blank_entry(more: int, tmp_path: Path) -> None:
-    """An entry goes into the file if eight bytes are left behind it, else into the next."""
+    """An entry goes into the file if eight bytes are left after it, else into the next."""
     size = 4096
     first = row(0, value=b"", key=None)
     small = len(
@@ -209,37 +207,37 @@ def test_roll_rule_leaves_room_for_a_blank_entry(more: int, tmp_path: Path) -> N
         )
     )
     second = row(0, value=b"x" * (size - 2 * small - more), key=None)
-    write_store(table([first, second]), tmp_path / "out", SMALL | {"commitlog_size": str(size)})
+    written(table([first, second]), tmp_path / "out", SMALL | {"commitlog_size": str(size)})
     assert len(log_files(tmp_path / "out")) == (2 if more < 8 else 1)
     assert rawlog.verify(tmp_path / "out").verdict == "clean"
 
 
 def test_what_no_entry_holds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EncodeError, match="without a topic"):
-        write_store(table([row(1, topic=None)]), tmp_path / "out", SMALL)
+        written(table([row(1, topic=None)]), tmp_path / "out", SMALL)
     with pytest.raises(EncodeError, match="fits no file"):
-        write_store(table([row(1, value=bytes(70000))]), tmp_path / "out", SMALL)
+        written(table([row(1, value=bytes(70000))]), tmp_path / "out", SMALL)
     with pytest.raises(EncodeError, match="properties"):
-        write_store(table([row(1, key=b"k" * 40000)]), tmp_path / "out", SMALL)
+        written(table([row(1, key=b"k" * 40000)]), tmp_path / "out", SMALL)
     with pytest.raises(OptionError, match="commitlog_size"):
-        write_store(table([row(1)]), tmp_path / "out", {"comitlog_size": "1"})
+        written(table([row(1)]), tmp_path / "out", {"comitlog_size": "1"})
     assert not list(tmp_path.iterdir())
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
     with pytest.raises(AccessError, match="exists"):
-        write_store(table([row(1)]), tmp_path / "out", SMALL)
+        written(table([row(1)]), tmp_path / "out", SMALL)
 
 
-def test_losses_are_told_by_column() -> None:
+def test_losses_are_named_by_column() -> None:
     rows = [row(0), row(1), row(2, value=None), row(3), row(4, timestamp=1), row(5, timestampType=1), row(6, offset=7)]
     [batch] = table(rows)
-    lost = {name: np.flatnonzero(mask).tolist() for name, mask in writer.losses({})(batch).items() if mask.any()}
+    lost = {name: np.flatnonzero(mask).tolist() for name, mask in rewrite.losses({})(batch).items() if mask.any()}
     assert lost == {"value": [2], "timestamp": [4], "timestampType": [5], "offset": [6]}
 
 
 def test_a_store_written_from_a_golden_one_holds_the_same_records(tmp_path: Path) -> None:
     whole = rawlog.read(store("broker-5.3.3"))
-    write_store(whole.to_batches(), tmp_path / "out", SMALL | {"commitlog_size": "524288"})
+    written(whole.to_batches(), tmp_path / "out", SMALL | {"commitlog_size": "524288"})
     again = rawlog.read(tmp_path / "out")
     for name in ("key", "value", "topic", "partition", "timestamp", "headers"):
         assert again.column(name).combine_chunks().equals(whole.column(name).combine_chunks()), name
@@ -257,10 +255,10 @@ def test_rebuild_of_a_damaged_commit_log_is_not_whole(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4] ^= 1  # the magic code of the first message
     path.write_bytes(data)
-    report = rebuild_store(rawlog.open(root).files, tmp_path / "out")
+    report = rebuilt(root, tmp_path / "out")
     assert not report.is_whole
-    assert report.damaged_files == 1
-    assert any("messages after it in this file are not in the queues" in note for note in report.notes)
+    assert report.counts["damaged_files"] == 1
+    assert any("messages after it in this file are not in the queues" in note for note in report.lines())
 
 
 def test_rebuild_of_swapped_commit_logs_is_not_whole(tmp_path: Path) -> None:
@@ -270,6 +268,22 @@ def test_rebuild_of_swapped_commit_logs_is_not_whole(tmp_path: Path) -> None:
     first.rename(tmp_path / "first")
     second.rename(first)
     (tmp_path / "first").rename(second)
-    report = rebuild_store(rawlog.open(root).files, tmp_path / "out")
+    report = rebuilt(root, tmp_path / "out")
     assert not report.is_whole
-    assert report.damaged_files == 2
+    assert report.counts["damaged_files"] == 2
+
+
+def test_swapped_files_of_a_queue_do_not_give_wrong_numbers(tmp_path: Path) -> None:
+    """Placeholders got the numbers that the names of the queue's files said: 287 instead of 87, and the copy had gaps."""
+    root = copy("4.9.8", tmp_path)
+    first, second, *_ = sorted((root / "consumequeue" / "T2" / "0").iterdir())
+    first.rename(tmp_path / "first")
+    second.rename(first)
+    (tmp_path / "first").rename(second)
+    path = log_files(root)[0]
+    data = bytearray(path.read_bytes())
+    data[30_000:34_000] = bytes(4_000)
+    path.write_bytes(data)
+    report = repaired(root, tmp_path / "repaired")
+    assert report.counts["messages_lost"] > 1
+    assert not report.remaining

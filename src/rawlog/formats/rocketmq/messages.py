@@ -1,0 +1,197 @@
+"""Messages: the fields of the messages in a window of a commit log, a NumPy array per field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog.core.errors import CorruptError
+from rawlog.core.format import File
+from rawlog.core.frames import Bytes, Frames
+from rawlog.core.status import Status
+from rawlog.formats.rocketmq.kernels import entries as kernels
+from rawlog.formats.rocketmq.layouts import (
+    CODEC_MASK,
+    CODEC_SHIFT,
+    CRC_MASK,
+    CRC_PROPERTY,
+    CRC_PROPERTY_SIZE,
+    FILLER_FLAG,
+    HEAD,
+    HOST_V4,
+    NAME_VALUE,
+    SysFlag,
+)
+from rawlog.kernels import byte_view, columns
+
+MOST_MS = ((1 << 63) - 1) // 1000
+"""The latest millisecond that microseconds can hold."""
+_FILLER_HOST = bytes([127, 0, 0, 1, 0, 0, 0, 0])
+
+
+def first_address(file: File, kind: int) -> int:
+    """The physical offset of a file's first byte: by its name, else by its first message; -1 if neither says it."""
+    return kind if file.place.start_offset is None else file.place.start_offset
+
+
+@dataclass(slots=True)
+class Messages:
+    """The messages among some frames, a row of `fields` (`kernels.F_…`) a field; positions are in `data`.
+
+    `odd` counts what most messages are not (`kernels.O_…`), among these and perhaps others of the same window.
+    """
+
+    frames: Frames
+    data: Bytes
+    fields: NDArray[np.int64]
+    start: int
+    odd: NDArray[np.int64]
+
+    @classmethod
+    def take(cls, frames: Frames, file: File, *, with_crc: bool = True) -> Messages:
+        count = len(frames)
+        block = pa.allocate_buffer(max(count, 1) * kernels.FIELDS * 8)
+        fields = np.frombuffer(block, np.int64).reshape(kernels.FIELDS, max(count, 1))
+        data = byte_view(frames.data)
+        odd, start = np.zeros(kernels.ODD, np.int64), first_address(file, frames.kind)
+        address = start + frames.base if start >= 0 else -1
+        rows, _, status = kernels.decode_entries(data, frames.starts, frames.stops, with_crc, address, fields, odd)
+        assert status == Status.OK
+        return cls(frames, data, fields[:, :rows], start, odd)
+
+    def __len__(self) -> int:
+        return int(self.fields.shape[1])
+
+    def __getitem__(self, field: int) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self.fields[field]
+        return found
+
+    def cut(self, start: int, stop: int) -> Messages:
+        return Messages(self.frames, self.data, self.fields[:, start:stop], self.start, self.odd)
+
+    def moved(self, addresses: NDArray[np.int64]) -> Messages:
+        """The same messages with other physical offsets."""
+        fields = self.fields.copy()
+        fields[kernels.F_PHYSICAL] = addresses
+        return Messages(self.frames, self.data, fields, self.start, self.odd)
+
+    def where(self, keep: NDArray[np.bool_]) -> Messages:
+        return self if keep.all() else Messages(self.frames, self.data, self.fields[:, keep], self.start, self.odd)
+
+    @property
+    def crc_ok(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = self[kernels.F_CRC_OK] != 0
+        return found
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Of the messages (not of DLedger's heads) in the file."""
+        found: NDArray[np.int64] = self[kernels.F_START] + self.frames.base
+        return found
+
+    @property
+    def stale(self) -> NDArray[np.bool_]:
+        """Which messages say that they are at another place."""
+        if self.start < 0 or not self.odd[kernels.O_STALE]:
+            return np.zeros(len(self), np.bool_)
+        found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
+        return found
+
+    @property
+    def fillers(self) -> NDArray[np.bool_]:
+        """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
+        if not self.odd[kernels.O_FILLER]:
+            return np.zeros(len(self), np.bool_)
+        found: NDArray[np.bool_] = self[kernels.F_FLAG] == FILLER_FLAG
+        if found.any():
+            rows = np.flatnonzero(found)
+            host = self.data[self[kernels.F_BORN_HOST][rows][:, None] + np.arange(HOST_V4.size)]
+            found[rows] = (host == np.frombuffer(_FILLER_HOST, np.uint8)).all(axis=1)
+        return found
+
+    def entry_crcs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The messages that end with a checksum of the whole entry (`__CRC32#`), the one each has, and the one it should have."""
+        from rawlog.io.checksums import crc32_spans
+
+        none = np.empty(0, np.int64)
+        which = np.flatnonzero(self[kernels.F_PROPERTIES_SIZE] >= CRC_PROPERTY_SIZE)
+        at = (self[kernels.F_PROPERTIES] + self[kernels.F_PROPERTIES_SIZE])[which] - CRC_PROPERTY_SIZE
+        name = CRC_PROPERTY + bytes([NAME_VALUE])
+        if not which.size:
+            return none, none, none
+        same = (self.data[at[:, None] + np.arange(len(name))] == np.frombuffer(name, np.uint8)).all(axis=1)
+        which, at = which[same], at[same]
+        if not which.size:
+            return none, none, none
+        sums = crc32_spans(self.data, self[kernels.F_START][which], at) & CRC_MASK
+        digits = self.data[(at + len(name))[:, None] + np.arange(10)].astype(np.int64) - ord("0")
+        return which, sums, (digits * 10 ** np.arange(10)).sum(axis=1)
+
+    @property
+    def entry_crc_ok(self) -> NDArray[np.bool_]:
+        """False where a checksum of the whole entry is there and wrong."""
+        found = np.ones(len(self), np.bool_)
+        which, sums, stored = self.entry_crcs()
+        found[which] = sums == stored
+        return found
+
+    @property
+    def sound(self) -> NDArray[np.bool_]:
+        """Which messages are at their place and have every checksum that they carry: what `repair` keeps."""
+        return self.crc_ok & ~self.stale & self.entry_crc_ok
+
+    def frame_position(self, row: int) -> int:
+        return int(self.frames.positions[self[kernels.F_FRAME][row]])
+
+    @property
+    def codecs(self) -> NDArray[np.int64]:
+        """0 for none, else 1 and the compression type."""
+        flags = self[kernels.F_SYS_FLAG]
+        return np.where(flags & SysFlag.COMPRESSED, ((flags & CODEC_MASK) >> CODEC_SHIFT) + 1, 0)
+
+    def _crc(self, row: int) -> tuple[int, int]:
+        """The checksum that the body of one message has, and the one it should have."""
+        from rawlog.io.checksums import crc32
+
+        start, size = int(self[kernels.F_BODY][row]), int(self[kernels.F_BODY_SIZE][row])
+        return crc32(self.data, start, start + size) & CRC_MASK, int(self[kernels.F_CRC][row])
+
+    def has_crc(self, row: int) -> bool:
+        """Whether the body of one message has its checksum."""
+        found, stored = self._crc(row)
+        return found == stored
+
+    def crc_error(self, row: int) -> CorruptError:
+        found, stored = self._crc(row)
+        return CorruptError(
+            f"body crc {found:08x}, stored {stored & 0xFFFF_FFFF:08x}",
+            position=self.frame_position(row),
+            layout=HEAD.name,
+            field="body_crc",
+            expected=f"{stored & 0xFFFF_FFFF:08x}",
+            found=f"{found:08x}",
+        )
+
+
+def micros(milliseconds: NDArray[np.int64]) -> pa.Array:
+    """A timestamp column; null for a number beyond what it can hold."""
+    if not milliseconds.size or (int(milliseconds.max()) <= MOST_MS and int(milliseconds.min()) >= -MOST_MS):
+        return columns.timestamps(milliseconds * 1000)
+    valid = (milliseconds <= MOST_MS) & (milliseconds >= -MOST_MS)
+    return columns.timestamps(np.where(valid, milliseconds, 0) * 1000, None if valid.all() else valid)
+
+
+def out_of_line(times: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which store times of a file contradict those around them: a single one between two that fit each other.
+
+    A broker takes store times from a clock that does not fall, and no checksum covers them. The last one has nothing after it to judge by.
+    """
+    wrong = np.zeros(times.size, np.bool_)
+    if times.size > 2:
+        before, here, after = times[:-2], times[1:-1], times[2:]
+        wrong[1:-1] = (before <= after) & ((here < before) | (here > after))
+        wrong[0] = times[1] <= times[2] < times[0]
+    return wrong

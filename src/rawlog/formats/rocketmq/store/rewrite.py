@@ -1,0 +1,563 @@
+"""The one writer of a store: commit-log files, consume queues, key index, checkpoint and topics.
+
+`rebuild` keeps the commit log and derives the rest, `write` (for `convert`) makes a store of rows, `repair` decides which messages a new
+commit log has. All three derive files here, byte for byte as the engine would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rawlog.core.errors import EncodeError, OptionError, unknown
+from rawlog.core.format import File, Judge
+from rawlog.core.frames import Bytes
+from rawlog.core.report import Action, Report
+from rawlog.core.store import Store, stores_below
+from rawlog.formats.rocketmq import writer
+from rawlog.formats.rocketmq.kernels import derive
+from rawlog.formats.rocketmq.kernels import encode as kernels
+from rawlog.formats.rocketmq.layouts import (
+    BATCH_UNIT,
+    BLANK,
+    CHECKPOINT,
+    CHECKPOINT_SIZE,
+    EXT_END_SIZE,
+    EXT_UNIT,
+    HEAD,
+    HOST_V4,
+    HOST_V6,
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    PRE_BLANK_SIZE,
+    SCHEDULE_TOPIC,
+    SLOT,
+    UNIT,
+    SysFlag,
+)
+from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, above, below_root
+from rawlog.formats.rocketmq.store import dispatch
+from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, Derived, Queue
+from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
+from rawlog.formats.rocketmq.store.settings import Settings, Sizes, settings_of, sizes_of
+from rawlog.formats.rocketmq.writer import Entries, blank
+from rawlog.io.output import Folder, new_directory, why_unsafe
+from rawlog.io.storage import Source
+
+PIECE = 4 << 20
+COUNTS = (
+    "messages", "queues", "units", "keys", "files", "bytes_lost", "messages_lost", "queues_left_out", "settings_lost",
+    "damaged_files",
+)  # fmt: skip
+"""What reports on stores count."""
+WRITE_OPTIONS = (*writer.OPTIONS, "derived", *SIZE_OPTIONS.values(), "delay_levels")
+DERIVED = (
+    "rocketmq.consumequeue",
+    "rocketmq.batchconsumequeue",
+    "rocketmq.consumequeueext",
+    "rocketmq.queuedatabase",
+    "rocketmq.index",
+    "rocketmq.checkpoint",
+)
+NEVER_COPIED = ("rocketmq.abort", "rocketmq.lock", "rocketmq.stray")
+EXT_FLAG = -(1 << 63)
+
+
+def new_report() -> Report:
+    """A report with every count of a store."""
+    return Report(counts=dict.fromkeys(COUNTS, 0))
+
+
+def drop(report: Report, reason: str, path: str, start: int, stop: int) -> None:
+    """Report bytes of a source that are not in the result."""
+    report.add(Action.DROPPED, reason, path, start=start, stop=stop, is_expected=stop <= start)
+    report.count("bytes_lost", stop - start)
+
+
+def stores(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
+    """The stores among some files. One whose commit log lies in several directories is one all the same: only one of them has anything
+    else. OptionError for stores that nothing tells apart.
+    """
+    groups: dict[str, list[File]] = {}
+    for file in files:
+        if file.place.group is not None:
+            groups.setdefault(file.place.group, []).append(file)
+    roots = [folder for folder, group in groups.items() if any(one.format != COMMIT_LOG_NAME for one in group)]
+    if len(groups) > 1 and len(roots) > 1:
+        return stores_below(groups)
+    names = [below_root(file) for file in files if file.format == COMMIT_LOG_NAME and file.problem is None]
+    if len(set(names)) < len(names):
+        raise OptionError("commit logs of several stores are here, with nothing to tell them apart; name one of them")
+    folder = (roots or list(groups) or [above(files[0].path, 1)])[0]
+    return stores_below({folder: list(files)})
+
+
+# Policies --------------------------------------------------------------------------------------------------------------
+
+
+def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
+    """Copy a store; its consume queues, key index and checkpoint are rebuilt from the commit log.
+
+    Options: the sizes (`Sizes.with_options`), `delay_levels` (as the broker's messageDelayLevel), `commitlog` = `copy` or `none`.
+    Messages after damage in a file are in no queue: repair the store first (the report says so).
+    """
+    report = new_report()
+    unwanted = {*DERIVED, *NEVER_COPIED, *((COMMIT_LOG_NAME,) if options.get("commitlog") == "none" else ())}
+    for file in store:
+        if file.format is not None and file.format not in unwanted and file.problem is None:
+            copy(folder, file, report)
+    settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
+    write_derived(_derived(store, report), store, folder, sizes, settings, report)
+    return report
+
+
+def _derived(files: Sequence[File], report: Report) -> Derived:
+    """What the messages before damage in each file give."""
+    derived, logs = Derived(), dispatch.commit_logs(files)
+    for file in logs:
+        is_reported = False
+        for rows in dispatch.messages_of(file, with_stale=True):
+            if rows.stale.any():
+                # After the end of a log they are normal. Anywhere else the file has another one's name.
+                first = int(np.argmax(rows.stale))
+                if not is_reported and (file is not logs[-1] or rows.frame_position(first) == 0):
+                    _pass_over(report, file, rows.frame_position(first), "messages of another place of the log")
+                    is_reported = True
+                rows = rows.where(~rows.stale)
+            good = rows.crc_ok
+            stop = len(rows) if good.all() else int(np.argmin(good))
+            dispatch.derive_from(rows.cut(0, stop), derived)
+            if stop < len(rows):
+                _pass_over(report, file, rows.frame_position(stop), "wrong checksum")
+                break
+            if rows.frames.status.is_damage:
+                _pass_over(report, file, rows.frames.reached_in_file, "damage")
+    return derived
+
+
+def _pass_over(report: Report, file: File, position: int, why: str) -> None:
+    report.count("damaged_files")
+    then = "messages after it in this file are not in the queues; `rawlog repair` keeps them"
+    report.add(Action.LOST, f"{why}; {then}", file.path, start=position, stop=file.size)
+
+
+def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
+    """Rows of `records` as a store directory, as `write_store` does it; the number of rows."""
+    with new_directory(target, overwrite=overwrite) as stage:
+        return write_store(batches, Folder(stage, named=os.fspath(target)), options).counts["messages"]
+
+
+def write_store(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapping[str, str]) -> Report:
+    """Rows of `records` as a store. EncodeError for what no entry can hold.
+
+    Options: `topic`, `partition` (where rows have none), `codec` (none, zlib, lz4, zstd) for bodies from `compress_over` bytes on,
+    `store_host`, `born_host` (address:port), `crc_property`, the file sizes of the broker that shall read it (`Sizes`), and
+    `derived` = `full` (consume queues, index, checkpoint) or `none` (an empty `abort` makes the broker build them).
+    """
+    sizes = check_options(options)
+    is_full = options.get("derived", "full") == "full"
+    report, derived, numbering = new_report(), Derived(), writer.Numbering()
+
+    def seen(address: int, data: Bytes) -> None:
+        dispatch.derive_bytes(data, address, derived)
+
+    log: Log | None = None
+    for batch in batches:
+        if batch.num_rows:
+            log = log or Log(folder.folder("commitlog"), sizes.commit_log, _log_start(batch, sizes))
+            log.append(writer.entries_of(batch, options, numbering), seen if is_full else None)
+            report.count("messages", 0 if is_full else batch.num_rows)
+    if log is None:
+        log = Log(folder.folder("commitlog"), sizes.commit_log)
+        log.seek(0)
+    log.close()
+    report.count("files", log.files + 1)
+    topics = {name: topic_config(name, most + 1) for name, most in sorted(numbering.queues.items())}
+    text = json.dumps({"topicConfigTable": topics}, indent="\t", ensure_ascii=False)
+    folder.write("config/topics.json", text)
+    if is_full:
+        write_derived(derived, (), folder, sizes, settings_of((), options), report)
+    else:
+        folder.write("abort", b"")
+    return report
+
+
+def check_options(options: Mapping[str, str]) -> Sizes:
+    """The file sizes asked for. OptionError for options that do not exist, and for invalid values."""
+    for name in options:
+        if name not in WRITE_OPTIONS:
+            raise unknown("option of rocketmq", name, WRITE_OPTIONS)
+    writer.check_options(options)
+    if options.get("derived", "full") not in ("full", "none"):
+        raise unknown("value of derived", options["derived"], ("full", "none"))
+    return Sizes(known=frozenset(SIZE_OPTIONS)).with_options(options)  # asked for, or the defaults on purpose
+
+
+def losses(options: Mapping[str, str]) -> Judge:
+    """What rows of `records` would read back otherwise than they are. OptionError for invalid options."""
+    check_options(options)
+    return writer.judge(options)
+
+
+def _log_start(first: pa.RecordBatch, sizes: Sizes) -> int:
+    """Where the log begins: after one file, as if that had expired, if queues may not begin at 0.
+
+    The units that fill the front of such a queue point at address 0: a broker takes them for messages if there is one.
+    """
+    return sizes.commit_log if first.column("offset").null_count < first.num_rows else 0
+
+
+def topic_config(name: str, queues: int, attributes: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A topic as `topics.json` has it."""
+    return {
+        "topicName": name,
+        "readQueueNums": queues,
+        "writeQueueNums": queues,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": False,
+    } | ({} if attributes is None else {"attributes": attributes})
+
+
+# Files -----------------------------------------------------------------------------------------------------------------
+
+
+def pad(file: IO[bytes], used: int, size: int) -> None:
+    """Make a file `size` bytes long whose first `used` bytes are written; zeros that are not written take no room on disk."""
+    if used < size:
+        file.seek(size - 1)
+        file.write(b"\0")
+
+
+def write_sized(folder: Folder, path: str, pieces: Iterable[NDArray[Any] | bytes], size: int) -> None:
+    """A file of `size` bytes that begins with these and goes on with zeros."""
+    used = 0
+    with folder.create(path) as file:
+        for piece in pieces:
+            used += file.write(piece if isinstance(piece, bytes) else piece.tobytes())
+        pad(file, used, size)
+
+
+def copy(folder: Folder, file: File, report: Report) -> None:
+    """The same bytes at the same place below the root; runs of zeros stay holes."""
+    with folder.create(below_root(file)) as out:
+        if not folder.dry_run:
+            with Source(file.path) as source:
+                position = used = 0
+                while piece := source.read(position, PIECE):
+                    if piece.count(0) < len(piece):
+                        out.seek(position)
+                        out.write(piece)
+                        used = position + len(piece)
+                    position += len(piece)
+                pad(out, used, position)
+    report.count("files")
+
+
+class Log:
+    """Commit-log files of one size, filled in order below a directory; the last one is padded when it is closed."""
+
+    def __init__(self, folder: Folder, file_size: int, start: int = 0) -> None:
+        assert start % file_size == 0
+        self.folder, self.file_size, self.end = folder, file_size, start
+        self._file: IO[bytes] | None = None
+        self._used = self.files = 0
+
+    def append(
+        self, entries: Entries, seen: Callable[[int, Bytes], None] | None = None, most: int = 8 << 20
+    ) -> NDArray[np.int64]:
+        """Write entries at the end of the log by the roll rule; their addresses. `seen` is shown an address and the bytes from there on.
+        EncodeError for an entry that fits no file.
+        """
+        sizes = entries.sizes()
+        addresses = np.empty(len(entries), np.int64)
+        end = int(kernels.place_entries(sizes, self.end, self.file_size, addresses))
+        if end < 0:
+            raise EncodeError(
+                f"row {-1 - end:,}: an entry of {int(sizes[-1 - end]):,} bytes fits no file of {self.file_size:,}"
+            )
+        row = 0
+        while row < len(entries):
+            number = int(addresses[row]) // self.file_size
+            limit = min((number + 1) * self.file_size, int(addresses[row]) + max(most, int(sizes[row])))
+            stop = int(np.searchsorted(addresses + sizes, limit, side="right"))
+            start, upto = int(addresses[row]), int(addresses[stop - 1] + sizes[stop - 1])
+            data = entries.slice(row, stop).encode(sizes[row:stop], addresses[row:stop], start, upto)
+            self.write(start, data.data)
+            if seen is not None:
+                seen(start, data)
+            row = stop
+        return addresses
+
+    def seek(self, address: int) -> IO[bytes]:
+        """Go on at `address`: in this file, or after closing it with a blank entry in the next."""
+        if self._file is not None and address // self.file_size != (self.end - 1) // self.file_size:
+            self.close(blank_entry=True)
+        if self._file is None:
+            self._file, self._used = self.folder.create(self._name(address)), 0
+            self.files += 1
+        self._file.seek(address % self.file_size)
+        return self._file
+
+    def write(self, address: int, data: memoryview | bytes) -> None:
+        """Raw bytes at an address that is not before the end."""
+        self.seek(address).write(data)
+        self.end, self._used = address + len(data), address % self.file_size + len(data)
+
+    def close(self, *, blank_entry: bool = False) -> None:
+        """End the file that is being written."""
+        if self._file is None:
+            return
+        room = self.file_size - self._used
+        if blank_entry and room:
+            self._file.seek(self._used)
+            self._file.write(blank(room))
+            self._used += BLANK.size
+        pad(self._file, self._used, self.file_size)
+        self._file.close()
+        self._file = None
+
+    def _name(self, address: int) -> str:
+        return f"{address // self.file_size * self.file_size:020}"
+
+    # Changes in what was written
+
+    def change(self, address: int, data: bytes) -> None:
+        """Other bytes at an address of a file that is closed."""
+        with self.folder.change(self._name(address)) as file:
+            file.seek(address % self.file_size)
+            file.write(data)
+
+    def change_number(self, address: int, number: int) -> None:
+        """Another queue offset in the message at an address."""
+        self.change(address + HEAD.at("queue_offset"), number.to_bytes(8, "big", signed=True))
+
+    def change_time(self, address: int, time: int) -> None:
+        """Another store time, which follows a host of either size."""
+        with self.folder.change(self._name(address)) as file:
+            file.seek(address % self.file_size + HEAD.at("sys_flag"))
+            flags = int.from_bytes(file.read(4), "big")
+        host = HOST_V6.size if flags & SysFlag.BORNHOST_V6 else HOST_V4.size
+        self.change(address + HEAD.after("born_timestamp") + host, time.to_bytes(8, "big", signed=True))
+
+
+# Derived files ---------------------------------------------------------------------------------------------------------
+
+
+def write_derived(
+    derived: Derived,
+    files: Sequence[File],
+    folder: Folder,
+    sizes: Sizes,
+    settings: Settings,
+    report: Report,
+    *,
+    only_known: bool = False,
+) -> None:
+    """The files that belong to what was derived; `files` show which queues have additions.
+
+    With `only_known`, files whose size nothing shows are left out: a broker with another setting would not start on them, and makes
+    them itself. An empty `abort`, and no checkpoint, let every version do so.
+    """
+    report.count("messages", derived.messages)
+    assumed = derived.settle(settings.delays)
+    batch_topics = settings.batch_topics | derived.batch_topics
+    ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
+    unknown_sizes = _unknown(derived, batch_topics, sizes)
+    if unknown_sizes:
+        _report_unknown(unknown_sizes, only_known, report)
+    left_out = unknown_sizes if only_known else ()
+    if "queue" in left_out and any(topic == SCHEDULE_TOPIC for topic, _ in derived.units):
+        report.notes.append(
+            "a broker that builds its queues may deliver delayed messages again that were delivered before"
+        )
+    if only_known and ext and "ext" not in sizes.known:
+        report.notes.append(
+            "consumequeue_ext: left out, as nothing shows the size of its files (ext_size); tags are in the queues"
+        )
+        ext = set()
+    for queue in sorted(derived.units):
+        if ("batch_queue" if queue[0] in batch_topics else "queue") in left_out:
+            continue
+        units = derived.queue(queue)
+        if (why := why_unsafe(queue[0])) is not None:
+            report.count("queues_left_out")
+            what = f"topic {queue[0]!r} queue {queue[1]}: left out with {units.shape[1]:,} units"
+            report.add(Action.LOST, f"{what}: no directory can have this name: {why}")
+            continue
+        report.count("queues")
+        report.count("units", int(units.shape[1]))
+        if queue[0] in batch_topics:
+            report.count("files", write_batch_queue(folder, queue, units, sizes))
+        else:
+            report.count("files", write_queue(folder, queue, units, sizes, report, with_ext=queue[0] in ext))
+    if assumed and "queue" not in left_out:
+        report.notes.append(
+            f"{assumed:,} delayed messages: neither units, broker.conf nor delay_levels show the delays of their levels; "
+            "RocketMQ's defaults are assumed for when they are due"
+        )
+    full_until = 0 if "index" in left_out else write_index(folder.folder("index"), derived, sizes, report)
+    report.count("files")
+    if left_out:
+        folder.write("abort", b"")
+    else:
+        write_checkpoint(folder, derived.last_time, full_until)
+
+
+NAMES = {
+    "queue": ("consumequeue", "queue_size"),
+    "batch_queue": ("batchconsumequeue", "batch_queue_size"),
+    "index": ("index", "index_slots and index_entries"),
+}
+"""Of what is derived: its directory, and the options for its size."""
+
+
+def _unknown(derived: Derived, batch_topics: Collection[str], sizes: Sizes) -> tuple[str, ...]:
+    """What there is to write into files of a size that nothing shows."""
+    kinds = {"batch_queue" if topic in batch_topics else "queue" for topic, _ in derived.units}
+    found: list[str] = [kind for kind in ("queue", "batch_queue") if kind in kinds and kind not in sizes.known]
+    if any(hashes.size for hashes in derived.hashes) and not sizes.is_index_known:
+        found.append("index")
+    return tuple(found)
+
+
+def _report_unknown(kinds: Sequence[str], only_known: bool, report: Report) -> None:
+    for kind in kinds:
+        name, options = NAMES[kind]
+        why = f"{name}: nothing shows the size of its files (no file, no broker.conf; {options})"
+        then = (
+            "left out; a broker builds it when it starts"
+            if only_known
+            else "RocketMQ's default is assumed; a broker with another setting does not start"
+            if kind != "index"
+            else "RocketMQ's default is assumed; a broker with another setting finds no keys"
+        )
+        report.notes.append(f"{why}: {then}")
+
+
+def _queue_folder(folder: Folder, kind: str, queue: Queue) -> Folder:
+    return folder.folder(kind).folder(queue[0]).folder(str(queue[1]))
+
+
+def placed(units: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], int]:
+    """Units as a broker appends them: the first offset, those it takes, and how many numbers it passes over.
+
+    It appends each directly after the one before, whatever number the message has, and drops one whose number was there already.
+    """
+    offsets = units[U_OFFSET]
+    first = int(offsets[0])
+    if (offsets == first + np.arange(offsets.size)).all():
+        return first, units, 0
+    keep, following, gaps = np.zeros(offsets.size, np.bool_), first, 0
+    for row, offset in enumerate(offsets.tolist()):
+        if offset >= following:
+            gaps += offset > following
+            keep[row] = True
+            following += 1
+    return first, units[:, keep], gaps
+
+
+def write_queue(
+    folder: Folder, queue: Queue, units: NDArray[np.int64], sizes: Sizes, report: Report, *, with_ext: bool = False
+) -> int:
+    """The files of a plain consume queue; their number."""
+    first, units, gaps = placed(units)
+    if gaps:
+        report.notes.append(
+            f"{queue[0]} queue {queue[1]}: {gaps:,} gaps in the queue offsets: from there on numbers and places differ"
+        )
+    files = 0
+    if with_ext:
+        files, units = _write_ext(_queue_folder(folder, "consumequeue_ext", queue), units, sizes)
+    start = first * UNIT.size // sizes.queue * sizes.queue
+    blanks = first - start // UNIT.size
+    rows = np.zeros(blanks + units.shape[1], UNIT.dtype)
+    rows["size"][:blanks] = PRE_BLANK_SIZE
+    rows["physical_offset"][blanks:], rows["size"][blanks:] = units[U_PHYSICAL], units[U_SIZE]
+    rows["tag_hash"][blanks:] = units[U_TAG]
+    return files + _write_files(_queue_folder(folder, "consumequeue", queue), rows.tobytes(), start, sizes.queue)
+
+
+def _write_files(folder: Folder, data: bytes, start: int, size: int) -> int:
+    for number, position in enumerate(range(0, len(data), size)):
+        write_sized(folder, f"{start + number * size:020}", [data[position : position + size]], size)
+    return -(-len(data) // size)
+
+
+def _write_ext(folder: Folder, units: NDArray[np.int64], sizes: Sizes) -> tuple[int, NDArray[np.int64]]:
+    """Ext units of the messages, without bitmaps, and the plain units that point to them."""
+    count, each = units.shape[1], (sizes.ext - EXT_END_SIZE) // EXT_UNIT.size
+    rows = np.zeros(count, EXT_UNIT.dtype)
+    rows["size"], rows["tag_hash"], rows["store_timestamp"] = EXT_UNIT.size, units[U_TAG], units[U_TIME]
+    files = -(-count // each)
+    for number in range(files):
+        part = rows[number * each : (number + 1) * each].tobytes()
+        mark = [b"\xff\xff"] if (number + 1) * each < count else []
+        write_sized(folder, f"{number * sizes.ext:020}", [part, *mark], sizes.ext)
+    numbers = np.arange(count, dtype=np.int64)
+    pointing = units.copy()
+    pointing[U_TAG] = EXT_FLAG + numbers // each * sizes.ext + numbers % each * EXT_UNIT.size
+    return files, pointing
+
+
+def write_batch_queue(folder: Folder, queue: Queue, units: NDArray[np.int64], sizes: Sizes) -> int:
+    """The files of a batch consume queue; their number."""
+    where = _queue_folder(folder, "batchconsumequeue", queue)
+    return _write_files(where, batch_units(units).tobytes(), 0, sizes.batch_queue)
+
+
+def batch_units(units: NDArray[np.int64]) -> NDArray[np.void]:
+    """Units as a batch consume queue has them."""
+    rows = np.zeros(units.shape[1], BATCH_UNIT.dtype)
+    rows["physical_offset"], rows["size"], rows["tag_hash"] = units[U_PHYSICAL], units[U_SIZE], units[U_TAG]
+    rows["store_timestamp"], rows["base_offset"], rows["batch_size"] = units[U_TIME], units[U_OFFSET], units[U_BATCH]
+    rows["compacted_offset"] = -1
+    return rows
+
+
+def write_index(folder: Folder, derived: Derived, sizes: Sizes, report: Report) -> int:
+    """The files of the key index; the time at which the last full one ends."""
+    hashes, addresses, times = derived.keys()
+    report.count("keys", int(hashes.size))
+    done, full_until, before, name_before = 0, 0, np.zeros(derive.STATE, np.int64), 0
+    while done < hashes.size:
+        state = np.zeros(derive.STATE, np.int64)
+        state[derive.X_COUNT] = 1
+        if before[derive.X_END] > 0:
+            state[derive.X_BEGIN] = state[derive.X_END] = before[derive.X_END]
+        if before[derive.X_END_TIME] > 0:
+            state[derive.X_BEGIN_TIME] = state[derive.X_END_TIME] = before[derive.X_END_TIME]
+        slots, entries = np.zeros(sizes.slots, np.int32), np.zeros(sizes.entries * INDEX_ENTRY.size, np.uint8)
+        done = int(derive.append_keys(hashes, addresses, times, done, state, slots, entries))
+        name_before = max(int(state[derive.X_BEGIN_TIME]), name_before + 1)
+        header = np.array([tuple(state.tolist())], INDEX_HEADER.dtype).tobytes()
+        used = int(state[derive.X_COUNT]) * INDEX_ENTRY.size
+        size = INDEX_HEADER.size + sizes.slots * SLOT.size + sizes.entries * INDEX_ENTRY.size
+        write_sized(folder, _index_name(name_before), [header, slots.astype(">i4").tobytes(), entries[:used]], size)
+        report.count("files")
+        if int(state[derive.X_COUNT]) >= sizes.entries:
+            full_until = int(state[derive.X_END_TIME])
+        before = state
+    return full_until
+
+
+def _index_name(ms: int) -> str:
+    """17 digits; a broker takes its local clock, which has no meaning."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(max(ms, 0), 250_000_000_000_000))
+    return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03}"
+
+
+def write_checkpoint(folder: Folder, last: int, index_until: int) -> None:
+    """The checkpoint of a store whose last message has this time."""
+    row = np.zeros(1, CHECKPOINT.dtype)
+    row["physic_timestamp"] = row["logics_timestamp"] = last
+    row["index_timestamp"] = index_until
+    write_sized(folder, "checkpoint", [row.tobytes()], CHECKPOINT_SIZE)
