@@ -10,7 +10,10 @@ from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 
 
-def rewritten(verb: str, source: Path, target: Path, *, dry_run: bool = False, **options: str) -> Report:
+def rewritten(
+    verb: str, source: Path, target: Path, *, overwrite: bool = False, dry_run: bool = False, **options: object
+) -> Report:
     """Run `repair`, `rebuild` or `compact` with one thread."""
-    with Rewriting(verb, str(target), options, dry_run=dry_run) as job:
+    texts = {name.replace(".", "_"): str(value) for name, value in options.items()}
+    with Rewriting(verb, str(target), texts, overwrite=overwrite, dry_run=dry_run) as job:
         return local.run(job, open_tree(str(source)), threads=1)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rawlog.core.report import Account
+from rawlog.core.report import Report
 from rawlog.core.text import counted, offset_range
 
 
@@ -25,14 +25,6 @@ def test_a_range_of_offsets_includes_both_ends(start: int, stop: int, expected: 
     assert offset_range(start, stop) == expected
 
 
-def test_an_account_counts_one_thing_as_one() -> None:
-    from dataclasses import dataclass
-
-    @dataclass(slots=True)
-    class Own(Account):
-        records_kept: int = 1
-        batches: int = 2
-        entries: int = 1
-        bytes: int = 1
-
-    assert Own().lines() == ["1 record kept, 2 batches, 1 entry, 1 byte"]
+def test_a_report_counts_one_thing_as_one() -> None:
+    report = Report(counts={"records_kept": 1, "batches": 2, "entries": 1, "bytes": 1})
+    assert report.lines() == ["1 record kept, 2 batches, 1 entry, 1 byte"]

@@ -196,7 +196,6 @@ def rewrite(
     dry_run: bool = False,
 ) -> Report:
     """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
-    from rawlog import registry
     from rawlog.jobs.rewrite import Rewriting
 
     tree = open_tree(source)
@@ -205,17 +204,9 @@ def rewrite(
     engine = choose(tree.size, **settings_of(running))
     if engine.name == "spark":  # tasks may have another working directory
         tree = open_tree(whole_paths(tree.roots))
-    systems = {file.system for file in tree}
-    path, progress = os.fspath(target), running.get("progress")
-    if any(verb in family.rewrites for family in registry.families() if family.name in systems):
-        with Rewriting(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
-            return engine.run(job, tree, progress)
-    from rawlog.core.report import AccountReport
-    from rawlog.jobs.mend import Mend  # words: ok: until every family has `rewrites`
-
-    with Mend(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as old:  # words: ok
-        outcome = engine.run(old, tree, progress)
-    return AccountReport.of(verb, ", ".join(tree.roots), path, outcome, is_dry_run=dry_run)
+    path = os.fspath(target)
+    with Rewriting(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
+        return engine.run(job, tree, running.get("progress"))
 
 
 def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rawlog.core.errors import DataError
     from rawlog.core.explain import Node
     from rawlog.core.frames import Bytes, Frames
-    from rawlog.core.report import Account, Report
+    from rawlog.core.report import Report
     from rawlog.core.restore import Asked, Restorer
     from rawlog.core.store import Store
     from rawlog.io.output import Folder
@@ -263,51 +263,6 @@ class Format:
         return [name for name, there in can.items() if there]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A share of a work that needs nothing of the others: a partition, a store. `name` is that of its directory beside other units."""
-
-    name: str
-    files: tuple[File, ...]
-    options: Mapping[str, str]
-
-    @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files)
-
-
-def units_of(groups: Mapping[str, Sequence[File]], options: Mapping[str, str]) -> list[Unit]:
-    """A unit for each directory, in order, named by its path below the deepest one that holds all of them."""
-    paths = [folder.rstrip("/").split("/") for folder in sorted(groups)]
-    shared = 0
-    while all(shared < len(path) - 1 for path in paths) and len({path[shared] for path in paths}) == 1:
-        shared += 1
-    return [
-        Unit("/".join(path[shared:]), tuple(groups[folder]), options)
-        for path, folder in zip(paths, sorted(groups), strict=True)
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A verb that writes new directories from a family's files, which are never touched. Its units can be done anywhere, in any order."""
-
-    #: (the files of a unit, the directory to write, options) -> the result.
-    do: Callable[[Sequence[File], str, Mapping[str, str]], Account]
-    #: The names of the options that it understands. `dry_run` among them: it can tell what it would do; `source`: it is told the path
-    #: that was asked for.
-    options: tuple[str, ...] = ()
-    #: (the family's files, options, how many units are done at once) -> the units, in order; None: all the files are one.
-    cut: Callable[[Sequence[File], Mapping[str, str], int], Sequence[Unit]] | None = None
-    #: (the units, what came of each, the directory they stand in or None if there is none) -> what came of all of them, with what
-    #: the directory itself has to say written into it. None: a lone unit's own account, or that of several.
-    join: Callable[[Sequence[Unit], Sequence[Account], Path | None], Account] | None = None
-    #: The option that names another directory which units write, if they are given it.
-    aside: str | None = None
-    #: The codes of findings that it leaves as they are. A dry run reports those of the source; else the result itself is verified.
-    unrepaired: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
     """A verb that writes stores of a family again, below a new directory: a policy that the family's one writer applies.
@@ -383,9 +338,7 @@ class Family:
     lookup: Lookup | None = None
     #: (files of a tree) -> names of topics that are known without reading data, of files whose places do not tell one.
     topics: Callable[[Sequence[File]], Iterable[str]] | None = None
-    #: What writes a new directory from a store or partition, by its verb: `rebuild`, `repair`, `compact`.
-    works: Mapping[str, Work] = field(default_factory=dict)
-    #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`. Replaces `works`.
+    #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`.
     rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None

@@ -237,36 +237,6 @@ def _remains(finding: Finding) -> str:
     return f"remains {', '.join(where)}: {printable(finding.message)}  [{finding.code}]"
 
 
-@dataclass(slots=True)
-class Account:
-    """What was written and what was lost on the way. Families add their own counts as fields.
-
-    `notes` are sentences with a place: each loss, each change, each thing made anew.
-    """
-
-    notes: list[str] = field(default_factory=list, kw_only=True)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing was lost."""
-        return True
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything, for machines."""
-        return {**asdict(self), "is_whole": self.is_whole}
-
-    def lines(self) -> list[str]:
-        """Everything, for people: the notes, then the counts."""
-        counts = []
-        for name, value in asdict(self).items():
-            if name == "notes" or not value or isinstance(value, str):
-                continue
-            number = len(value) if isinstance(value, (list, dict)) else value
-            words = name.replace("_", " ")
-            counts.append(counted(number, _singular(words), words))
-        return [*self.notes, ", ".join(counts)] if counts else list(self.notes)
-
-
 def _singular(words: str) -> str:
     """`records kept` as one: `record kept`."""
     first, space, rest = words.partition(" ")
@@ -274,63 +244,3 @@ def _singular(words: str) -> str:
         if first.endswith(ending) and not first.endswith("ss"):
             return first.removesuffix(ending) + instead + space + rest
     return words
-
-
-@dataclass(slots=True)
-class Several(Account):
-    """What came of several works that belong together, each by its name."""
-
-    parts: dict[str, Account] = field(default_factory=dict)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing was lost in any of them."""
-        return all(one.is_whole for one in self.parts.values())
-
-    def as_json(self) -> dict[str, Any]:
-        """Each part's own account."""
-        return {**{name: one.as_json() for name, one in self.parts.items()}, "is_whole": self.is_whole}
-
-    def lines(self) -> list[str]:
-        """Each part's own account, under its name."""
-        return [text for name, one in self.parts.items() for text in (name, *(f"  {line}" for line in one.lines()))]
-
-
-@dataclass(slots=True, repr=False)
-class AccountReport(Report):
-    """What an Account says, as a Report. It goes away with Account."""
-
-    account: Any = None
-
-    @staticmethod
-    def of(verb: str, source: str, target: str, outcome: Any, *, is_dry_run: bool = False) -> Report:
-        """The Report of a job's outcome, which has an account and may have `left_out`, `not_loaded` and `remaining`."""
-        made = AccountReport(verb=verb, source=source, target=target, account=outcome.account)
-        made.left_out, made.not_loaded, made.remaining = (
-            list(getattr(outcome, name, ())) for name in ("left_out", "not_loaded", "remaining")
-        )
-        made.is_dry_run = is_dry_run
-        return made
-
-    @property
-    def is_lossless(self) -> bool:
-        """Whether nothing was lost, dropped or changed that was not asked for."""
-        return bool(self.account.is_whole) and not self.left_out
-
-    def as_json(self) -> dict[str, Any]:
-        """Everything, for machines."""
-        made: dict[str, Any] = self.account.as_json()
-        made |= {"left_out": list(self.left_out)} if self.left_out else {}
-        made |= {"not_loaded": list(self.not_loaded)} if self.not_loaded else {}
-        made |= {"remaining": [one.as_row() for one in self.remaining]} if self.remaining else {}
-        return made | {"is_whole": self.is_whole} | ({"dry_run": True} if self.is_dry_run else {})
-
-    def lines(self) -> list[str]:
-        """Everything, for people."""
-        rest = Report(left_out=self.left_out, not_loaded=self.not_loaded, remaining=self.remaining)
-        return [*(printable(text) for text in self.account.lines()), *rest.lines()]
-
-
-def as_report(account: Account | Report) -> Report:
-    """An Account as a Report; a Report as it is."""
-    return account if isinstance(account, Report) else AccountReport(account=account)

@@ -6,7 +6,6 @@ It looks at the verbs from outside, as the command line does: a source, a target
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import random
 import shutil
@@ -46,17 +45,10 @@ class Result:
 
 def rewrite(verb: str, source: Path, target: Path, options: Mapping[str, str], **how: bool) -> Result:
     """Run a verb as the command line does; `how` has `overwrite` and `dry_run`."""
-    tree = open_tree(source)
-    systems = {file.system for file in tree}
-    if any(verb in family.rewrites for family in registry.families() if family.name in systems):
-        with Rewriting(verb, str(target), options, **how) as job:
-            report: Report = run(job, tree)
-        losses = [entry for entry in report.all_entries() if entry.is_loss]
-        return Result(report.is_whole, report.as_json(), losses, report.remaining)
-    old = importlib.import_module("rawlog.jobs.mend")  # for families without `rewrites`; words: ok
-    with old.Mend(verb, str(target), options, **how) as older:  # words: ok
-        outcome = run(older, tree)
-    return Result(outcome.is_whole, outcome.account.as_json(), [], outcome.remaining)
+    with Rewriting(verb, str(target), options, **how) as job:
+        report: Report = run(job, open_tree(source))
+    losses = [entry for entry in report.all_entries() if entry.is_loss]
+    return Result(report.is_whole, report.as_json(), losses, report.remaining)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

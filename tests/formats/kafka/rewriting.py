@@ -1,23 +1,12 @@
-"""The verbs that write partitions again, for tests: one call, one report."""
+"""What reports on partitions say, for tests."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rawlog.core.report import Report
-from rawlog.engines import local
 from rawlog.formats.kafka.store.lost_markers import Transaction
-from rawlog.jobs.rewrite import Rewriting
-from rawlog.reading.tree import open_tree
+from tests.rewriting import rewritten
 
-
-def rewritten(
-    verb: str, source: Path, target: Path, *, overwrite: bool = False, dry_run: bool = False, **options: object
-) -> Report:
-    """Run `repair`, `rebuild` or `compact` with one thread."""
-    texts = {name.replace(".", "_"): str(value) for name, value in options.items()}
-    with Rewriting(verb, str(target), texts, overwrite=overwrite, dry_run=dry_run) as job:
-        return local.run(job, open_tree(str(source)), threads=1)
+__all__ = ["rewritten", "transactions"]
 
 
 def transactions(report: Report) -> list[Transaction]:

@@ -17,8 +17,8 @@ from rawlog.formats.kraft.paths import takes
 from rawlog.formats.kraft.store.disk import compare
 from rawlog.formats.kraft.store.fold import ROWS_OF, level_text
 from rawlog.formats.kraft.store.history import Difference, differences, events
-from rawlog.formats.kraft.store.replica import At, Replica, clusters
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 
 SHOWN = 20
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ def describe(files: Sequence[File], roots: Sequence[str], options: Mapping[str, 
     return _described(files, found, _Description(files, options))
 
 
-def _described(files: Sequence[File], found: Sequence[Replica], one: _Description) -> Iterator[Shown]:
+def _described(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Shown]:
     yield from _check_topics(files, found, one)
     for number, replica in enumerate(found):
         if number:
@@ -58,7 +58,7 @@ def _described(files: Sequence[File], found: Sequence[Replica], one: _Descriptio
             yield from one.overview(replica)
 
 
-def _check_topics(files: Sequence[File], found: Sequence[Replica], one: _Description) -> Iterator[Shown]:
+def _check_topics(files: Sequence[File], found: Sequence[MetadataStore], one: _Description) -> Iterator[Shown]:
     """OptionError for a topic that does not exist; a note if it may have existed before, or for a pattern that matches nothing."""
     if not one.topics:
         return
@@ -89,7 +89,7 @@ class _Description:
 
     # ------------------------------------------------------------------ the state
 
-    def overview(self, replica: Replica) -> Iterator[Shown]:
+    def overview(self, replica: MetadataStore) -> Iterator[Shown]:
         """The cluster at the time that was asked for, one row for each thing in it."""
         state = replica.fold(self.at, self.errors)
         for problem in state.problems[:SHOWN]:
@@ -112,7 +112,7 @@ class _Description:
         is_topic = table == "configs" and row["resource_type"] == "topic"
         return is_topic and matches(row["resource_name"], self.topics)
 
-    def _odd(self, replica: Replica, state: State) -> list[Row]:
+    def _odd(self, replica: MetadataStore, state: State) -> list[Row]:
         found = compare(self.files, state, replica.cluster_id)
         return [asdict(odd) for odd in found if matches(odd.topic, self.topics)]
 
@@ -148,7 +148,7 @@ class _Description:
 
     # ------------------------------------------------------------------ history and differences
 
-    def history(self, replica: Replica) -> Iterator[Shown]:
+    def history(self, replica: MetadataStore) -> Iterator[Shown]:
         """What happened, one sentence for each record."""
         for event in events(replica, errors=self.errors, show_secrets=self.show_secrets):
             if self.at.offset is not None and event.offset > self.at.offset:
@@ -168,7 +168,7 @@ class _Description:
             }
             yield Shown(row, Line(f"{event.offset:>10,}  {row['timestamp']}  {event.text}"))
 
-    def differences(self, replica: Replica, between: str) -> Iterator[Shown]:
+    def differences(self, replica: MetadataStore, between: str) -> Iterator[Shown]:
         """What changed between two offsets or times."""
         first, second = _moments(between)
         before, after = replica.fold(first, self.errors), replica.fold(second, self.errors)
@@ -216,7 +216,7 @@ def _moment(text: str) -> At:
     return At(time=parse_time(text))
 
 
-def _head(replica: Replica, state: State) -> Row:
+def _head(replica: MetadataStore, state: State) -> Row:
     level = state.features.get(METADATA_VERSION)
     return {
         "cluster_id": replica.cluster_id,

@@ -48,8 +48,8 @@ from rawlog.formats.kraft.store.blueprint import (
 )
 from rawlog.formats.kraft.store.carrying import Carrier, Wish, partition_report
 from rawlog.formats.kraft.store.fold import level_text
-from rawlog.formats.kraft.store.replica import At, Replica, clusters
 from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 
@@ -470,7 +470,7 @@ def _id_of(group: Sequence[File]) -> bytes | None:
     return None
 
 
-def _is_blank(replica: Replica, errors: str) -> bool:
+def _is_blank(replica: MetadataStore, errors: str) -> bool:
     """Whether there is only what a new cluster starts from, without a topic: the metadata log is elsewhere, or does not exist yet.
 
     A directory that was restored and not started yet has its topics there.
@@ -481,7 +481,7 @@ def _is_blank(replica: Replica, errors: str) -> bool:
 def _state(files: Sequence[File], asked: Asked, offer: Offer) -> State | None:
     """What the cluster knew at that time, if its metadata log is among the files."""
     errors = asked.errors
-    every: list[Replica] = clusters([file for file in files if takes("kraft.topics", file)])
+    every: list[MetadataStore] = clusters([file for file in files if takes("kraft.topics", file)])
     found = [one for one in every if not _is_blank(one, errors)]
     if not found:
         offer.notes.append(

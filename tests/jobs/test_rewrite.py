@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 import rawlog
-from rawlog import registry
 from rawlog.core.errors import AccessError, CorruptError, OptionError
 from rawlog.engines import local
 from rawlog.jobs.job import Stage
-from rawlog.jobs.mend import Mend
 from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import store_path
@@ -55,18 +53,14 @@ def content(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def mend(verb: str, source: Path, target: Path, options: dict[str, str] | None = None, **more: Any) -> Any:
+def rewrite(verb: str, source: Path, target: Path, options: dict[str, str] | None = None, **more: Any) -> Any:
     spark, tree = more.pop("spark", None), open_tree(str(source))
-    systems = {file.system for file in tree}
-    is_new = any(verb in family.rewrites for family in registry.families() if family.name in systems)
-    with (Rewriting if is_new else Mend)(verb, str(target), options, **more) as job:
+    with Rewriting(verb, str(target), options, **more) as job:
         if spark is None:
-            made: Any = local.run(job, tree, threads=2)  # type: ignore[arg-type]
-        else:
-            from rawlog.engines import spark as on_spark
+            return local.run(job, tree, threads=2)
+        from rawlog.engines import spark as on_spark
 
-            made = on_spark.run(job, tree, spark)  # type: ignore[arg-type]
-    return made if is_new else made.account
+        return on_spark.run(job, tree, spark)
 
 
 CASES = [
@@ -93,7 +87,7 @@ def test_spark_leaves_the_same_bytes_and_the_same_report(
         told = dict(options)
         if verb == "repair":
             told["quarantine"] = str(tmp_path / name / "aside")
-        accounts[name] = mend(verb, source, tmp_path / name / "out", told, spark=session, at_once=2).as_json()
+        accounts[name] = rewrite(verb, source, tmp_path / name / "out", told, spark=session, at_once=2).as_json()
         assert sorted(os.listdir(tmp_path / name)) == [*(["aside"] if verb == "repair" else []), "out"]
     here, there = content(tmp_path / "local"), content(tmp_path / "spark")
     assert here == there
@@ -108,7 +102,7 @@ def test_damage_found_by_a_task_on_spark_is_told_as_here(spark: Any, tmp_path: P
     told = []
     for session in (None, spark):
         with pytest.raises(CorruptError) as caught:
-            mend("rebuild", source, tmp_path / "out", spark=session)
+            rewrite("rebuild", source, tmp_path / "out", spark=session)
         told.append(str(caught.value))
     assert told[0] == told[1]
     assert "codec-lz4-0" in told[0]
@@ -119,7 +113,7 @@ def test_an_attempt_that_was_made_before_changes_nothing(tmp_path: Path) -> None
     """Spark may try a task again, or run two of it at once: what the loser wrote is not in the result, and not in its way."""
     source = wounded(tmp_path / "source")
     options = {"quarantine": str(tmp_path / "b" / "aside")}
-    mend("repair", source, tmp_path / "a" / "out", {"quarantine": str(tmp_path / "a" / "aside")})
+    rewrite("repair", source, tmp_path / "a" / "out", {"quarantine": str(tmp_path / "a" / "aside")})
     with Rewriting("repair", str(tmp_path / "b" / "out"), options) as job:
         splits = job.plan(open_tree(str(source)))
         task = pickle.loads(pickle.dumps(job))
@@ -150,10 +144,10 @@ def test_several_stores_are_done_one_by_one(system: str, tmp_path: Path) -> None
     options = SMALL if system == "rocketmq" else {}
     for name, path in stores.items():
         shutil.copytree(path, tmp_path / "source" / name)
-    account = mend("rebuild", tmp_path / "source", tmp_path / "out", options)
+    account = rewrite("rebuild", tmp_path / "source", tmp_path / "out", options)
     assert list(account.parts) == list(stores)
     for name, path in stores.items():
-        mend("rebuild", path, tmp_path / "alone" / name, options)
+        rewrite("rebuild", path, tmp_path / "alone" / name, options)
         assert content(tmp_path / "alone" / name) == content(tmp_path / "out" / name)
 
 
@@ -164,8 +158,8 @@ def test_a_commit_log_on_several_disks_is_one_store(tmp_path: Path) -> None:
     assert len(logs) > 1, "one store that has several files"
     (source / "disk-2" / "commitlog").mkdir(parents=True)
     logs[-1].rename(source / "disk-2" / "commitlog" / logs[-1].name)
-    mend("rebuild", rocketmq_store("5.1.4"), tmp_path / "whole", SMALL)
-    mend("rebuild", source, tmp_path / "out", SMALL)
+    rewrite("rebuild", rocketmq_store("5.1.4"), tmp_path / "whole", SMALL)
+    rewrite("rebuild", source, tmp_path / "out", SMALL)
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
@@ -174,9 +168,9 @@ def test_the_source_is_never_the_target(place: str, tmp_path: Path) -> None:
     source = log_directory(tmp_path / "logs")
     before = content(tmp_path)
     with pytest.raises(OptionError, match="lie inside one another"):
-        mend("rebuild", source, (source / place).resolve(), overwrite=True)
+        rewrite("rebuild", source, (source / place).resolve(), overwrite=True)
     with pytest.raises(OptionError, match="lie inside one another"):
-        mend("repair", source, tmp_path / "out", {"quarantine": str(source / "aside")})
+        rewrite("repair", source, tmp_path / "out", {"quarantine": str(source / "aside")})
     assert content(tmp_path) == before
 
 
@@ -185,10 +179,10 @@ def test_what_is_put_aside_is_not_put_over_something(tmp_path: Path) -> None:
     (aside / "codec-lz4-0").mkdir(parents=True)
     (aside / "codec-lz4-0" / "file").write_text("mine")
     with pytest.raises(AccessError, match="exists already"):
-        mend("repair", source, tmp_path / "out", {"quarantine": str(aside)}, overwrite=True)
+        rewrite("repair", source, tmp_path / "out", {"quarantine": str(aside)}, overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["aside", "source"]
     (aside / "codec-lz4-0" / "file").unlink()
-    mend("repair", source, tmp_path / "out", {"quarantine": str(aside)})
+    rewrite("repair", source, tmp_path / "out", {"quarantine": str(aside)})
     assert any((aside / "codec-lz4-0").iterdir())
 
 
@@ -199,6 +193,6 @@ def test_a_partition_beside_a_metadata_log_keeps_the_files_of_its_directory(tmp_
     for name in ("transactions-0", "__cluster_metadata-0"):
         shutil.copytree(KAFKA / name, source / name)
     shutil.copy2(KAFKA / "meta.properties", source)
-    account = mend("repair", source, tmp_path / "out")
+    account = rewrite("repair", source, tmp_path / "out")
     assert sorted(account.parts) == ["__cluster_metadata-0", "transactions-0"]
     assert sorted(os.listdir(tmp_path / "out")) == ["__cluster_metadata-0", "meta.properties", "transactions-0"]
