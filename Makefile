@@ -35,11 +35,12 @@ fmt: $(STAMP) ## format the code and sort its imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-lint: $(STAMP) ## style, types and the floors between modules; changes nothing
+lint: $(STAMP) ## style, types, imports and words; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/words.py
 
 fuzz: $(STAMP) ## the property tests with the deep profile, for as long as it takes
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)

@@ -16,7 +16,7 @@ WORDS = (
     (r"\btold\b|_told\b|\btold_|\bTold", "reported, printed, given"),
     (r"\banew\b|_anew\b|\banew_", "again: rebuilt, rewritten"),
     (r"\b_?[Mm]end(s|ed|ing)?\b|_mend(s|ed|ing)?\b|\bmend_", "repair"),
-    (r"\bbehind\b", "after"),
+    (r"(?<!lag )(?<!lags )(?<!be )(?<!is )\bbehind\b", "after"),
     (r"\bbeside\b", "next to"),
     (r"\bstands?\b(?! for| in for|alone)|\bstood\b", "is, are"),
     (r"\bheld against\b|\bhold(s|ing)? (it |them |one )?against\b", "compared with"),

@@ -321,7 +321,7 @@ class Family:
     #: the family's own formats. A family may so look at files of another (KRaft's metadata log is an ordinary Kafka log).
     takes: Callable[[str | None, File], bool] | None = None
     #: The system among whose partitions its own directories are: they are not repaired as that one's, nor is it in their way.
-    beside: str | None = None
+    host: str | None = None
     #: As Format.summary, for files of other families that it `takes`: what its own checks over several files need to know of them. None
     #: for a file that they do not ask about.
     summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None

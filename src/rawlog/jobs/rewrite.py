@@ -344,7 +344,7 @@ def families_of(able: Sequence[Family], files: Sequence[File]) -> list[tuple[Fam
     claimed: dict[str | None, str] = {}
     for family in able:
         for file in family.files_for(None, files):
-            if file.system != family.name or (family.beside is not None and file.place.topic is not None):
+            if file.system != family.name or (family.host is not None and file.place.topic is not None):
                 claimed[file.place.group] = family.name
     shares = []
     for family in able:

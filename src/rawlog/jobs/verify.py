@@ -133,8 +133,8 @@ class Verify(Job[Found, Verified]):
         again = self._take(done[now.done :])
         now.done = len(done)
         if again:
-            beside = {file.path: near(file, now.tree.group_of(file)) for file in again}
-            return self._splits([VerifySplit(spans=(Span(file, beside[file.path]),)) for file in again])
+            nearby = {file.path: near(file, now.tree.group_of(file)) for file in again}
+            return self._splits([VerifySplit(spans=(Span(file, nearby[file.path]),)) for file in again])
         if now.is_compared:
             return []
         now.is_compared = True
@@ -187,12 +187,12 @@ class Verify(Job[Found, Verified]):
 
 def _spans(file: File, store: Store) -> list[Span]:
     """A file to be checked, in splits if it is large and its format knows where to cut it without reading it."""
-    beside = near(file, store)
+    nearby = near(file, store)
     format = registry.formats().get(str(file.format))
     if format is None or format.summary is None or format.cuts is None or file.size < CUT * 3 // 2 or file.problem:
-        return [Span(file, beside)]
+        return [Span(file, nearby)]
     edges = [None, *format.cuts(file, store, CUT), None]
-    return [Span(file, beside, start, stop) for start, stop in pairwise(edges)]
+    return [Span(file, nearby, start, stop) for start, stop in pairwise(edges)]
 
 
 def near(file: File, store: Store) -> tuple[File, ...]:

@@ -227,7 +227,7 @@ def _header_finding(format: Format, error: DataError, file: File) -> Finding:
 def unreadable(file: File) -> Iterator[Mark]:
     """The file is there and cannot be read: permissions, a dangling link, a device.
 
-    Nothing in it was looked at. Copy it with sufficient rights, or mend the link, and verify again.
+    Nothing in it was looked at. Copy it with sufficient rights, or repair the link, and verify again.
     """
     if file.problem is not None:
         yield Mark(file.problem)
@@ -250,14 +250,14 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
     """The rules that every format with frames has: its header, damage between frames, an unfinished last frame."""
 
     def header(seen: Inspection) -> Iterator[Mark]:
-        """The file's own header is missing, cut or of a version that does not exist, so that nothing behind it can be read.
+        """The file's own header is missing, cut or of a version that does not exist, so that nothing after it can be read.
 
         Restore the header from another copy of the file.
         """
         return iter(())
 
     def framing(seen: Inspection) -> Iterator[Mark]:
-        """A frame's own length or version cannot be right, so the frames behind it had to be searched for.
+        """A frame's own length or version cannot be right, so the frames after it had to be searched for.
 
         The finding covers the bytes up to the next credible frame, or to the end of the file. Their content is lost unless
         another copy has it; `rawlog repair` keeps all that follows.
@@ -373,7 +373,7 @@ class Measure:
         self._ended = False
 
     def see(self, frames: Frames) -> None:
-        """Take the next window; those behind damage do not count."""
+        """Take the next window; those after damage do not count."""
         if not self._ended:
             self._total.add(frames, self.file, registry.formats()[str(self.file.format)])
             self._ended = frames.last or frames.status.is_damage

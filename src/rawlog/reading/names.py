@@ -57,9 +57,9 @@ def _check_ids(trees: Sequence[Tree], table: Table) -> None:
     if "." in table.name:
         systems = {table.name.partition(".")[0]}
     if not systems & have.keys():
-        told = " and ".join(f"{lookup.named} of {name}" for name, lookup in have.items())
+        known = " and ".join(f"{lookup.named} of {name}" for name, lookup in have.items())
         here = ", ".join(sorted(systems)) or "nothing"
-        raise OptionError(f"--id: {here} has no ids; only {told} have ids")
+        raise OptionError(f"--id: {here} has no ids; only {known} have ids")
 
 
 def _by_place(tree: Tree) -> Known:

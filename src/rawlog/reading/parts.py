@@ -117,7 +117,7 @@ def _cut(
 
 
 def asked_of(table: Table, selection: Selection) -> dict[str, str]:
-    """What a format is asked for, so that it can say what of the group decoding needs."""
+    """What a format is asked for, so that it can say what decoding needs to know of the group."""
     columns = ",".join(selection.needed(table).names)
     return {"isolation": selection.isolation, "columns": columns, **selection.options}
 

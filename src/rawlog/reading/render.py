@@ -1,6 +1,6 @@
 """Render: Arrow batches as lines of text, fast: JSON, CSV, and any pattern of columns and literals.
 
-A Leaf writes one column as text, a piece a row; Lines weaves the pieces of a batch with literals into bytes ready to be written.
+A Leaf writes one column as text, one piece per row; Lines weaves the pieces of a batch with literals into bytes ready to be written.
 Types that no kernel knows are written by `plain_json`, the slow twin that says what the text is.
 """
 
@@ -30,7 +30,7 @@ PIECE = 8 << 20
 STEP = 3 << 18
 """Bytes of one value that are written at a time; whole groups of base64."""
 Spans = NDArray[np.int64]
-#: (column, sink, starts, stops): write a piece a row into the sink and tell where each begins and ends.
+#: (column, sink, starts, stops): write one piece per row into the sink and tell where each begins and ends.
 Leaf = Callable[[pa.Array, "Sink", Spans, Spans], None]
 
 
@@ -42,7 +42,7 @@ class Sink:
         self.filled = 0
 
     def room(self, size: int) -> NDArray[np.uint8]:
-        """The buffer, with `size` bytes and slack behind what is filled."""
+        """The buffer, with `size` bytes and slack after what is filled."""
         need = self.filled + size + _SLACK
         if self.buffer.size < need:
             grown = np.empty(max(need, self.buffer.size * 2), np.uint8)

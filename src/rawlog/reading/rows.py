@@ -57,7 +57,7 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The wanted rows of one part. Raises DataError at damage, unless the selection says to stop or skip.
 
-    `note` is told in a sentence what was left out: an unfinished last frame, a skipped range. `seen` is shown every window
+    `note` gets a sentence on what was left out: an unfinished last frame, a skipped range. `seen` is shown every window
     of frames before its rows come, so that a caller knows how far the part was read.
     """
     selection = selection.suited(table)
@@ -124,7 +124,7 @@ def _want(table: Table, file: File, selection: Selection, context: object) -> Wa
 
 
 def _tell_losses(part: Part, selection: Selection, note: Note) -> None:
-    """A fold passes over what it cannot read without a word: its files are read once more for what that was."""
+    """A fold passes over what it cannot read and says nothing: its files are read once more for what that was."""
     limits = {"max_decompressed": selection.max_decompressed, "max_headers": selection.max_headers}
     asked = Selection(errors=selection.errors, options=selection.options, **limits)  # type: ignore[arg-type]
     for file in part.files:
@@ -159,7 +159,7 @@ def _sound_frames(
 
 
 def _is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
-    """Whether nothing that comes behind these frames can lie before an offset. Only asked where offsets rise."""
+    """Whether nothing that comes after these frames can lie before an offset. Only asked where offsets rise."""
     if stop is None or format.spans is None or not len(frames):
         return False
     with contextlib.suppress(DataError):
@@ -277,7 +277,7 @@ class Rows:
         return self.selection
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, a batch at a time; memory stays bounded. Raises DataError at damage unless told otherwise."""
+        """The rows, a batch at a time; memory stays bounded. Raises DataError at damage unless `errors` says otherwise."""
         left = self.selection.limit
         if left == 0:
             return
@@ -454,8 +454,8 @@ def count_part(part: Part, table: Table, selection: Selection, note: Note | None
 
 def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -> Iterator[int]:
     format = registry.formats()[str(part.file.format)]
-    told = format.spans is not None and part.floor is None and selection.takes_all_of(part.file)
-    if not told or selection.isolation == "read_committed":
+    is_known = format.spans is not None and part.floor is None and selection.takes_all_of(part.file)
+    if not is_known or selection.isolation == "read_committed":
         narrow = selection.replace(columns=("offset",))
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return

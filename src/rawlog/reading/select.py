@@ -142,7 +142,7 @@ class Selection:
         return self.topic_pattern is None or re.fullmatch(self.topic_pattern, name) is not None
 
     def reaches(self, file: File, group: Sequence[File]) -> bool:
-        """Whether a file may hold wanted offsets, by where it and those behind it in its group begin: for formats that are `ordered`."""
+        """Whether a file may hold wanted offsets, by where it and those after it in its group begin: for formats that are `ordered`."""
         start = file.place.start_offset
         if start is None:
             return True

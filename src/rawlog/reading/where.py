@@ -56,13 +56,13 @@ def columns_of(text: str, table: Table) -> list[str]:
 
 
 def check(text: str, table: Table) -> None:
-    """OptionError if an expression is none, before there is a row to ask it of."""
+    """OptionError if an expression is invalid, before there is a row to test."""
     columns_of(text, table)
     evaluate(text, pa.RecordBatch.from_pylist([], schema=table.schema), table)
 
 
 def _column(node: Any, table: Table) -> str:
-    """The name of a column, alone or behind its table's own name; a field of another column cannot be asked for."""
+    """The name of a column, alone or after its table's own name; a field of another column cannot be asked for."""
     if node.table and node.table != table.name.rsplit(".", 1)[-1]:
         raise OptionError(f"--where: {node.sql()!r}: neither {table.name} nor its columns have such a part")
     return table.column(node.name).name
@@ -157,7 +157,7 @@ class _Evaluator:
         return OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
 
     def text_of(self, node: Any) -> str:
-        """A pattern: text that stands in the expression itself."""
+        """A pattern: text that is in the expression itself."""
         from sqlglot import exp
 
         if not isinstance(node, exp.Literal) or not node.is_string:
@@ -209,7 +209,7 @@ def _quotient(one: Any, other: Any) -> Any:
 
 
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:
-    """Two operands of types that Arrow compares: text becomes bytes beside a binary, an instant beside a timestamp."""
+    """Two operands of types that Arrow compares: text becomes bytes next to a binary, an instant next to a timestamp."""
     if pa.types.is_string(other.type) and isinstance(other, pa.Scalar):
         if pa.types.is_binary(one.type):
             return one, pa.scalar(other.as_py().encode(), one.type)

@@ -39,7 +39,7 @@ class Message(WriterCommitMessage):
 
 
 def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkWriter:
-    """The writer for a DataFrame of this schema. OptionError for unknown options, EncodeError for columns that are none."""
+    """The writer for a DataFrame of this schema. OptionError for unknown options, EncodeError for columns that `records` does not have."""
     given = dict(options)
     named = {name.lower(): given.pop(name) for name in list(given) if name.lower() in {own.lower() for own in OWN}}
     if "to" not in named:

@@ -60,7 +60,7 @@ class Base:
         return 0
 
     def least(self, data: bytes) -> int:
-        """The bytes without which a file may be refused for want of knowing what it is."""
+        """The bytes without which a file may be refused because nothing says what it is."""
         return self.header(data)
 
     def expected(self, path: Path) -> Tables:
@@ -76,7 +76,7 @@ class Base:
         return st.sampled_from(list(self.small))
 
     def owns(self, path: Path) -> bool | None:
-        """Whether a file below `everything` is of this format; None where it need not be told."""
+        """Whether a file below `everything` is of this format; None where it does not matter."""
         return path in self.golden
 
     def marked(self, path: Path) -> bool:
@@ -88,7 +88,7 @@ class Base:
         return ()
 
     def options(self, data: bytes) -> dict[str, str]:
-        """What `rawlog.write` must be told to make this very file of its rows."""
+        """The options of `rawlog.write` that make this very file of its rows."""
         return {}
 
     def records(self) -> st.SearchStrategy[tuple[dict[str, str], RowList]] | None:
@@ -154,7 +154,7 @@ def rows_of(log: Log, table: Table | str, **selection: Any) -> tuple[RowList, li
 
 
 def checked(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches, each of exactly this schema, but for marks, and sound to its last offset."""
+    """The batches, each of exactly this schema, except for marks, and sound to its last offset."""
     for batch in batches:
         wanted = Marks.of(batch.schema).on(schema)
         assert batch.schema.equals(wanted, check_metadata=True), f"{batch.schema}\nexpected:\n{wanted}"
@@ -196,7 +196,7 @@ def survives(log: Log, format: Format, points_elsewhere: bool = False) -> Findin
             try:
                 rows, _ = rows_of(log, table, errors=errors)
             except RawlogError as error:
-                told(error, size)
+                check_error(error, size)
                 continue
             if not points_elsewhere:
                 _inside(rows, size)
@@ -208,11 +208,11 @@ def survives(log: Log, format: Format, points_elsewhere: bool = False) -> Findin
                 try:
                     format.explain(frames.slice(index, index + 1), log.files[0])
                 except RawlogError as error:
-                    told(error, size)
+                    check_error(error, size)
     return findings
 
 
-def told(error: RawlogError, size: int) -> None:
+def check_error(error: RawlogError, size: int) -> None:
     """An error says something, of a place inside the file."""
     assert str(error)
     assert 0 <= (getattr(error, "position", None) or 0) <= size, error
@@ -222,7 +222,7 @@ def _survivors(file: File, format: Format) -> Iterator[Any]:
     try:
         yield from walk(file, format, errors="skip")
     except RawlogError as error:
-        told(error, file.size)
+        check_error(error, file.size)
 
 
 def _inside(rows: RowList, size: int) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rawlog.core.errors import DataError, RawlogError
 from rawlog.reading.inspection import inspect_file
-from rawlog.testing.base import Base, frames_of, rows_of, same, shared, survives, told
+from rawlog.testing.base import Base, check_error, frames_of, rows_of, same, shared, survives
 
 #: What reading a file of some hundred bytes may take at its peak, whatever lengths it declares.
 MEMORY = 12 << 20
@@ -96,7 +96,7 @@ class Damage(Base):
                             try:
                                 rows_of(log, table, errors="skip")
                             except RawlogError as error:
-                                told(error, len(hostile))
+                                check_error(error, len(hostile))
                         inspect_file(log.files[0])
 
     @shared

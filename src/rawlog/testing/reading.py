@@ -25,14 +25,14 @@ class Reading(Base):
 
     def test_golden_files_hold_what_is_expected(self) -> None:
         assert self.golden, "no golden files"
-        told = 0
+        count = 0
         for path in self.golden:
             for table, expected in self.expected(path).items():
                 found, notes = rows_of(self.open(path), table)
                 same(found, expected)
                 assert not notes, f"{path}: {notes}"
-                told += 1
-        assert told or type(self).expected is Base.expected
+                count += 1
+        assert count or type(self).expected is Base.expected
 
     def test_golden_files_are_sound(self) -> None:
         for path in self.golden:
@@ -108,10 +108,10 @@ class Reading(Base):
     def test_small_windows_equal_the_whole(self, window: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def all_of(data: bytes) -> list[Any]:
             log = self.put(scratch, data)
-            told: list[Any] = [rows_of(log, table, errors="stop") for table in self.subject.tables]
-            told.append([finding.as_row() for finding in inspect_file(log.files[0])])
-            told.append(frames_of(log.files[0], self.subject, errors="stop"))
-            return told
+            found: list[Any] = [rows_of(log, table, errors="stop") for table in self.subject.tables]
+            found.append([finding.as_row() for finding in inspect_file(log.files[0])])
+            found.append(frames_of(log.files[0], self.subject, errors="stop"))
+            return found
 
         whole = [all_of(data) for data in self.small]
         cut = [all_of(data[:-1]) for data in self.small]

@@ -19,7 +19,7 @@ def _recognised(root: Path) -> Tree:
 
 
 class Recognition(Base):
-    """Files are told apart by place, name and first bytes."""
+    """Files are recognised by place, name and first bytes."""
 
     def test_golden_files_are_recognised_by_what_they_are(self) -> None:
         wrong = []

@@ -67,7 +67,7 @@ class Writing(Base):
             refusal = self._refusal(tmp_path / "x", row, lost - {name})
             if refusal is None:
                 found, _ = rows_of(self.open(tmp_path / "x"), "records")
-                assert found[0][name] == row[name], f"{name} was changed without a word"
+                assert found[0][name] == row[name], f"{name} was changed silently"
                 (tmp_path / "x").unlink()
             assert refusal is None or name in refusal
             assert not list(tmp_path.iterdir())

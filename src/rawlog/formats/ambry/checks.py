@@ -128,7 +128,7 @@ def wrong_offsets(seen: Inspection) -> Iterator[Mark]:
 def wrong_payload(seen: Inspection) -> Iterator[Mark]:
     """The records of a message are not as long together as its header says.
 
-    Ambry's recovery places every later index entry by the header's size, hence at wrong positions. (A size that leads to no other
+    Ambry's recovery places every later index entry by the header's size, so at wrong positions. (A size that leads to no other
     message is reported as `ambry.log.framing`.)
     """
     messages = seen.share(parsed)

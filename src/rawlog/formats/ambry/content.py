@@ -89,7 +89,7 @@ def make_metadata(version: int, chunks: list[Chunk], chunk_size: int | None = No
         return (3).to_bytes(2, "big") + total.to_bytes(8, "big") + len(chunks).to_bytes(4, "big") + body
     size = chunk_size or chunks[0].size
     if version != 2 or any(chunk.size != size for chunk in chunks[:-1]) or chunks[-1].size > size:
-        raise EncodeError("metadata content V2 has chunks of one size, but for the last")
+        raise EncodeError("metadata content V2 has chunks of one size, except the last")
     return (2).to_bytes(2, "big") + size.to_bytes(4, "big") + total.to_bytes(8, "big") + b"".join(c.key for c in chunks)
 
 

@@ -495,7 +495,7 @@ def _identity(row: dict[str, Any], number: int, choice: Choice, account: int, co
         raise EncodeError(f"account {account} or container {container} does not fit into 2 bytes") from None
 
 
-# Rows of `records` as a log segment, and what of them would read back otherwise ------------------------------------------
+# Rows of `records` as a log segment, and which of them would read back with other values ------------------------------------------
 
 
 def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Iterator[bytes]:

@@ -60,7 +60,7 @@ FAMILY = Family(
     },
     fold_tables=(METADATA, *STATE),
     takes=paths.takes,
-    beside="kafka",
+    host="kafka",
     summary=Deferred(f"{_KRAFT}.store.contents", "summary"),
     units=Deferred(f"{_KRAFT}.store.store", "units"),
     options=("atOffset", "atTimestamp", "showSecrets"),

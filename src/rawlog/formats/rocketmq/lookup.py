@@ -323,7 +323,7 @@ def _queue_range(
     )
     low = _unit(files, first)
     if low is None:
-        # After the last unit, or before the first: a queue may lag behind the log.
+        # After the last unit, or before the first: a queue may be behind the log.
         last = _last_unit(files)
         if last is None:
             return None

@@ -54,7 +54,7 @@ def encode(keys: pa.Array, headers: pa.Array) -> pa.Array:
 
 
 def restore(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with the key and headers that `encode` was given, wherever MARK is the last of their headers but for the entry's checksum."""
+    """Rows with the key and headers that `encode` was given, wherever MARK is the last of their headers except the entry's checksum."""
     headers = batch.column("headers")
     if not len(headers):
         return batch

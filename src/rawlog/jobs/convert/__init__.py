@@ -427,8 +427,8 @@ def _claimed(tree: Tree, system: str) -> set[str | None]:
     """The directories among a system's own that another one keeps its state in: a metadata log is an ordinary log, but nothing of it
     may be left out.
     """
-    beside = [family for family in registry.families() if family.beside == system]
-    files = [file for family in beside for file in family.files_for(None, tree.files)]
+    hosted = [family for family in registry.families() if family.host == system]
+    files = [file for family in hosted for file in family.files_for(None, tree.files)]
     return {file.place.group for file in files if file.place.topic is not None}
 
 

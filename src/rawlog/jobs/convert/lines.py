@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rawlog.core.tables import Table
 
 BLOCK = 4 << 20
-#: Bytes that are no text, which stand as an object where others are a string.
+#: Bytes that are not text: an object where others are a string.
 BASE64 = re.compile(rb'\{\s*"base64"\s*:\s*"([A-Za-z0-9+/]*={0,2})"\s*\}')
 #: A number as only Arrow's parser takes it.
 INFINITE = re.compile(rb"[:,\[]\s*-?Inf")

@@ -191,7 +191,7 @@ def _parquet_rows(path: str, table: Table) -> Iterator[pa.RecordBatch]:
 
 
 def _bounded_batches(file: Any, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Batches of a Parquet file, of BATCH_ROWS and BATCH_BYTES at most but for a single row.
+    """Batches of a Parquet file, of BATCH_ROWS and BATCH_BYTES at most, except for a single row.
 
     A value that occurs in many rows is in the file once. It stays so until the rows are cut into batches.
     """

@@ -451,7 +451,7 @@ def file_name(file: File) -> str:
 
 
 def other_files(store: BlobStore) -> list[File]:
-    """The files next to log, index and blooms that a store reads, but for the log of a compaction under way."""
+    """The files next to log, index and blooms that a store reads, except the log of a compaction under way."""
     return [
         file
         for file in store.others

@@ -432,7 +432,7 @@ def expired(expires: NDArray[np.int32], now: int) -> NDArray[np.bool_]:
 
 
 def is_refused(catalog: Catalog, wrong: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Which messages Ambry refuses to start on: those that are wrong, but for an undelete whose life version is lower than before."""
+    """Which messages Ambry refuses to start on: those that are wrong, except an undelete whose life version is lower than before."""
     odd = (wrong == kernels.LOWER_LIFE) & (catalog.kind == UNDELETE)
     result: NDArray[np.bool_] = (wrong != kernels.SOUND) & ~odd
     return result

@@ -537,7 +537,7 @@ def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
 def abort(files: Sequence[File]) -> Iterator[Mark]:
     """The file `abort` is there: a broker runs on the store, or died without stopping.
 
-    The tail may be unfinished, and derived files may lag behind the commit log. At the next start the broker scans from the checkpoint on
+    The tail may be unfinished, and derived files may be behind the commit log. At the next start the broker scans from the checkpoint on
     and deletes index files newer than it.
     """
     for store in views(files):

@@ -1,4 +1,4 @@
-"""The logs of compaction topics in a repaired store. A message lost there is taken from the commit log, where it is the same but for its
+"""The logs of compaction topics in a repaired store. A message lost there is taken from the commit log, where it is the same except for its
 physical offset; what that does not have any more is covered, and taken out of the topic's own queue.
 """
 

@@ -185,7 +185,7 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
 
 @guarded
 def offsets(files: Sequence[File], options: Options) -> Batches:
-    """Consumer offsets with the lag behind each queue; with light queues on, ordinary offsets are in the other file."""
+    """Consumer offsets with the lag of each queue; with light queues on, ordinary offsets are in the other file."""
     bounds = queue_bounds(files)
     rows = []
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
