@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rawlog.core.report import Report
     from rawlog.core.restore import Asked, Restorer
     from rawlog.core.store import Store
-    from rawlog.io.output import Folder
+    from rawlog.io.output import Folder, Output
     from rawlog.io.storage import Source
 
 T = TypeVar("T")
@@ -160,8 +160,8 @@ class SplitWriter:
     splits, in the order of the rows, with their directories, and makes the whole appear at the target.
     """
 
-    write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str]], Any]
-    join: Callable[[Sequence[tuple[str, Any]], str, Mapping[str, str], bool], int]
+    write: Callable[[Iterable[pa.RecordBatch], Folder, Mapping[str, str]], Any]
+    join: Callable[[Sequence[tuple[str, Any]], Output, Mapping[str, str]], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,9 +224,9 @@ class Format:
     cuts: Callable[[File, Sequence[File], int], list[int]] | None = None
     #: (batches of `records`, options) -> the bytes of a file, in pieces.
     encode: Callable[[Iterable[pa.RecordBatch], Mapping[str, str]], Iterator[bytes]] | None = None
-    #: (batches of `records`, a directory, options, whether to replace what is there) -> the number of rows. For formats whose rows go to
-    #: several files at once; nothing appears in the directory unless all of it is whole.
-    write: Callable[[Iterable[pa.RecordBatch], str, Mapping[str, str], bool], int] | None = None
+    #: (batches of `records`, the Output of a directory, options) -> the number of rows. For formats whose rows go to several files at once;
+    #: nothing appears in the directory unless all of it is whole.
+    write: Callable[[Iterable[pa.RecordBatch], Output, Mapping[str, str]], int] | None = None
     #: The same in splits that are written anywhere, at the same time, and joined in one place; None: one writer takes all rows.
     splits: SplitWriter | None = None
     #: (options) -> what is shown batch after batch of `records` and says which rows would read back otherwise, by column.

@@ -25,7 +25,7 @@ class Kind(StrEnum):
     #: A time as users write it; the verb gets it as microseconds.
     TIME = "time"
     CHOICE = "choice"
-    #: The directory that the verb writes. It may not be, contain or lie inside a source.
+    #: The directory that the verb writes: the verb gets a Folder to fill. It may not be, contain or lie inside a source.
     TARGET = "target"
 
 

@@ -501,6 +501,33 @@ class Output:
             os.rename(aside, final)
             raise
 
+    @contextlib.contextmanager
+    def directory(self) -> Iterator[Folder]:
+        """A directory to fill that becomes the target when the block ends well. AccessError if something is in the way."""
+        final = Path(self.path)
+        if os.path.lexists(final) and not final.is_dir():
+            raise AccessError(f"{self.named}: exists already and is not a directory; choose another name")
+        self.check()
+        with self._filled() as folder:
+            yield folder
+        self.put(folder.path)
+
+    @contextlib.contextmanager
+    def additions(self) -> Iterator[Folder]:
+        """A directory to fill, whose content is added to the target when the block ends well: all of it or, if a name is taken, nothing."""
+        if os.path.lexists(self.path) and not os.path.isdir(self.path):
+            raise AccessError(f"{self.named}: exists already and is not a directory")
+        with self._filled() as folder:
+            yield folder
+        self.add(folder.path)
+
+    @contextlib.contextmanager
+    def _filled(self) -> Iterator[Folder]:
+        try:
+            yield Folder(self.new(), named=self.named)
+        except OSError as error:
+            raise self.unwritable(error) from None
+
     def unwritable(self, error: OSError) -> AccessError:
         """What the system says, as an error of ours."""
         return error if isinstance(error, AccessError) else AccessError(f"{self.named}: {error.strerror or error}")
@@ -659,16 +686,8 @@ def new_directory(target: PathLike, *, overwrite: bool = False, sources: Iterabl
     """
     with Output(target, overwrite=overwrite) as output:
         output.refuse(sources)
-        final = Path(output.path)
-        if os.path.lexists(final) and not final.is_dir():
-            raise AccessError(f"{target}: exists already and is not a directory; choose another name")
-        output.check()
-        try:
-            made = output.new()
-            yield made
-        except OSError as error:
-            raise output.unwritable(error) from None
-        output.put(made)
+        with output.directory() as folder:
+            yield folder.path
 
 
 @contextlib.contextmanager

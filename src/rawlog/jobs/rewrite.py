@@ -22,7 +22,7 @@ from rawlog.core.store import Store, stores_of_files
 from rawlog.io.output import Folder, Output, descendant
 from rawlog.io.storage import is_remote, local_path
 from rawlog.jobs.job import Done, Job, Split, Stage
-from rawlog.reading.inspection import Chosen, inspect_file, inspect_group, inspect_tree
+from rawlog.reading.inspection import Chosen, inspect_file, inspect_files, inspect_group, inspect_tree
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Rewriting(Job[Rewritten, Report]):
         if chosen is None:
             return (), ()
         tree = open_tree(str(path)) if written else Tree((), task.store.files)
-        alone = [finding for file in tree for finding in inspect_file(file, chosen)]
+        alone = inspect_files(tree, chosen)
         together = [finding for group in tree.groups for finding in inspect_group(group, chosen)]
         return _serious(alone, str(path), final), _serious(together, str(path), final)
 

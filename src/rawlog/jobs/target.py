@@ -15,7 +15,7 @@ from rawlog.core.errors import EncodeError, OptionError
 from rawlog.core.format import Format
 from rawlog.core.tables import RECORDS
 from rawlog.core.text import counted
-from rawlog.io.output import writing
+from rawlog.io.output import Output, writing
 from rawlog.io.storage import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -190,7 +190,8 @@ def write(
         assert format.write is not None
         if is_remote(path):
             raise OptionError(f"{path}: {format.name} is written as a directory, which needs a local path")
-        format.write(passage.over(batches), path, options, overwrite)
+        with Output(path, overwrite=overwrite) as output:
+            format.write(passage.over(batches), output, options)
         return passage.rows
     assert format.encode is not None
     with writing(path, overwrite=overwrite) as file:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.times import parse_time
 from rawlog.core.verb import Kind, Parameter
-from rawlog.io.output import refuse_nested
+from rawlog.io.output import Output
 from rawlog.reading.tree import open_tree
 
 if TYPE_CHECKING:
@@ -34,10 +34,15 @@ def run_verb(name: str, paths: Paths, given: Mapping[str, Any]) -> Report | Iter
             raise unknown(f"option of {name}", one, [parameter.name for parameter in verb.parameters])
     options = {parameter.name: _value(parameter, given.get(parameter.name)) for parameter in verb.parameters}
     tree = open_tree(paths)
-    for parameter in verb.parameters:
-        if parameter.kind is Kind.TARGET:
-            refuse_nested(options[parameter.name], tree.sources)
-    return verb.run(tree.files, tree.roots, options)
+    target = next((parameter.name for parameter in verb.parameters if parameter.kind is Kind.TARGET), None)
+    if target is None:
+        return verb.run(tree.files, tree.roots, options)
+    with Output(options[target]) as output:
+        output.refuse(tree.sources)
+        with output.directory() as folder:
+            report = cast("Report", verb.run(tree.files, tree.roots, {**options, target: folder}))
+    report.verb, report.source, report.target = name, ", ".join(tree.roots), output.named
+    return report
 
 
 def _value(parameter: Parameter, value: Any) -> Any:

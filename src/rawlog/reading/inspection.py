@@ -347,20 +347,16 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
     return result
 
 
-def verify_tree(tree: Tree, chosen: Chosen | None = None) -> Findings:
-    """Every finding on every file, then on the files together: each file is read once."""
+def inspect_files(tree: Tree, chosen: Chosen | None = None) -> Findings:
+    """Every finding on each file alone. The stores of the tree then have summaries, so that `inspect_group` need not read data again."""
     chosen = chosen or Chosen()
     result = Findings()
-    summaries: dict[str, Any] = {}
     for file in tree:
         store = tree.group_of(file)
         checked = check_file(file, chosen, store=store)
         result.add(checked.finish(chosen))
         if checked.summary is not None:
-            store.summaries[file.path] = summaries[file.path] = checked.summary
-    for group in tree.groups:
-        result.items += inspect_group(group, chosen).items
-    result.items += inspect_tree(tree, chosen, summaries).items
+            store.summaries[file.path] = checked.summary
     return result
 
 

@@ -334,15 +334,15 @@ class Convert(Job[Written, Report]):
         is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
         try:
-            whole = self.output.new()
+            whole = Folder(self.output.new(), named=self.target.path)
             for folder in folders:
-                folder.rename(whole / folder.name)
+                whole.take(folder, folder.name)
             if around is not None and is_new and all(self._is_below(one) for one in splits):
                 stores = [Store(one.files, one.name) for one in splits]
                 reports = [accounts[store.name] for store in stores]
-                report = around(stores, reports, Folder(whole, named=self.target.path))
+                report = around(stores, reports, whole)
                 notes = (*(entry.line() for entry in report.entries), *report.notes)
-            self.output.add(whole)
+            self.output.add(whole.path)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         return notes

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.format import Format
 from rawlog.core.tables import RECORDS, Table
-from rawlog.io.output import Output, move
+from rawlog.io.output import Folder, Output, move
 from rawlog.io.storage import below, exists, is_remote, listing, local_path, split_query
 from rawlog.jobs.sheet import Sheet
 from rawlog.jobs.target import LossError, Lost, Passage, as_records, is_directory, writable, write
@@ -253,12 +253,11 @@ class FileOutlet(Outlet):
         if not filled:
             made_directory(self.path, parents=True)
             return
-        whole = Path(filled[0].folder).parent / "whole"
-        whole.mkdir()
+        whole = Folder(Path(filled[0].folder).parent / "whole", named=self.path).make()
         for split, name in zip(filled, names, strict=True):
-            move(split.made, str(whole / name))
+            whole.take(split.made, name)
         with Output(self.path, overwrite=self.overwrite) as output:
-            output.put(whole)
+            output.put(whole.path)
 
     def _join_remote(self, filled: Sequence[WrittenSplit], names: Sequence[str]) -> None:
         """Files one by one: an object store has no other way. Those of before go last, so that nothing is missing in between."""
@@ -348,13 +347,14 @@ class SplitOutlet(FormatOutlet):
     def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> Any:
         splits = writable(self.format).splits
         assert splits is not None
-        os.mkdir(path)
-        return path, splits.write(passage.over(_records(batches)), path, self.options)
+        folder = Folder(path, named=self.path).make()
+        return path, splits.write(passage.over(_records(batches)), folder, self.options)
 
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         writer = writable(self.format).splits
         assert writer is not None
-        writer.join([split.made for split in splits], self.path, self.options, self.overwrite)
+        with Output(self.path, overwrite=self.overwrite) as output:
+            writer.join([split.made for split in splits], output, self.options)
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,6 +18,7 @@ from rawlog import registry
 from rawlog.core.errors import AccessError, EncodeError, OptionError
 from rawlog.core.restore import Offer
 from rawlog.core.tables import RECORDS, Table
+from rawlog.io.output import Output
 from rawlog.io.storage import file_system, listing
 from rawlog.jobs.lake import Lake, lake_name
 from rawlog.jobs.lake.payload import ROW, SPLIT, Payloads, check_complete
@@ -223,7 +224,8 @@ def offered_rows(tree: Tree, restorer: Restorer, scratch: str, topics: tuple[str
     format = registry.formats()[restorer.written]
     assert format.write is not None
     try:
-        format.write(rows.batches(), scratch, {}, False)
+        with Output(scratch) as output:
+            format.write(rows.batches(), output, {})
     except EncodeError as error:
         raise EncodeError(
             f"{error}; --topic chooses what is restored; "

@@ -15,7 +15,7 @@ from rawlog.core.frames import Frames
 from rawlog.core.report import Action, Report
 from rawlog.core.status import Status
 from rawlog.core.store import Store, stores_below
-from rawlog.io.output import Folder, child, new_directory
+from rawlog.io.output import Folder, Output, child
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from tests.sixth.journal import SEGMENT
@@ -55,18 +55,18 @@ class SegmentWriter:
 # New journals -----------------------------------------------------------------------------------------------------------
 
 
-def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
-    """Write rows as journals below `target`, one per topic; the number of rows. AccessError if the target exists."""
+def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
+    """Write rows as journals below a new directory, one per topic; the number of rows. AccessError if the target exists."""
     limit, rows, numbering = segment_bytes(options), 0, Numbering()
     journals: dict[str, _Journal] = {}
-    with new_directory(target, overwrite=overwrite) as path:
+    with output.directory() as folder:
         for batch in batches:
             numbers, rows = numbering.of(batch), rows + batch.num_rows
             topics = pc.fill_null(batch.column("topic"), UNNAMED)
             for topic in pc.unique(topics).to_pylist():
                 if topic not in journals:
-                    child(path, topic)  # a name from data: EncodeError if it is not a plain name of a directory
-                    journals[topic] = _Journal(Folder(path, named=target).folder(topic), limit)
+                    child(folder.path, topic)  # a name from data: EncodeError if it is not a plain name of a directory
+                    journals[topic] = _Journal(folder.folder(topic), limit)
                 chosen = pc.equal(topics, topic)
                 journals[topic].add(batch.filter(chosen), numbers[chosen.to_numpy(zero_copy_only=False)])
         for journal in journals.values():

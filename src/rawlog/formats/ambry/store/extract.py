@@ -23,7 +23,7 @@ from rawlog.formats.ambry.reader import Messages, scan, trouble
 from rawlog.formats.ambry.store.rewrite import number_option
 from rawlog.formats.ambry.store.state import LIVE, STATES
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, now_of
-from rawlog.io.output import Folder, new_directory
+from rawlog.io.output import Folder
 from rawlog.io.storage import Source
 
 MANIFEST = "manifest.jsonl"
@@ -76,12 +76,7 @@ def run_extract(files: Sequence[File], roots: Sequence[str], options: Mapping[st
     given = {"names": options["names"], "state": "all" if options["all"] else LIVE}
     given |= {"blobs": ",".join(options["blob"])} if options["blob"] else {}
     given |= {"now": options["now"]} if options["now"] is not None else {}
-    target = str(options["to"])
-    with new_directory(target) as made:
-        own = [file for file in files if file.system == "ambry"]
-        report = extract(own, Folder(made, named=target), given)
-    report.verb, report.source, report.target = "extract", ", ".join(roots), target
-    return report
+    return extract([file for file in files if file.system == "ambry"], options["to"], given)
 
 
 def _blobs(store: BlobStore, now: int) -> dict[bytes, Blob]:

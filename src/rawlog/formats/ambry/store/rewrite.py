@@ -33,7 +33,7 @@ from rawlog.formats.ambry.store.checks import index_end, lost_segment
 from rawlog.formats.ambry.store.state import ORPHANS, PUT, Catalog, Columns, catalog_of, fold, tail_words
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.writer import CAPACITY, Choice, encode_batch, hard_deleted, sealed, segment_header
-from rawlog.io.output import Folder, new_directory
+from rawlog.io.output import Folder, Output
 from rawlog.io.storage import Source
 
 DESCRIPTOR_NAME = "StoreDescriptor"
@@ -334,13 +334,10 @@ def _checked(data: Bytes) -> Messages:
     return messages
 
 
-def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
+def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
     """Rows of `records` as a whole store: log segments as they fill, index, blooms and descriptor; the number of rows."""
     choice, number = Choice.from_options(options), 0
-    with (
-        new_directory(target, overwrite=overwrite) as stage,
-        StoreWriter(Folder(stage, named=target), capacity=choice.capacity) as store,
-    ):
+    with output.directory() as folder, StoreWriter(folder, capacity=choice.capacity) as store:
         for batch in batches:
             for frames in encode_batch(batch, number, choice):
                 store.extend(frames.data)

@@ -14,7 +14,7 @@ from typing import IO
 
 import numpy as np
 
-from rawlog.core.errors import AccessError, EncodeError
+from rawlog.core.errors import EncodeError
 from rawlog.core.frames import Frames
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2
@@ -176,12 +176,6 @@ class PartitionWriter:
         self.derived[name] = None
 
 
-def refuse_existing(path: Path, overwrite: bool) -> None:
-    """AccessError for a partition directory that exists, unless it may be replaced."""
-    if path.exists() and not overwrite:
-        raise AccessError(f"{path}: exists already; choose another name or ask to overwrite it")
-
-
 def topic_id_in(target: Path, topic: str) -> str | None:
     """The id that partitions of a topic have in a log directory."""
     from rawlog.formats.kafka.texts import topic_id
@@ -223,7 +217,6 @@ __all__ = [
     "check_topic_id",
     "metadata_file",
     "new_topic_id",
-    "refuse_existing",
     "segment_name",
     "topic_id_in",
 ]

@@ -6,7 +6,6 @@ partition came in several.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.core.errors import AccessError, EncodeError, OptionError, unknown
+from rawlog.core.errors import EncodeError, OptionError, unknown
 from rawlog.core.format import File, Judge
 from rawlog.core.frames import Frames
 from rawlog.formats.kafka.heads import Heads, heads
@@ -31,13 +30,11 @@ from rawlog.formats.kafka.store.partition_writer import (
     check_topic_id,
     metadata_file,
     new_topic_id,
-    refuse_existing,
     topic_id_in,
 )
 from rawlog.formats.kafka.store.rewrite import NewSegment, rewrite
 from rawlog.formats.kafka.writer import BATCH_BYTES, LARGEST_OFFSET, NO_LIMIT, Batching, Rows, encode_rows
 from rawlog.io.output import Folder, Output
-from rawlog.io.storage import is_remote, local_path
 from rawlog.io.walk import walk
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -123,47 +120,22 @@ class Partition:
     numbered: bool | None = None
 
 
-def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
-    """Write rows as partition directories below `target`, a log directory; the number of rows.
+def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
+    """Write rows as partition directories in a log directory, which may exist; the number of rows.
 
     `topic` and `partition` among the options overrule what rows say. EncodeError for rows that name no partition, whose offsets do not
-    rise, or that no batch can hold; AccessError if a partition directory is there already and `overwrite` is not set.
+    rise, or that no batch can hold; AccessError if a partition directory exists already and may not be replaced. Partitions are staged
+    next to the log directory: a broker would refuse to start on a directory whose name it does not know.
     """
     choice = Choice.from_options(options)
-    folder = log_directory(target)
-    with log_directory_at(folder, overwrite=overwrite) as stage:
-        sink = Sink(stage, folder, choice, overwrite)
+    with output.additions() as stage:
+        sink = Sink(stage, choice, output)
         try:
             for batch in batches:
                 sink.add(batch)
             return sink.close()
         finally:
             sink.abandon()
-
-
-def log_directory(target: str) -> Path:
-    """The local directory that a target names. OptionError for a URL."""
-    if is_remote(target):
-        raise OptionError(f"{target}: partition directories are written to a local path")
-    return Path(local_path(target)).absolute()
-
-
-@contextlib.contextmanager
-def log_directory_at(target: Path, *, overwrite: bool = False) -> Iterator[Folder]:
-    """A log directory to fill with partition directories, which appear in `target` only when the block ends well.
-
-    They are written next to it: a broker would refuse to start on a directory whose name it does not know. AccessError if one of them
-    exists already, unless `overwrite` is set; then it is replaced.
-    """
-    with Output(target, overwrite=overwrite) as output:
-        if target.exists() and not target.is_dir():
-            raise AccessError(f"{target}: exists already and is not a directory")
-        try:
-            stage = Folder(output.new(), named=str(target))
-            yield stage
-        except OSError as error:
-            raise output.unwritable(error) from None
-        output.add(stage.path)
 
 
 class TopicIds:
@@ -187,10 +159,9 @@ class TopicIds:
 class Sink:
     """All partitions that rows were seen of."""
 
-    def __init__(self, stage: Folder | Path, target: Path | None, choice: Choice, overwrite: bool = False) -> None:
-        """Without a `target`, what is there already and the topics' ids are for others to look after."""
-        self.stage = stage if isinstance(stage, Folder) else Folder(stage)
-        self.target, self.choice, self.overwrite = target, choice, overwrite
+    def __init__(self, stage: Folder, choice: Choice, output: Output | None = None) -> None:
+        """`output` is the log directory that partitions will be in. Without it, the caller looks at what exists and at topic ids."""
+        self.stage, self.choice, self.output = stage, choice, output
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.topic_ids = TopicIds(choice)
         self.rows = self.waiting = 0
@@ -245,13 +216,13 @@ class Sink:
             if number < 0:
                 raise EncodeError(f"partition {number} of topic {topic}: 0 or more expected")
             name = f"{topic}-{number}"
-            if self.target is not None:
-                refuse_existing(self.target / name, self.overwrite)
+            if self.output is not None:
+                self.output.refuse_existing(name)
             folder, choice = self.stage.folder(name), self.choice
             writer = PartitionWriter(
                 folder,
                 choice.limits,
-                topic_id=None if self.target is None else self.topic_ids.of(topic, self.target),
+                topic_id=None if self.output is None else self.topic_ids.of(topic, Path(self.output.path)),
                 log_start=choice.start_offset,
             )
             self.partitions[key] = Partition(writer)
@@ -359,9 +330,9 @@ class SharedPartition:
         return f"{self.topic}-{self.partition}"
 
 
-def write_share(batches: Iterable[pa.RecordBatch], folder: str, options: Mapping[str, str]) -> list[SharedPartition]:
+def write_share(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapping[str, str]) -> list[SharedPartition]:
     """Write rows as partition directories below an empty directory; what it then holds. Raises as `write`."""
-    sink = Sink(Folder(folder), None, Choice.from_options(options))
+    sink = Sink(folder, Choice.from_options(options))
     try:
         for batch in batches:
             sink.add(batch)
@@ -379,23 +350,21 @@ def write_share(batches: Iterable[pa.RecordBatch], folder: str, options: Mapping
     ]
 
 
-def join_shares(
-    shares: Sequence[tuple[str, list[SharedPartition]]], target: str, options: Mapping[str, str], overwrite: bool
-) -> int:
-    """Make the partitions of all shares appear at `target`, a log directory; the number of rows.
+def join_shares(shares: Sequence[tuple[str, list[SharedPartition]]], output: Output, options: Mapping[str, str]) -> int:
+    """Make the partitions of all shares appear in a log directory; the number of rows.
 
     The rows of a partition that came in several shares are put together by their offsets, or, if they have none, in the order of the
     shares. EncodeError if their ranges of offsets overlap.
     """
-    choice, final = Choice.from_options(options), log_directory(target)
+    choice, final = Choice.from_options(options), Path(output.path)
     found: dict[str, list[tuple[Path, SharedPartition]]] = {}
     for folder, pieces in shares:
         for piece in pieces:
             found.setdefault(piece.name, []).append((Path(folder) / piece.name, piece))
     ids = TopicIds(choice)
-    with log_directory_at(final, overwrite=overwrite) as stage:
+    with output.additions() as stage:
         for name, parts in sorted(found.items()):
-            refuse_existing(final / name, overwrite)
+            output.refuse_existing(name)
             metadata = metadata_file(ids.of(parts[0][1].topic, final))
             filled = [part for part in parts if part[1].rows] or parts[:1]
             if len(filled) == 1:

@@ -369,7 +369,7 @@ def write_rows(split: RestoreSplit, content: RowContent, folder: Folder, advance
     def keeps(table: pa.Table, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         return rows_kept(table, offsets, content, wish.until)
 
-    out = Sink(folder.path, None, choice)
+    out = Sink(folder, choice)
     one = out.partition(split.topic, split.partition)
     one.writer.topic_id = wish.topic_id
     try:

@@ -7,7 +7,6 @@ commit log has. All three derive files here, byte for byte as the engine would.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import IO, Any
@@ -48,7 +47,7 @@ from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL
 from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
 from rawlog.formats.rocketmq.store.settings import Settings, Sizes, settings_of, sizes_of
 from rawlog.formats.rocketmq.writer import Entries, blank
-from rawlog.io.output import Folder, new_directory, why_unsafe
+from rawlog.io.output import Folder, Output, why_unsafe
 from rawlog.io.storage import Source
 
 PIECE = 4 << 20
@@ -148,10 +147,10 @@ def _pass_over(report: Report, file: File, position: int, why: str) -> None:
     report.add(Action.LOST, f"{why}; {then}", file.path, start=position, stop=file.size)
 
 
-def write(batches: Iterable[pa.RecordBatch], target: str, options: Mapping[str, str], overwrite: bool = False) -> int:
+def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
     """Rows of `records` as a store directory, as `write_store` does it; the number of rows."""
-    with new_directory(target, overwrite=overwrite) as stage:
-        return write_store(batches, Folder(stage, named=os.fspath(target)), options).counts["messages"]
+    with output.directory() as folder:
+        return write_store(batches, folder, options).counts["messages"]
 
 
 def write_store(batches: Iterable[pa.RecordBatch], folder: Folder, options: Mapping[str, str]) -> Report:
