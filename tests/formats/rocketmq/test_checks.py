@@ -354,3 +354,14 @@ def test_text_that_is_not_utf8_is_shown_as_in_java_and_its_bytes_are_kept(tmp_pa
     assert shown.replace("\ufffd", "").encode() in [
         value.removeprefix(b"\xfe") for value in values if value.startswith(b"\xfe")
     ]
+
+
+def test_a_batch_queue_that_ends_inside_a_unit_is_found(tmp_path: Path) -> None:
+    """A batch queue of one file was cut, verify found nothing, and repair left the file out."""
+    root = copy("broker-5.3.3", tmp_path)
+    path = next((root / "batchconsumequeue").rglob("0" * 20))
+    assert not findings(root, "rocketmq.store.file-size")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+    found = findings(root, "rocketmq.store.file-size")
+    assert [(one.path, one.severity) for one in found] == [(str(path), "warning")]

@@ -169,6 +169,8 @@ def _compared(files: Store) -> Compared:
 
 
 QUEUE_FORMATS = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue", "rocketmq.consumequeueext")
+#: Of queues whose files are a whole number of units.
+UNITS = {"rocketmq.consumequeue": UNIT, "rocketmq.batchconsumequeue": BATCH_UNIT}
 
 
 @rule("rocketmq.store.stray", Severity.ERROR)
@@ -188,7 +190,8 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
     """A file of a log or queue has another size than its neighbours.
 
     All must have exactly the size the broker is configured with, or it does not start (4.5.1 and later; before that, and in 4.9.2, the file
-    and all after it are ignored). A file that was cut, or not padded with zeros to its full size.
+    and all after it are ignored). A file that was cut, or not padded with zeros to its full size. Of a queue with a single file, its size
+    must be a multiple of the size of a unit.
     """
     for store in views(files):
         for format in ("rocketmq.commitlog", *QUEUE_FORMATS):
@@ -202,6 +205,11 @@ def file_sizes(files: Sequence[File]) -> Iterator[Mark]:
                         expected=usual,
                         found=file.size,
                     )
+                elif format in UNITS and file.size % UNITS[format].size:
+                    unit = UNITS[format]
+                    what = f"ends inside a {unit.name}"
+                    at = file.size - file.size % unit.size
+                    yield Mark(what, path=file.path, position=at, size=file.size - at, severity=Severity.WARNING)
 
 
 @rule("rocketmq.store.file-name", Severity.ERROR)
