@@ -13,10 +13,11 @@ from rawlog.core.errors import OptionError
 from rawlog.engines import local
 from rawlog.jobs import verify
 from rawlog.jobs.verify import Verify
-from rawlog.reading.inspection import Chosen, verify_tree
+from rawlog.reading.inspection import Chosen
 from rawlog.reading.tree import open_tree
 from tests.jobs.reading import count_bytes, in_logs, make_partitions
 from tests.jobs.recordings import damage, record
+from tests.plain_verify import verify_tree
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_a_large_value_is_the_same_without_a_copy(tmp_path: Path, monkeypatch: p
 def test_writers_take_large_batches_a_slice_at_a_time(tmp_path: Path) -> None:
     path = stored(tmp_path, many_records(4_000_000))
     ended = memory.rawlog("convert", path, tmp_path / "rows.parquet", "--to", "parquet")
-    assert (ended.code, ended.out) == (0, f"4,000,000 rows: {tmp_path / 'rows.parquet'}\n"), ended
+    assert (ended.code, ended.out) == (0, f"4,000,000 rows\nconvert: {tmp_path / 'rows.parquet'}\n"), ended
     assert ended.megabytes < memory.LARGEST
 
 

@@ -79,6 +79,6 @@ def test_contents_of_a_large_file_keep_no_records_and_checks_read_it_again(
     file, starts = segment(tmp_path, random.Random(1))
     assert read_contents(file).pieces is None
     assert in_splits(file, [starts[9]]).pieces is None
-    codes = {one.code for one in rawlog.verify(tmp_path, only=["kraft"])}
+    codes = {one.code for one in rawlog.verify(tmp_path, rule=["kraft"])}
     assert codes == {"kraft.metadata.gap", "kraft.metadata.shape"}
     assert rawlog.verify(data_dir("broker-4.3.0") / "__cluster_metadata-0").verdict == "clean"

@@ -41,7 +41,7 @@ def same_records(found: list[dict[str, Any]], expected: list[dict[str, Any]]) ->
 @pytest.mark.parametrize("broker", BROKERS)
 def test_every_record_is_what_the_dump_says(broker: str) -> None:
     for name, expected in dumped_metadata(broker).items():
-        found = rawlog.read(data_dir(broker) / name, table="kraft.metadata", options=SECRETS).to_pylist()
+        found = rawlog.read(data_dir(broker) / name, table="kraft.metadata", option=SECRETS).to_pylist()
         assert len(found) == len(expected)
         for row, dumped in zip(found, expected, strict=True):
             assert (row["offset"], row["type"], row["is_control"]) == (
@@ -152,7 +152,7 @@ def test_a_past_state_is_read_by_offset_and_by_time() -> None:
     path = data_dir("broker-4.3.0")
 
     def topics(**options: str) -> set[str]:
-        return set(rawlog.read(path, table="kraft.topics", options=options).column("topic").to_pylist())
+        return set(rawlog.read(path, table="kraft.topics", option=options).column("topic").to_pylist())
 
     assert topics(atOffset="24") == {"codec-none"}
     assert topics(at_offset="23") == set()
@@ -171,7 +171,7 @@ def test_secrets_are_masked_unless_asked_for() -> None:
     secret = "NAZSe3JgWhjjADe7y6NWHhR2ETwEvZLoKXfaMOt37ZU="
     for table in ("kraft.users", "kraft.metadata"):
         assert secret not in str(rawlog.read(path, table=table).to_pylist())
-        assert secret in str(rawlog.read(path, table=table, options=SECRETS).to_pylist())
+        assert secret in str(rawlog.read(path, table=table, option=SECRETS).to_pylist())
 
 
 def test_the_state_of_several_clusters_is_kept_apart() -> None:

@@ -67,7 +67,7 @@ def test_entries_after_damage_are_kept(version: int, tmp_path: Path) -> None:
     at = data.index(b"value 7") - 8
     damaged = data[:at] + b"\x7f" * 8 + data[at + 8 :]
     copy, report = repaired(damaged, tmp_path)
-    assert report.counts["entries"] == len(ENTRIES) - 1
+    assert report.counts["entries_kept"] == len(ENTRIES) - 1
     assert not report.is_whole
     assert copy == data.replace(entry(*ENTRIES[7], version=version), b"")
 

@@ -410,12 +410,30 @@ class Joining:
 
         after = NONE
         for source, piece in self.parts:
+            last = NONE
             shift = 0 if piece.numbered or after == NONE else after + 1 - piece.first_offset
             for path in sorted(source.glob("*.log")):
                 file = File(str(path), path.stat().st_size, None, LOG.name)
                 for frames in walk(file, LOG, errors="raise"):
-                    yield _shifted(frames, heads(frames, check_crc=False), shift)
+                    if len(frames):
+                        frames, head = _shifted(frames, heads(frames, check_crc=False), shift)
+                        start = piece.first_offset + shift if last == NONE else last + 1
+                        yield frames, _from_first_offset(head, start)
+                        last = int(head["last_offset"][-1])
             after = piece.last_offset + shift
+
+
+def _from_first_offset(head: Heads, start: int) -> Heads:
+    """The same, where a compressed entry of magic 0 or 1 begins after the one before it: by itself it says only where it ends, and a
+    segment that is named for its end would hide the records in it.
+    """
+    is_wrapper = (head["magic"] < MAGIC_V2) & (head.codec > 0)
+    if not is_wrapper.any():
+        return head
+    made, last = Heads(head.values.copy()), head["last_offset"]
+    after = np.concatenate(([start], last[:-1] + 1))
+    made["base_offset"][:] = np.where(is_wrapper, after, head["base_offset"])
+    return made
 
 
 def _shifted(frames: Frames, head: Heads, shift: int) -> tuple[Frames, Heads]:

@@ -44,7 +44,7 @@ NO_TIME = {
 def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """Write a repaired copy of a recording. DataError for a header of no known version, unless all that follows are entries of one."""
     [file] = store
-    report = Report(facts={"files": [store.name]}, counts={"entries": 0})
+    report = Report(facts={"files": [store.name]}, counts={"entries_kept": 0})
     with folder.create(store.name.rpartition("/")[2]) as out:
         out.writelines(_repaired(file, report))
     return report
@@ -55,7 +55,7 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
     made = Report(facts={"files": [store.name for store in stores]})
     for store, report in zip(stores, reports, strict=True):
         made.parts[store.name] = report
-        made.count("entries", report.counts["entries"])
+        made.count("entries_kept", report.counts["entries_kept"])
     return made
 
 
@@ -78,7 +78,7 @@ def _repaired(file: File, report: Report) -> Iterator[bytes]:
             sound = _until_zeros(frames)
             end = int(frames.stops[sound - 1]) if sound else 0
             if sound:
-                report.count("entries", zeros // ENTRIES[frames.kind].size + sound)
+                report.count("entries_kept", zeros // ENTRIES[frames.kind].size + sound)
                 yield from _zeros(zeros)
                 yield data[:end]
                 zeros, zeros_from = 0, frames.base + end

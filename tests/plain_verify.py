@@ -1,0 +1,17 @@
+"""Verification as one plain loop over files, groups and the tree: what the job must find too, however it is cut."""
+
+from __future__ import annotations
+
+from rawlog.core.findings import Findings
+from rawlog.reading.inspection import inspect_files, inspect_group, inspect_tree
+from rawlog.reading.tree import Tree
+
+
+def verify_tree(tree: Tree) -> Findings:
+    """Every finding on every file, then on the files together."""
+    result = inspect_files(tree)
+    for group in tree.groups:
+        result.items += inspect_group(group).items
+    summaries = {path: summary for group in tree.groups for path, summary in group.summaries.items()}
+    result.items += inspect_tree(tree, None, summaries).items
+    return result
