@@ -109,7 +109,7 @@ def test_a_directory_becomes_a_directory_with_the_same_names(tmp_path: Path) -> 
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "deeper").mkdir(parents=True)
     (source / "deeper" / "one.log").write_bytes(recording())
-    assert rewritten("repair", source, target, dry_run=True).counts == {"entries": len(ENTRIES)}
+    assert rewritten("repair", source, target, dry_run=True).counts == {"entries_kept": len(ENTRIES)}
     assert not target.exists()
     rewritten("repair", source, target)
     assert (target / "deeper" / "one.log").read_bytes() == recording()
