@@ -36,7 +36,7 @@ RENAMED = {"as_format": "format", "own": "option", "target_options": "option"}
 
 
 def verbs() -> dict[str, click.Command]:
-    context = click.Context(cli)
+    context = click.Context(cli, **cli.context_settings)
     found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     return {name: command for name, command in found.items() if command is not None and name not in NO_FUNCTION}
 

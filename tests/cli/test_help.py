@@ -10,15 +10,20 @@ import pytest
 from rawlog.cli import cli
 
 
+def parent() -> click.Context:
+    """The context of the command line itself: a command keeps the names of its help option from the first context that it meets."""
+    return click.Context(cli, **cli.context_settings)
+
+
 def commands() -> dict[str, click.Command]:
-    context = click.Context(cli)
+    context = parent()
     found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     return {name: command for name, command in found.items() if command is not None}
 
 
 def examples(command: click.Command) -> list[str]:
     """The lines below `Examples:` in a command's help, up to the first empty one."""
-    text = command.get_help(click.Context(command, info_name=command.name, max_content_width=200))
+    text = command.get_help(click.Context(command, parent(), info_name=command.name, max_content_width=200))
     lines = [line.strip() for line in text.splitlines()]
     assert "Examples:" in lines, f"{command.name}: no examples"
     start = lines.index("Examples:") + 1
@@ -34,10 +39,10 @@ def test_every_verb_has_examples_that_parse(name: str) -> None:
     for line in found:
         words = shlex.split(line.rpartition("|")[2].partition(" > ")[0])
         assert words[:2] == ["rawlog", name], line
-        assert command.make_context(name, words[2:]).params, line
+        assert command.make_context(name, words[2:], parent()).params, line
 
 
 def test_the_help_of_rawlog_has_examples_that_parse() -> None:
     for line in examples(cli):
         verb, *words = shlex.split(line)[1:]
-        assert commands()[verb].make_context(verb, words).params, line
+        assert commands()[verb].make_context(verb, words, parent()).params, line
