@@ -6,7 +6,6 @@ A line that needs such a word in another sense ends with `words: ok` in a commen
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -32,8 +31,8 @@ WORDS = (
     (r"\bthereof\b|\bthereby\b|\bwhereof\b|\bhence\b|\bthence\b|\bwhence\b", "plain words"),
     (r"\bnor yet\b|\bbe it\b|\bas it were\b|\bfor want of\b|\bbut for\b", "plain words"),
 )
-KINDS = ("*.py", "*.md", "*.toml", "Makefile")
-LEFT_OUT = ("tests/", "samples/", "benchmarks/", "docs/words.py", "docs/decisions/", "CHANGELOG.md")
+FILES, FOLDERS = ("README.md", "Makefile", "pyproject.toml"), ("src", "docs")
+LEFT_OUT = ("docs/words.py", "docs/decisions/")
 
 
 def found(path: Path) -> list[str]:
@@ -51,8 +50,9 @@ def found(path: Path) -> list[str]:
 
 
 def main() -> int:
-    listed = subprocess.run(["git", "ls-files", *KINDS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    chosen = [name for name in listed.split() if not name.startswith(LEFT_OUT) and (ROOT / name).is_file()]
+    listed = [ROOT / name for name in FILES]
+    listed += [path for name in FOLDERS for path in sorted((ROOT / name).rglob("*")) if path.suffix in (".py", ".md")]
+    chosen = [name for path in listed if not (name := str(path.relative_to(ROOT))).startswith(LEFT_OUT)]
     if len(sys.argv) > 1:
         chosen = [name for name in chosen if name.startswith(tuple(sys.argv[1:]))]
     lines = [line for name in chosen for line in found(ROOT / name)]
