@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -27,11 +28,18 @@ from rawlog.formats.ambry.writer import Properties, put_message
 from rawlog.formats.rocketmq.store.repair import repair
 from rawlog.formats.rocketmq.store.rewrite import rebuild
 from rawlog.io import output
-from rawlog.io.output import Folder, Output, child, descendant, new_directory, refuse_nested, scratch, writing
+from rawlog.io.output import Folder, Output, child, descendant, refuse_nested, scratch, writing
 from rawlog.reading.tree import Tree
 
 LOCAL = ("--engine", "local")
 SIZES = {"commitlog_size": "65536", "queue_size": "6000", "index_slots": "100", "index_entries": "400"}
+
+
+@contextlib.contextmanager
+def new_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A directory to fill that becomes the target when the block ends well."""
+    with Output(target, overwrite=overwrite) as output, output.directory() as folder:
+        yield folder.path
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -388,7 +396,8 @@ def killed(one, other):
         os.kill(os.getpid(), 9)
     return rename(one, other)
 os.rename = killed
-with output.new_directory(sys.argv[1], overwrite=True) as folder:
+with output.Output(sys.argv[1], overwrite=True) as target, target.directory() as made:
+    folder = made.path
     (folder / "new").write_bytes(b"new")
 """
     target = tmp_path / "out"

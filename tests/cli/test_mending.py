@@ -100,12 +100,12 @@ def test_a_dry_run_tells_what_would_be_and_writes_nothing(system: str, tmp_path:
     result = run("repair", copy, target, "--dry-run")
     assert result.exit_code == 1, result.output + result.stderr
     assert "nothing written" in result.output
-    told = json.loads(run("repair", copy, target, "--dry-run", "--json").output)
+    said = json.loads(run("repair", copy, target, "--dry-run", "--json").output)
     assert not target.parent.exists()
     assert digest(copy) == before
     done = json.loads(run("repair", copy, target, "--json").output)
-    assert told.pop("dry_run") is True
-    assert {name: value for name, value in told.items() if name not in ("files", "notes")} == {
+    assert said.pop("dry_run") is True
+    assert {name: value for name, value in said.items() if name not in ("files", "notes")} == {
         name: value for name, value in done.items() if name not in ("files", "notes")
     }
 
@@ -138,19 +138,19 @@ def test_a_repair_of_kafka_tells_every_byte_and_every_lost_offset(tmp_path: Path
     copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
     path = wound("kafka", copy)
     result = run("repair", copy, target, "--json", "--quarantine", tmp_path / "aside", "--policy", "salvage")
-    told = json.loads(result.output)
-    of_file = [one for one in told["entries"] if one.get("path") == str(path)]
+    said = json.loads(result.output)
+    of_file = [one for one in said["entries"] if one.get("path") == str(path)]
     assert of_file[0]["start"] == 0
     assert all(one["stop"] == after["start"] for one, after in itertools.pairwise(of_file))
     assert of_file[-1]["stop"] == path.stat().st_size
     assert {one["action"] for one in of_file} == {"kept", "dropped"}
     before, after = (set(rawlog.read(one)["offset"].to_pylist()) for one in (source_of("kafka"), target))
-    assert before - after == {offset for first, last in told["lost"] for offset in range(first, last + 1)}
-    assert set(told["rebuilt"]) == {one.name for one in target.iterdir() if one.suffix != ".log"} - {
+    assert before - after == {offset for first, last in said["lost"] for offset in range(first, last + 1)}
+    assert set(said["rebuilt"]) == {one.name for one in target.iterdir() if one.suffix != ".log"} - {
         "partition.metadata"
     }
     assert [one.suffix for one in (tmp_path / "aside").iterdir()].count(".cut") == sum(
-        one["action"] == "dropped" for one in told["entries"]
+        one["action"] == "dropped" for one in said["entries"]
     )
     strict = run("repair", copy, tmp_path / "strict", "--policy", "strict")
     assert strict.exit_code == 1
@@ -254,8 +254,8 @@ def test_a_log_under_a_name_that_the_system_does_not_read_is_left_out_and_told(t
     second.write_bytes(b"")  # and nothing is left of another
     result = run("repair", copy, target, "--json")
     assert result.exit_code == 1, result.output + result.stderr
-    told = json.loads(result.output)
-    assert told["left_out"] == [str(copy / "weird name.log")]
-    assert told["is_whole"] is False
+    said = json.loads(result.output)
+    assert said["left_out"] == [str(copy / "weird name.log")]
+    assert said["is_whole"] is False
     assert rawlog.verify(target).verdict == "clean"
     assert run("repair", target, tmp_path / "again").exit_code == 0

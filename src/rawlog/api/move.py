@@ -24,13 +24,14 @@ from rawlog.api.options import (
 )
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
 from rawlog.core.report import Report
+from rawlog.core.times import parse_time
 from rawlog.engines.choice import choose
 from rawlog.io.output import refuse_nested
 from rawlog.jobs.target import Passage, batches_of, writable
 from rawlog.jobs.target import write as write_rows
 from rawlog.reading.names import check_names
 from rawlog.reading.rows import Rows
-from rawlog.reading.select import Selection, parse_time
+from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:

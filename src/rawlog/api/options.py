@@ -10,9 +10,10 @@ from typing import Any, Literal, TypedDict
 
 from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
+from rawlog.core.times import parse_time
 from rawlog.jobs.job import Progress
 from rawlog.reading.rows import Loss
-from rawlog.reading.select import Selection, parse_columns, parse_offset_option, parse_time
+from rawlog.reading.select import Selection, parse_columns, parse_offset_option
 from rawlog.reading.tree import Tree
 
 Path = str | os.PathLike[str]

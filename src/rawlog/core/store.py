@@ -57,6 +57,12 @@ class Store(Sequence[File]):
             self._shared[make] = make(self)
         return self._shared[make]  # type: ignore[no-any-return]
 
+    def with_summaries(self, summaries: Mapping[str, Any]) -> Store:
+        """The same store with what passes over its files found, by path."""
+        made = Store(self.files, self.name)
+        made.summaries = {file.path: summaries[file.path] for file in self.files if file.path in summaries}
+        return made
+
     @cached_property
     def _places(self) -> dict[tuple[str | None, int | None, str | None], File]:
         places: dict[tuple[str | None, int | None, str | None], File] = {}
@@ -99,6 +105,22 @@ class Store(Sequence[File]):
 def _store(files: tuple[File, ...], name: str, summaries: dict[str, Any]) -> Store:
     made = Store(files, name)
     made.summaries = summaries
+    return made
+
+
+def unread_size(store: Store) -> int:
+    """The bytes that checks of a store read: not those of files that a pass has seen."""
+    return sum(file.size for file in store if file.path not in store.summaries)
+
+
+def joined(files: Iterable[File], stores: Iterable[Store]) -> Store:
+    """All files of several stores, with what is known of the last file of each: where a log ends."""
+    made = Store(files)
+    for store in stores:
+        known = [file for file in store if file.path in store.summaries]
+        if known:
+            last = max(known, key=lambda file: file.place.start_offset or 0)
+            made.summaries[last.path] = store.summaries[last.path]
     return made
 
 

@@ -39,6 +39,11 @@ P = TypeVar("P", bound=Any)
 PathLike = str | os.PathLike[str]
 
 
+def unwritable(named: str, error: OSError) -> AccessError:
+    """What the system says of a target, as an error of ours."""
+    return error if isinstance(error, AccessError) else AccessError(f"{named}: {error.strerror or error}")
+
+
 # Sources are never touched ---------------------------------------------------------------------------------------------
 
 
@@ -402,6 +407,12 @@ class Output:
                 raise AccessError(f"{self.named}: exists already and is not empty; choose another name")
             _refuse_precious(final)
 
+    def check_directory(self) -> None:
+        """The same for a target that is to be a directory: a file is in the way too."""
+        if os.path.lexists(self.path) and not os.path.isdir(self.path):
+            raise AccessError(f"{self.named}: exists already and is not a directory; choose another name")
+        self.check()
+
     def open(self) -> str:
         """The stage: a new directory next to the target. AccessError if there can be none."""
         if self.stage is None and self.is_remote:
@@ -504,10 +515,7 @@ class Output:
     @contextlib.contextmanager
     def directory(self) -> Iterator[Folder]:
         """A directory to fill that becomes the target when the block ends well. AccessError if something is in the way."""
-        final = Path(self.path)
-        if os.path.lexists(final) and not final.is_dir():
-            raise AccessError(f"{self.named}: exists already and is not a directory; choose another name")
-        self.check()
+        self.check_directory()
         with self._filled() as folder:
             yield folder
         self.put(folder.path)
@@ -529,8 +537,8 @@ class Output:
             raise self.unwritable(error) from None
 
     def unwritable(self, error: OSError) -> AccessError:
-        """What the system says, as an error of ours."""
-        return error if isinstance(error, AccessError) else AccessError(f"{self.named}: {error.strerror or error}")
+        """What the system says, as an error that names the target."""
+        return unwritable(self.named, error)
 
     def close(self) -> None:
         """Remove the stage and what is in it. Best effort."""
@@ -668,26 +676,11 @@ class Folder:
     def _explained(self, path: str) -> Iterator[None]:
         try:
             yield
-        except AccessError:
-            raise
         except OSError as error:
-            where = f"{self.named}/{path}" if path else self.named
-            raise AccessError(f"{where}: {error.strerror or error}") from None
+            raise unwritable(f"{self.named}/{path}" if path else self.named, error) from None
 
 
 # The usual ways --------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def new_directory(target: PathLike, *, overwrite: bool = False, sources: Iterable[PathLike] = ()) -> Iterator[Path]:
-    """A directory to fill that appears under `target` only when the block ends well.
-
-    AccessError if something is there already, unless `overwrite` says to replace it; OptionError if a source would be touched.
-    """
-    with Output(target, overwrite=overwrite) as output:
-        output.refuse(sources)
-        with output.directory() as folder:
-            yield folder.path
 
 
 @contextlib.contextmanager
@@ -718,7 +711,7 @@ def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLi
         sync_directory(Path(target).parent)
     except OSError as error:
         _remove(temporary)
-        raise error if isinstance(error, AccessError) else AccessError(f"{named}: {error.strerror or error}") from None
+        raise unwritable(named, error) from None
     except BaseException:
         _remove(temporary)
         raise
@@ -789,18 +782,6 @@ def make_directory(path: str) -> None:
         raise AccessError(f"{path}: {_line(error)}") from None
 
 
-def copy_file(path: str, target: Path) -> None:
-    """The bytes of a file, local or not, in a new file. AccessError if they cannot be read or written."""
-    try:
-        with Source(path) as source, target.open("xb") as out:
-            position = 0
-            while piece := source.read(position, 8 << 20):
-                out.write(piece)
-                position += len(piece)
-    except OSError as error:
-        raise error if isinstance(error, AccessError) else AccessError(f"{target}: {_line(error)}") from None
-
-
 def _remove_tree(path: str) -> None:
     """Remove a directory of an object store and all below it. Best effort."""
     with contextlib.suppress(OSError, ValueError, AccessError):
@@ -812,16 +793,15 @@ __all__ = [
     "Folder",
     "Output",
     "child",
-    "copy_file",
     "descendant",
     "hold_scratch",
     "make_directory",
     "move",
-    "new_directory",
     "refuse_nested",
     "remove_stage",
     "scratch",
     "sync_directory",
+    "unwritable",
     "why_unsafe",
     "writing",
 ]

@@ -70,6 +70,25 @@ class Progress:
         return replace(Progress(*numbers), phase=other.phase)
 
 
+T = TypeVar("T")
+
+
+def packed(
+    items: Sequence[T], size_of: Callable[[T], int], target: int, most: int | None = None
+) -> list[tuple[T, ...]]:
+    """Runs of items, in order: each about `target` bytes large, or of one item, and of `most` items at most."""
+    runs: list[tuple[T, ...]] = []
+    run: list[T] = []
+    size = 0
+    for item in items:
+        if run and (size + size_of(item) > target or len(run) == most):
+            runs.append(tuple(run))
+            run, size = [], 0
+        run.append(item)
+        size += size_of(item)
+    return [*runs, tuple(run)] if run else runs
+
+
 D = TypeVar("D", bound=Done)
 O = TypeVar("O")  # noqa: E741
 

@@ -171,9 +171,9 @@ class Rewriting(Job[Rewritten, Report]):
 
     def _prepare(self) -> None:
         """Refuse places that are taken, and open the stages."""
+        if not (self.overwrite and self._is_one_file()):
+            self.output.check_directory()
         self.output.check()
-        if self.target.exists() and not self.target.is_dir() and not (self.overwrite and self._is_one_file()):
-            raise AccessError(f"{self.target}: exists already and is not a directory; choose another name")
         if self.aside is not None:
             places = [self.aside.path]
             places += [f"{self.aside.path}/{split.store.name}" for split in self._splits if len(self._splits) > 1]

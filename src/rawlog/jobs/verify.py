@@ -5,7 +5,7 @@ A file is read once, large ones in splits. What checks of several files need to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -14,8 +14,8 @@ from rawlog import registry
 from rawlog.compare.replicas import check_chosen, replicas_of, rules_for
 from rawlog.core.findings import Finding, Findings
 from rawlog.core.format import File, Replicas
-from rawlog.core.store import Store
-from rawlog.jobs.job import Done, Job, Outcome, Split, Stage
+from rawlog.core.store import Store, joined, unread_size
+from rawlog.jobs.job import Done, Job, Outcome, Split, Stage, packed
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
 from rawlog.reading.tree import Tree
 
@@ -94,7 +94,7 @@ class Verify(Job[Found, Verified]):
         """A split for each large span of a file; several small ones are in one split."""
         self._now = _Progress(tree)
         spans = [span for file in tree for span in _spans(file, tree.group_of(file))]
-        return self._splits([VerifySplit(spans=run) for run in packed(spans, lambda span: span.size)])
+        return self._splits([VerifySplit(spans=run) for run in _packed(spans, lambda span: span.size)])
 
     def _splits(self, found: Iterable[VerifySplit]) -> list[Split]:
         assert self._now is not None
@@ -162,12 +162,12 @@ class Verify(Job[Found, Verified]):
         now = self._now
         assert now is not None
         summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
-        stores = [with_summaries(group, summaries) for group in now.tree.groups]
-        splits = [VerifySplit(groups=groups) for groups in packed(stores, unread)]
+        stores = [group.with_summaries(summaries) for group in now.tree.groups]
+        splits = [VerifySplit(groups=groups) for groups in _packed(stores, unread_size)]
         if self.against is not None:
             splits += [VerifySplit(replicas=one) for one in replicas_of(now.tree, self.against)]
         if len(now.tree):
-            splits.append(VerifySplit(tree=with_last_summaries(now.tree.files, stores)))
+            splits.append(VerifySplit(tree=joined(now.tree.files, stores)))
         return splits
 
     def commit(self, done: Sequence[Found]) -> Verified:
@@ -205,48 +205,16 @@ def near(file: File, store: Store) -> tuple[File, ...]:
     return tuple(one for one in (*others, *(store.find(one, None) for one in format.near)) if one is not None)
 
 
-def with_summaries(store: Store, summaries: Mapping[str, Any]) -> Store:
-    """A store with what passes over its files found."""
-    made = Store(store.files)
-    made.summaries = {file.path: summaries[file.path] for file in store if file.path in summaries}
-    return made
-
-
-def with_last_summaries(files: Iterable[File], stores: Iterable[Store]) -> Store:
-    """All files, with what is known of the last one of each store: where a log ends."""
-    made = Store(files)
-    for store in stores:
-        known = [file for file in store if file.path in store.summaries]
-        if known:
-            last = max(known, key=lambda file: file.place.start_offset or 0)
-            made.summaries[last.path] = store.summaries[last.path]
-    return made
-
-
-def unread(store: Store) -> int:
-    """The bytes that checks of a store read: not those of files that a pass has seen."""
-    return sum(file.size for file in store if file.path not in store.summaries)
-
-
 def _weight(split: VerifySplit) -> int:
     both = () if split.replicas is None else (*split.replicas.a, *split.replicas.b)
-    return sum(span.size for span in split.spans) + sum(map(unread, split.groups)) + _size(both)
+    return sum(span.size for span in split.spans) + sum(map(unread_size, split.groups)) + _size(both)
 
 
 def _size(files: Sequence[File]) -> int:
     return sum(file.size for file in files)
 
 
-def packed(items: Sequence[T], size_of: Callable[[T], int]) -> list[tuple[T, ...]]:
+def _packed(items: Sequence[T], size_of: Callable[[T], int]) -> list[tuple[T, ...]]:
     """Runs of items, in order, each large enough for a split."""
     target = min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST)
-    runs: list[tuple[T, ...]] = []
-    run: list[T] = []
-    size = 0
-    for item in items:
-        if run and (size + size_of(item) > target or len(run) == SPLIT_FILES):
-            runs.append(tuple(run))
-            run, size = [], 0
-        run.append(item)
-        size += size_of(item)
-    return [*runs, tuple(run)] if run else runs
+    return packed(items, size_of, target, SPLIT_FILES)

@@ -13,7 +13,6 @@ from rawlog.core.errors import OptionError, unknown
 from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Lookup, Spans
 from rawlog.core.store import Store
 from rawlog.core.tables import Table
-from rawlog.core.times import parse_time as parse_time
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog.core.errors import OptionError
-from rawlog.reading.select import parse_time
+from rawlog.core.times import parse_time
 
 if TYPE_CHECKING:
     from rawlog.core.tables import Table

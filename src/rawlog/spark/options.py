@@ -17,8 +17,9 @@ from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.format import File
 from rawlog.core.tables import Table
+from rawlog.core.times import parse_time
 from rawlog.io.storage import is_remote, local_path
-from rawlog.reading.select import Selection, parse_columns, parse_time
+from rawlog.reading.select import Selection, parse_columns
 
 #: What damage does. PERMISSIVE reads every sound row and passes over the rest, with a warning in the executor's log;
 #: DROPMALFORMED also drops files whose own header is damaged, which the others refuse to begin.

@@ -7,7 +7,7 @@ from pathlib import Path
 from rawlog.core.report import Action, Report
 from rawlog.engines import local
 from rawlog.formats.ambry.store.extract import extract
-from rawlog.io.output import Folder, new_directory
+from rawlog.io.output import Output
 from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 
@@ -22,8 +22,8 @@ def rewritten(
 
 def extracted(source: Path, target: Path, **options: str) -> Report:
     """Write the blobs of stores as files."""
-    with new_directory(target) as made:
-        return extract(open_tree(str(source)).files, Folder(made), options)
+    with Output(target) as output, output.directory() as made:
+        return extract(open_tree(str(source)).files, made, options)
 
 
 def _lines(report: Report, *actions: Action) -> list[str]:

@@ -20,7 +20,7 @@ from rawlog.formats.ambry.index import IndexSummary
 from rawlog.formats.ambry.store.state import LogSummary, read_log
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
-from rawlog.jobs.verify import Verify, with_summaries
+from rawlog.jobs.verify import Verify
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group
 from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import STORES, copy_store, store_path
@@ -93,7 +93,7 @@ def test_the_rules_over_a_store_read_no_file_that_a_pass_has_seen(harm: str, tmp
     expected = [one.as_row() for one in inspect_group(Store(group.files))]
     summaries = {file.path: check_file(file, Chosen(), store=group).summary for file in tree}
     summaries = {path: summary for path, summary in summaries.items() if summary is not None}
-    known = with_summaries(group, summaries)
+    known = group.with_summaries(summaries)
     assert {file.format for file in known if file.path in summaries} == {
         "ambry.log",
         "ambry.index",

@@ -12,7 +12,7 @@ from rawlog.core.findings import Finding
 from rawlog.core.report import Action, Entry, Report
 from rawlog.engines import local
 from rawlog.formats.rocketmq.store import rewrite
-from rawlog.io.output import Folder, new_directory
+from rawlog.io.output import Output
 from rawlog.jobs.rewrite import Rewriting
 from rawlog.reading.tree import open_tree
 
@@ -87,8 +87,8 @@ def rebuilt(source: Path | Sequence[Path], target: Path, options: Mapping[str, s
 
 def written(batches: list[pa.RecordBatch], target: Path, options: Mapping[str, str] | None = None) -> Report:
     """Rows as a new store, as `convert` writes it, with the report."""
-    with new_directory(target) as stage:
-        return rewrite.write_store(batches, Folder(stage, named=str(target)), options or {})
+    with Output(target) as output, output.directory() as stage:
+        return rewrite.write_store(batches, stage, options or {})
 
 
 def said(report: Report) -> str:

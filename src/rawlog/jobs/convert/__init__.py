@@ -19,9 +19,9 @@ from rawlog.core.frames import Frames
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store
 from rawlog.core.text import counted
-from rawlog.io.output import Folder, Output
+from rawlog.io.output import Folder, Output, unwritable
 from rawlog.io.storage import below, exists
-from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, outlet, unwritable
+from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, outlet
 from rawlog.jobs.convert.sources import lake_payloads, read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.target import LossError, added

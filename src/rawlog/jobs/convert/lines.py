@@ -72,7 +72,7 @@ def _value(value: Any, type: pa.DataType) -> Any:
     if pa.types.is_binary(type):
         return base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value.encode()
     if pa.types.is_timestamp(type):
-        from rawlog.reading.select import parse_time
+        from rawlog.core.times import parse_time
 
         return parse_time(value)
     if pa.types.is_list(type):

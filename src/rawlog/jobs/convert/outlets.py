@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.format import Format
 from rawlog.core.tables import RECORDS, Table
-from rawlog.io.output import Folder, Output, move
+from rawlog.io.output import Folder, Output, move, unwritable
 from rawlog.io.storage import below, exists, is_remote, listing, local_path, split_query
 from rawlog.jobs.sheet import Sheet
 from rawlog.jobs.target import LossError, Lost, Passage, as_records, is_directory, writable, write
@@ -134,11 +134,6 @@ def made_directory(folder: str, *, parents: bool = False) -> None:
                 os.mkdir(folder)
         except OSError as error:
             raise unwritable(folder, error) from None
-
-
-def unwritable(path: str, error: OSError) -> AccessError:
-    """What the system said, as an error of ours."""
-    return error if isinstance(error, AccessError) else AccessError(f"{path}: {error.strerror or error}")
 
 
 # Plain files -------------------------------------------------------------------------------------------------------

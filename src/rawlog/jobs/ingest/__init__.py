@@ -15,14 +15,14 @@ from rawlog.core.errors import AccessError, DataError, RawlogError, unknown
 from rawlog.core.findings import Findings
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
-from rawlog.core.store import Store
+from rawlog.core.store import Store, joined, unread_size
 from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
 from rawlog.io.output import refuse_nested
 from rawlog.io.storage import is_remote
 from rawlog.io.walk import walk
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.folds import by_unit, fold
-from rawlog.jobs.ingest.plan import Plan, packed
+from rawlog.jobs.ingest.plan import Plan, splits_of
 from rawlog.jobs.ingest.values import Decoded, Ingested, Piece, Reached, Recut, Task
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import Lake, Overtaken
@@ -30,7 +30,6 @@ from rawlog.jobs.lake.names import check_url, data_path, unit_mark
 from rawlog.jobs.lake.payload import References, stored
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
-from rawlog.jobs.verify import unread, with_last_summaries, with_summaries
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_tree
 from rawlog.reading.rows import Decoder
 from rawlog.reading.select import Selection
@@ -134,10 +133,10 @@ class Ingest(Job[Decoded, Ingested]):
         )
         self.cuts = planned.cuts
         self._splits, self._merged = 0, None
-        tasks = [Task(planned.run, files=files) for files in packed(planned.to_inspect, lambda file: file.size)]
-        tasks += [Task(planned.run, pieces=pieces) for pieces in packed(planned.pieces, lambda piece: piece.size)]
+        tasks = [Task(planned.run, files=files) for files in splits_of(planned.to_inspect, lambda file: file.size)]
+        tasks += [Task(planned.run, pieces=pieces) for pieces in splits_of(planned.pieces, lambda piece: piece.size)]
         units = by_unit([one for folds in planned.folds.values() for one in folds])
-        for run in packed(units, lambda unit: sum(one.size for one in unit)):
+        for run in splits_of(units, lambda unit: sum(one.size for one in unit)):
             tasks.append(Task(planned.run, folds=tuple(one for unit in run for one in unit)))
         return self._numbered(tasks)
 
@@ -155,11 +154,11 @@ class Ingest(Job[Decoded, Ingested]):
         self._merged = _merged(done, again)
         summaries = {path: summary for one in done for path, summary in one.summaries.items()}
         summaries |= {one.file.path: one.summary for one in self._merged if one.summary is not None}
-        stores = [with_summaries(group, summaries) for group in planned.groups]
+        stores = [group.with_summaries(summaries) for group in planned.groups]
         tasks = [Task(planned.run, files=(file,)) for file in again]
-        tasks += [Task(planned.run, groups=groups) for groups in packed(stores, unread)]
+        tasks += [Task(planned.run, groups=groups) for groups in splits_of(stores, unread_size)]
         if again or self._merged or any(one.files for one in done):
-            tasks.append(Task(planned.run, tree=with_last_summaries(planned.tree.files, stores)))
+            tasks.append(Task(planned.run, tree=joined(planned.tree.files, stores)))
         return self._numbered(tasks)
 
     def _inside(self, tree: Tree) -> Tree:
@@ -403,7 +402,7 @@ def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
 
 def _size(task: Task) -> int:
     folded = {one.unit: one.size for one in task.folds}
-    looked_at = _bytes(task.files) + sum(map(unread, task.groups))
+    looked_at = _bytes(task.files) + sum(map(unread_size, task.groups))
     return looked_at + sum(piece.size for piece in task.pieces) + sum(folded.values())
 
 

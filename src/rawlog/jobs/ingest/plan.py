@@ -16,6 +16,7 @@ from rawlog.core.tables import FILES, FINDINGS, Table
 from rawlog.io.storage import Source
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.values import Piece
+from rawlog.jobs.job import packed
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
 from rawlog.jobs.verify import near
@@ -172,19 +173,9 @@ def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -
     return there
 
 
-def packed(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:
+def splits_of(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:
     """Runs of items, in order, each large enough for a split."""
-    target = min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST)
-    runs: list[tuple[Any, ...]] = []
-    run: list[Any] = []
-    size = 0
-    for item in items:
-        if run and size + size_of(item) > target:
-            runs.append(tuple(run))
-            run, size = [], 0
-        run.append(item)
-        size += size_of(item)
-    return [*runs, tuple(run)] if run else runs
+    return packed(items, size_of, min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST))
 
 
 def mark(path: str, stop: int) -> int:

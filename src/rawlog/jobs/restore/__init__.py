@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.core.errors import OptionError, UnknownFormatError
 from rawlog.core.names import missing_topics
 from rawlog.core.report import Report
 from rawlog.core.restore import Asked, Offer, RestoredPartition, RestoreSplit
@@ -88,9 +88,7 @@ class Restore(Job[Carried, Report]):
     def _check_target(self) -> None:
         if self.asked.partitions_only:
             return
-        if self.target.exists() and not self.target.is_dir():
-            raise AccessError(f"{self.target}: exists already and is not a directory; choose another name")
-        self.output.check()
+        self.output.check_directory()
 
     def _offered(self, tree: Tree) -> Offer:
         """What the source has, whatever it is."""
