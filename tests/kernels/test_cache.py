@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import rawlog.kernels as kernels
-from rawlog.kernels import crc
+from rawlog.kernels import compiler
 
 SOURCE = Path(kernels.__file__).parents[1]
 PROGRAM = """
 import sys, numpy as np
-from rawlog.kernels import byte_view, cache_directory, crc
+from rawlog.kernels import byte_view, crc
+from rawlog.kernels.compiler import cache_directory
 assert crc.sum_crc32(byte_view(b"123456789"), 0, 9) == 0xCBF43926
 print(cache_directory(), sum(crc.sum_crc32.stats.cache_hits.values()))
 """
@@ -25,7 +26,13 @@ print(cache_directory(), sum(crc.sum_crc32.stats.cache_hits.values()))
 def run(path: Path, home: Path, **environment: str) -> tuple[str, int]:
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": str(path), "XDG_CACHE_HOME": str(home), **environment},
+        env={
+            **os.environ,
+            "RAWLOG_KERNELS": "compiler",
+            "PYTHONPATH": str(path),
+            "XDG_CACHE_HOME": str(home),
+            **environment,
+        },
         capture_output=True,
         text=True,
         check=True,
@@ -72,9 +79,9 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_held_forever_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = kernels._KernelCache(crc.sum_crc32.py_func)  # type: ignore[no-untyped-call, attr-defined]
+    cache = compiler._KernelCache(run)  # type: ignore[no-untyped-call]
     monkeypatch.setattr(cache, "_cache_path", str(tmp_path))
-    monkeypatch.setattr(kernels, "COMPILE_SECONDS", 0.1)
+    monkeypatch.setattr(compiler, "COMPILE_SECONDS", 0.1)
     with (tmp_path / f"{cache._impl.filename_base}.lock").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         cache._wait_for_others()
@@ -109,7 +116,7 @@ def test_old_digests_go_and_new_ones_stay(tmp_path: Path) -> None:
         path = tmp_path / f"digest{age}"
         path.mkdir()
         os.utime(path, (1e9 - age, 1e9 - age))
-    kernels._remove_old(tmp_path, "digest0")
+    compiler._remove_old(tmp_path, "digest0")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digest0", "digest1", "digest2", "digest3"]
 
 

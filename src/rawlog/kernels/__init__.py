@@ -1,87 +1,112 @@
-"""The two decorators that make kernels, and where their machine code is kept.
+"""The two decorators that make kernels, and where their machine code comes from.
 
-`kernel` compiles a loop over bytes that releases the GIL and is cached on disk; `inline` compiles a helper that
-disappears into the kernels calling it. With NUMBA_DISABLE_JIT=1 both return the function as it is.
+`kernel` marks a loop over bytes that releases the GIL, `inline` a helper that disappears into the kernels calling it, `twin` a helper with
+a form for the compiler and one for Python. Machine code comes from one of three places (`MODE`):
 
-Numba's own cache looks only at the file that has the function, so a changed layout or helper elsewhere would
-leave old machine code in use. The cache here is named by a digest of every source that can reach a kernel.
+- `library`: the extension module that `rawlog.kernels.build` compiled ahead of time. Nothing is compiled and numba is not imported. It is
+  used only if it was built from exactly these sources.
+- `compiler`: numba, at the first call, if there is no such library: for development.
+- `plain`: nowhere, the functions run as Python. With NUMBA_DISABLE_JIT=1, or without library and numba.
+
+$RAWLOG_KERNELS chooses: `v1` or `v2` (the library at that processor level), `compiler`, `plain`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib
+import importlib.util
 import os
-import shutil
-import stat
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import resources
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numba
-import numpy as np
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
-from numpy.typing import NDArray
-
-fcntl: Any = None  # not on Windows
-with contextlib.suppress(ImportError):
-    fcntl = importlib.import_module("fcntl")
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 F = TypeVar("F")
 
-_config: Any = numba.config
-JIT = not _config.DISABLE_JIT
-"""Whether kernels are compiled; modules with intrinsics choose their plain twins by it."""
-
 PACKAGE = __name__.partition(".")[0]
 SOURCES = frozenset({"kernels.py", "layouts.py", "layout.py", "status.py"})
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "_nrt": False}
-"""Kernels allocate nothing, so they need no counts of references: those are atomic, and cost a third of a tight loop."""
-KEPT_DIGESTS = 4
-KEPT_SECONDS = 7 * 86400
-COMPILE_SECONDS = 120
+VARIABLE = "RAWLOG_KERNELS"
+LIBRARY = "library.abi3.so"
+FEATURES = {"base": (), "v1": (), "v2": ("sse4.1", "sse4.2", "pclmul")}
+"""What kernels may use beyond the least processor of their kind, by level of the library."""
+TARGET = os.environ.get("RAWLOG_KERNELS_TARGET", "")
+"""The level that is being built; empty unless `rawlog.kernels.build` runs this process."""
 
 
 def kernel(function: F) -> F:
-    """A loop over bytes: compiled at its first call, without the GIL, cached on disk."""
-    compiled: Any = numba.njit(**OPTIONS)(function)
-    # The digest covers this package only, so nobody else's kernels (a test's) are cached.
-    if JIT and function.__module__.startswith(f"{PACKAGE}."):
-        # A cache that cannot be had costs compile time, never the answer.
-        with contextlib.suppress(OSError):
-            compiled._cache = _KernelCache(function)  # type: ignore[no-untyped-call]
-    return compiled  # type: ignore[no-any-return]
+    """A loop over bytes: from the library, else compiled at its first call, without the GIL."""
+    if MODE == "plain":
+        return function
+    name = f"{function.__module__}.{function.__name__}"  # type: ignore[attr-defined]
+    found = _entries.get(name)
+    if found is not None:
+        HELPERS.append((found, lambda: function))
+        return found  # type: ignore[no-any-return]
+    if MODE == "library":
+        return _late_kernel(function)  # type: ignore[no-any-return]
+    from rawlog.kernels.compiler import compiled_kernel
+
+    made = compiled_kernel(function)
+    if TARGET:
+        BUILT[name] = made
+    return made  # type: ignore[no-any-return]
 
 
 def inline(function: F) -> F:
     """A helper of kernels that the compiler always folds into its callers."""
-    compiled: Any = numba.njit(**OPTIONS, forceinline=True)(function)
-    return compiled  # type: ignore[no-any-return]
+    if not JIT:
+        HELPERS.append((function, lambda: function))
+        return function
+    from rawlog.kernels.compiler import compiled_inline
+
+    return compiled_inline(function)  # type: ignore[no-any-return]
+
+
+def twin(plain: Any, form: Callable[[], Any]) -> Any:
+    """A helper with two forms: `form()` makes the one for the compiler (an intrinsic or a function), `plain` is the one for Python."""
+    if JIT:
+        made = form()
+        return inline(made) if isinstance(made, FunctionType) else made
+
+    def make() -> Any:
+        made = form()
+        return made if isinstance(made, FunctionType) else lambda *arguments: made(*arguments)
+
+    HELPERS.append((plain, make))
+    return plain
+
+
+def written(array: Any) -> None:
+    """For intrinsics that write: numba itself refuses only `array[i] = …` where an array is declared as only read."""
+    if not array.mutable:
+        from numba.core.errors import TypingError
+
+        raise TypingError(f"a kernel writes to an argument that it declares as only read: {array}")
 
 
 def host_has(*features: str) -> bool:
-    """Whether kernels may use these instructions of the x86 host: not if numba compiles for another processor."""
-    import llvmlite.binding
+    """Whether kernels may use these instructions of x86: of the level that is being built, else of this host."""
+    if not JIT:
+        return False
+    if TARGET:
+        return all(feature in FEATURES[TARGET] for feature in features)
+    from rawlog.kernels.compiler import host_features
 
-    if not JIT or _config.CPU_NAME or _config.CPU_FEATURES is not None:
-        return False
-    if llvmlite.binding.get_process_triple()[:6] != "x86_64":
-        return False
-    try:
-        known = llvmlite.binding.get_host_cpu_features()
-    except RuntimeError:
-        return False
+    known = host_features()
     return all(known.get(feature) for feature in features)
 
 
 def byte_view(data: Any) -> NDArray[np.uint8]:
     """A read-only uint8 view of any buffer, so that each kernel is compiled for one type of input only."""
+    import numpy as np
+
     view = data.view() if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     if view.dtype != np.uint8 or view.ndim != 1 or not view.flags.c_contiguous:
         view = np.ascontiguousarray(view).reshape(-1).view(np.uint8)
@@ -89,111 +114,46 @@ def byte_view(data: Any) -> NDArray[np.uint8]:
     return view
 
 
-class _KernelCache(FunctionCache):
-    """Numba's function cache in our directory; anything wrong with a file of it is a miss.
+def _late_kernel(function: Any) -> Any:
+    """A kernel that the library does not have (a format from outside): numba compiles it, if it is installed, at its first call."""
+    made: list[Any] = []
 
-    Several processes often start together: the workers of Spark, those of the tests. The first to miss a kernel compiles it, and the
-    others wait for its result instead of compiling the same.
-    """
+    def run(*arguments: Any) -> Any:
+        if not made:
+            made.append(_compiled_late(function))
+        return made[0](*arguments)
 
-    _lock: IO[bytes] | None = None
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = self._load(sig, target_context)
-        if found is None:
-            self._wait_for_others()
-            found = self._load(sig, target_context)
-            if found is not None:
-                self._release()
-        return found
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            with contextlib.suppress(OSError):
-                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-        finally:
-            self._release()
-
-    def _load(self, sig: Any, target_context: Any) -> Any:
-        try:
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        except Exception:
-            return None
-
-    def _wait_for_others(self) -> None:
-        """Take the lock of this kernel, or go on without it: at the latest after the time that no compilation takes."""
-        if fcntl is None or self._lock is not None:
-            return
-        with contextlib.suppress(OSError):
-            folder = Path(self.cache_path)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = (folder / f"{self._impl.filename_base}.lock").open("ab")
-            end = time.monotonic() + COMPILE_SECONDS
-            while time.monotonic() < end:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    time.sleep(0.05)
-                except OSError:  # a file system without locks
-                    break
-                else:
-                    self._lock = lock
-                    return
-            lock.close()
-
-    def _release(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # also for a child that inherited it
-            lock.close()
+    run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+    run.__wrapped__ = function  # type: ignore[attr-defined]
+    HELPERS.append((run, lambda: function))
+    return run
 
 
-class _Locator:
-    """Tells numba where a kernel's machine code lies: a directory a digest, in it one a module."""
-
-    def __init__(self, function: Any) -> None:
-        self._py_file = function.__code__.co_filename
-        self._lineno = function.__code__.co_firstlineno
-        self._path = cache_directory() / function.__module__
-
-    def get_cache_path(self) -> str:
-        return str(self._path)
-
-    def ensure_cache_path(self) -> None:
-        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    def get_source_stamp(self) -> str:
-        return source_digest()
-
-    def get_disambiguator(self) -> str:
-        return str(self._lineno)
-
-
-class _KernelCacheImpl(CompileResultCacheImpl):
-    def __init__(self, function: Any) -> None:
-        self._lineno = function.__code__.co_firstlineno
-        self._locator = _Locator(function)
-        flags = getattr(sys, "abiflags", "")
-        self._filename_base = self.get_filename_base(function.__qualname__, flags)  # type: ignore[no-untyped-call]
-
-
-_KernelCache._impl_class = _KernelCacheImpl
+def _compiled_late(function: Any) -> Any:
+    try:
+        from rawlog.kernels.compiler import compiled_kernel
+    except ImportError:
+        warnings.warn(f"{function.__name__} runs as plain Python: numba is not installed", RuntimeWarning, stacklevel=4)
+        return function
+    return compiled_kernel(function)
 
 
 @cache
-def source_digest() -> str:
-    """The digest of numba's version and of every source of rawlog that can reach a kernel."""
-    digest = hashlib.blake2b(f"{numba.__version__} {np.__version__}".encode(), digest_size=12)
+def sources_digest() -> str:
+    """The digest of every source of rawlog that can reach a kernel."""
+    digest = hashlib.blake2b(digest_size=12)
     for name, source in sorted(_sources()):
         digest.update(f"\0{name}\0{len(source)}\0".encode() + source)
     return digest.hexdigest()
 
 
 def _sources() -> Iterator[tuple[str, bytes]]:
-    root = Path(__file__).parents[1]
-    # In a zip there is no such directory; the importer knows the way.
-    yield from _sources_below(root if root.is_dir() else resources.files(PACKAGE), "")
+    root: Any = Path(__file__).parents[1]
+    if not root.is_dir():  # in a zip; the importer knows the way
+        from importlib import resources
+
+        root = resources.files(PACKAGE)
+    yield from _sources_below(root, "")
 
 
 def _sources_below(path: Any, name: str) -> Iterator[tuple[str, bytes]]:
@@ -206,58 +166,87 @@ def _sources_below(path: Any, name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _contributes(name: str) -> bool:
-    return name.endswith(".py") and (name.rpartition("/")[2] in SOURCES or "/kernels/" in name)
+    return name.endswith((".py", ".c")) and (name.rpartition("/")[2] in SOURCES or "/kernels/" in name)
 
 
-@cache
-def cache_directory() -> Path:
-    """The directory for this digest: the user's cache, else a private one among temporary files.
-
-    Raises OSError if neither can be written.
-    """
-    digest = source_digest()
-    for root in _cache_roots():
-        path = root / digest
-        try:
-            fresh = not path.is_dir()
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _refuse_foreign(path)
-            os.utime(path)  # also tells whether it is ours to write
-            tempfile.TemporaryFile(dir=path).close()
-        except OSError:
-            continue
-        if fresh:
-            _remove_old(root, digest)
-        return path
-    raise OSError("no writable directory for compiled kernels")
+class _Unusable(Exception):
+    """Why the library is not used."""
 
 
-def _cache_roots() -> Iterator[Path]:
-    user = os.environ.get("XDG_CACHE_HOME", "")
-    if Path(user).is_absolute():
-        yield Path(user, "rawlog", "kernels")
-    else:
-        with contextlib.suppress(RuntimeError):  # no home
-            yield Path.home() / ".cache" / "rawlog" / "kernels"
-    who = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    yield Path(tempfile.gettempdir(), f"rawlog-{who}", "kernels")
+def _library(level: str) -> Any:
+    """The extension module, if it is there, of these sources, and has the level. _Unusable with the reason if not."""
+    if TARGET or level == "compiler":
+        raise _Unusable(f"${VARIABLE} is {level}" if level else "it is being built")
+    if ".abi3.so" not in EXTENSION_SUFFIXES:  # a free-threaded one: its objects look different
+        raise _Unusable("this Python does not have the stable ABI")
+    path = Path(__file__).with_name(LIBRARY)
+    try:
+        module = _loaded(str(path)) if path.is_file() else _loaded_from_archive()
+    except (ImportError, OSError) as error:
+        raise _Unusable(f"it cannot be loaded: {error}") from None
+    if sources_digest() != module.DIGEST:
+        raise _Unusable("it was built from other sources (`make kernels` builds it)")
+    if level and level not in module.LEVELS:
+        raise _Unusable(f"it has no level {level}, only {', '.join(module.LEVELS)}")
+    return module
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Cached code is loaded by pickle: never from a directory that someone else owns or may write."""
-    if not hasattr(os, "getuid"):
-        return
-    for part in (path, *path.parents[:2]):
-        about = part.lstat()
-        if about.st_uid != os.getuid() or about.st_mode & stat.S_IWOTH or stat.S_ISLNK(about.st_mode):
-            raise PermissionError(f"{part} is not private")
+def _loaded(path: str) -> Any:
+    name = f"{__name__}.library"
+    loader = ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
-def _remove_old(root: Path, digest: str) -> None:
-    """Forget the machine code of versions not used lately. Best effort."""
-    with contextlib.suppress(OSError):
-        others = [entry for entry in root.iterdir() if entry.is_dir() and entry.name != digest]
-        others.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
-        for entry in others[KEPT_DIGESTS - 1 :]:
-            if time.time() - entry.stat().st_mtime > KEPT_SECONDS or len(others) > 8 * KEPT_DIGESTS:
-                shutil.rmtree(entry, ignore_errors=True)
+def _loaded_from_archive() -> Any:
+    """rawlog was sent as a zip (`rawlog.spark.shipping`): the library is loaded from memory, since a loader needs a file."""
+    from importlib import resources
+
+    inside = resources.files(__name__).joinpath(LIBRARY)
+    if not inside.is_file() or not hasattr(os, "memfd_create"):
+        raise _Unusable("it is not there (`make kernels` builds it)")
+    memory = os.memfd_create(LIBRARY)
+    try:
+        with open(memory, "wb", closefd=False) as file:
+            file.write(inside.read_bytes())
+        return _loaded(f"/proc/self/fd/{memory}")
+    finally:
+        os.close(memory)
+
+
+def _choose() -> tuple[str, str, str, dict[str, Any]]:
+    """-> mode, level of the library, why the library is not used, its kernels"""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted not in ("", "v1", "v2", "base", "compiler", "plain"):
+        raise ValueError(f"${VARIABLE} is {wanted!r}; known are v1, v2, compiler, plain")
+    if wanted == "plain" or os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return "plain", "", "the compiler is off", {}
+    try:
+        module = _library(wanted)
+    except _Unusable as why:
+        if wanted not in ("", "compiler"):
+            raise ImportError(f"the library of kernels at level {wanted} cannot be used: {why}") from None
+        if importlib.util.find_spec("numba"):
+            return "compiler", "", str(why), {}
+        warnings.warn(
+            f"kernels run as plain Python, about a thousand times slower: the library of kernels cannot be used ({why}) and numba is not "
+            "installed; see `rawlog doctor`",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return "plain", "", str(why), {}
+    level = wanted or module.LEVELS[module.best()]
+    return "library", level, "", module.bind(module.LEVELS.index(level))
+
+
+MODE, LEVEL, WHY_NOT, _entries = _choose()
+"""Where kernels come from, the level of the library, and why the library is not used if it is not."""
+JIT = MODE == "compiler"
+"""Whether helpers are made for the compiler."""
+HELPERS: list[tuple[Any, Callable[[], Any]]] = []
+"""What kernels from outside may call although it is not numba's own, and how to make the form that numba compiles."""
+BUILT: dict[str, Any] = {}
+"""The kernels of this package, while they are compiled for the library."""

@@ -19,17 +19,19 @@ from rawlog.core.text import to_json, valid_text
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 
-def constant(value: Any, type: str, count: int) -> pa.Array:
-    """An array of one value over and over; null where the value is None."""
-    return _constant(value, type, 1 << max(10, (count - 1).bit_length())).slice(0, count)
+def constant(value: Any, type: str, count: int, *, compact: bool = False) -> pa.Array:
+    """An array of one value over and over; null where the value is None. `compact`: a text may come as a dictionary."""
+    return _constant(value, type, 1 << max(10, (count - 1).bit_length()), compact).slice(0, count)
 
 
 @lru_cache(maxsize=64)
-def _constant(value: Any, type: str, count: int) -> pa.Array:
+def _constant(value: Any, type: str, count: int, compact: bool) -> pa.Array:
     """Kept, since every batch of a file asks for the same topic, partition and path."""
     arrow = arrow_type(type)
     if isinstance(value, str):
         value = valid_text(value)
+        if compact:
+            return pa.DictionaryArray.from_arrays(np.zeros(count, np.int32), pa.array([value], arrow))
     return pa.nulls(count, arrow) if value is None else pa.repeat(pa.scalar(value, arrow), count)
 
 
@@ -101,11 +103,15 @@ def empty_headers(count: int) -> pa.Array:
 
 
 def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
-    """A batch of exactly a table's schema from columns by name."""
+    """A batch of a table's schema from columns by name; a column that is a dictionary stays one."""
     arrays = [columns[name] for name in table.names]
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+    schema = table.schema
+    for number, array in enumerate(arrays):
+        if pa.types.is_dictionary(array.type):
+            schema = schema.set(number, schema.field(number).with_type(array.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:

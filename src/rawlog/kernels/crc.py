@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rawlog.core.status import BAD_LENGTH, OK
 from rawlog.kernels import clmul, host_has, inline, kernel
 from rawlog.kernels.ints import read_i64_le, read_u8, read_u32_le
+from rawlog.kernels.types import I64, U8, Int, OutI64
 
 CASTAGNOLI = 0x82F63B78
 IEEE = 0xEDB88320
@@ -50,9 +51,6 @@ def _zeros(size: int) -> NDArray[np.int64]:
 
 
 CASTAGNOLI_TABLES, IEEE_TABLES = _tables(CASTAGNOLI), _tables(IEEE)
-LANE_ZEROS, SHORT_LANE_ZEROS = _zeros(LANE), _zeros(SHORT_LANE)
-
-
 INSTRUCTION = host_has("sse4.2")
 
 
@@ -131,6 +129,7 @@ def behind_zeros(zeros: Any, crc: Any) -> Any:
 
 
 if INSTRUCTION:
+    LANE_ZEROS, SHORT_LANE_ZEROS = _zeros(LANE), _zeros(SHORT_LANE)
     step64, step8 = _step_intrinsic(64, 64), _step_intrinsic(8, 32)
 
     @inline
@@ -148,7 +147,7 @@ if INSTRUCTION:
         return crc, position
 
     @kernel
-    def sum_crc32c(data: Any, start: Any, stop: Any) -> Any:
+    def sum_crc32c(data: U8, start: Int, stop: Int) -> Any:
         """CRC-32C of `data[start:stop]`, which must lie inside the data."""
         crc, position = np.int64(ALL), np.int64(start)
         crc, position = three_lanes(LANE_ZEROS, LANE, crc, data, position, stop)
@@ -164,13 +163,13 @@ if INSTRUCTION:
 else:
 
     @kernel
-    def sum_crc32c(data: Any, start: Any, stop: Any) -> Any:
+    def sum_crc32c(data: U8, start: Int, stop: Int) -> Any:
         """CRC-32C of `data[start:stop]`, which must lie inside the data."""
         return update_by_tables(CASTAGNOLI_TABLES, np.int64(ALL), data, start, stop) ^ ALL
 
 
 @kernel
-def sum_crc32c_by_tables(data: Any, start: Any, stop: Any) -> Any:
+def sum_crc32c_by_tables(data: U8, start: Int, stop: Int) -> Any:
     """The same without the instruction: what other processors run."""
     return update_by_tables(CASTAGNOLI_TABLES, np.int64(ALL), data, start, stop) ^ ALL
 
@@ -180,7 +179,7 @@ if clmul.INSTRUCTION:
     fold_short, fold_long = clmul.fold_short, clmul.fold_long
 
     @kernel
-    def sum_crc32(data: Any, start: Any, stop: Any) -> Any:
+    def sum_crc32(data: U8, start: Int, stop: Int) -> Any:
         """CRC-32 of `data[start:stop]`, which must lie inside the data."""
         size = np.int64(stop - start)
         if size < FOLD_STEP:
@@ -192,19 +191,19 @@ if clmul.INSTRUCTION:
 else:
 
     @kernel
-    def sum_crc32(data: Any, start: Any, stop: Any) -> Any:
+    def sum_crc32(data: U8, start: Int, stop: Int) -> Any:
         """CRC-32 of `data[start:stop]`, which must lie inside the data."""
         return update_by_tables(IEEE_TABLES, np.int64(ALL), data, start, stop) ^ ALL
 
 
 @kernel
-def sum_crc32_by_tables(data: Any, start: Any, stop: Any) -> Any:
+def sum_crc32_by_tables(data: U8, start: Int, stop: Int) -> Any:
     """The same without the multiplication: what other processors run."""
     return update_by_tables(IEEE_TABLES, np.int64(ALL), data, start, stop) ^ ALL
 
 
 @kernel
-def crc32c_spans(data: Any, starts: Any, stops: Any, out: Any) -> Any:
+def crc32c_spans(data: U8, starts: I64, stops: I64, out: OutI64) -> Any:
     """CRC-32C of every span. -> (count, position, status); BAD_LENGTH at a span that leaves the data"""
     for index in range(starts.size):
         start, stop = np.int64(starts[index]), np.int64(stops[index])
@@ -215,7 +214,7 @@ def crc32c_spans(data: Any, starts: Any, stops: Any, out: Any) -> Any:
 
 
 @kernel
-def crc32_spans(data: Any, starts: Any, stops: Any, out: Any) -> Any:
+def crc32_spans(data: U8, starts: I64, stops: I64, out: OutI64) -> Any:
     """CRC-32 of every span. -> (count, position, status); BAD_LENGTH at a span that leaves the data"""
     for index in range(starts.size):
         start, stop = np.int64(starts[index]), np.int64(stops[index])

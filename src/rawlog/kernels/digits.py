@@ -8,6 +8,7 @@ import numpy as np
 
 from rawlog.core.status import OK
 from rawlog.kernels import inline, kernel
+from rawlog.kernels.types import I64, U8, Bool, Int, OutI64, OutU8
 from rawlog.kernels.weave import put
 
 INTEGER_SIZE, BOOLEAN_SIZE, TIME_SIZE = 20, 5, 34
@@ -54,7 +55,7 @@ def put_integer(out: Any, at: Any, value: Any) -> Any:
 
 
 @kernel
-def write_integers(values: Any, valid: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
+def write_integers(values: I64, valid: U8, null: U8, out: OutU8, at: Int, starts: OutI64, stops: OutI64) -> Any:
     """Write int64 numbers. Room: INTEGER_SIZE and the size of `null` a row. -> (count, position, status)"""
     position = np.int64(at)
     for row in range(values.size):
@@ -65,7 +66,7 @@ def write_integers(values: Any, valid: Any, null: Any, out: Any, at: Any, starts
 
 
 @kernel
-def write_booleans(values: Any, valid: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
+def write_booleans(values: U8, valid: U8, null: U8, out: OutU8, at: Int, starts: OutI64, stops: OutI64) -> Any:
     """Write true and false. Room: BOOLEAN_SIZE and the size of `null` a row. -> (count, position, status)"""
     position = np.int64(at)
     for row in range(values.size):
@@ -122,7 +123,9 @@ def put_time(out: Any, at: Any, microseconds: Any) -> Any:
 
 
 @kernel
-def write_times(values: Any, valid: Any, quoted: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any) -> Any:
+def write_times(
+    values: I64, valid: U8, quoted: Bool, null: U8, out: OutU8, at: Int, starts: OutI64, stops: OutI64
+) -> Any:
     """Write microseconds since 1970 as ISO 8601, in quotes or not. -> (count, position, status)
 
     Room: TIME_SIZE and the size of `null` a row.

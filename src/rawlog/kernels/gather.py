@@ -6,12 +6,14 @@ bytes after the span. `copy_exact` touches nothing else. `copy` asks, and takes 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from rawlog.core.status import BAD_LENGTH, FULL, OK
-from rawlog.kernels import JIT, inline, kernel
+from rawlog.kernels import inline, kernel, twin, written
+from rawlog.kernels.types import I64, U8, OutI32, OutU8
 
 SLACK = 32
 LONG = 1024
@@ -35,6 +37,7 @@ def _plain_prefetch(data: Any, position: Any) -> None:
     pass
 
 
+@cache
 def _intrinsics() -> tuple[Any, Any, Any]:
     from llvmlite import ir
     from numba import types
@@ -51,6 +54,8 @@ def _intrinsics() -> tuple[Any, Any, Any]:
 
     @intrinsic
     def copy32(typing: Any, out: Any, to: Any, data: Any, start: Any) -> Any:
+        written(out)
+
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             target, source = pointers(context, builder, signature, arguments)
             vector = ir.VectorType(ir.IntType(8), SLACK).as_pointer()
@@ -62,6 +67,8 @@ def _intrinsics() -> tuple[Any, Any, Any]:
 
     @intrinsic
     def copy_exact(typing: Any, out: Any, to: Any, data: Any, start: Any, size: Any) -> Any:
+        written(out)
+
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             target, source = pointers(context, builder, signature, arguments)
             with builder.if_then(builder.icmp_signed(">", arguments[4], ir.Constant(ir.IntType(64), 0))):
@@ -91,7 +98,9 @@ def _intrinsics() -> tuple[Any, Any, Any]:
     return copy32, copy_exact, prefetch
 
 
-copy32, copy_exact, prefetch = _intrinsics() if JIT else (_plain_copy32, _plain_copy_exact, _plain_prefetch)
+copy32 = twin(_plain_copy32, lambda: _intrinsics()[0])
+copy_exact = twin(_plain_copy_exact, lambda: _intrinsics()[1])
+prefetch = twin(_plain_prefetch, lambda: _intrinsics()[2])
 
 
 @inline
@@ -113,7 +122,7 @@ def copy(out: Any, to: Any, data: Any, start: Any, size: Any) -> None:
 
 
 @kernel
-def gather_spans(data: Any, starts: Any, sizes: Any, out: Any, offsets: Any) -> Any:
+def gather_spans(data: U8, starts: I64, sizes: I64, out: OutU8, offsets: OutI32) -> Any:
     """Lay spans of `data` end to end into `out`, and Arrow offsets (one more than spans) into `offsets`.
 
     A size below zero is a null and takes no bytes. -> (count, bytes written, status); FULL: no room for the next
@@ -134,7 +143,7 @@ def gather_spans(data: Any, starts: Any, sizes: Any, out: Any, offsets: Any) -> 
 
 
 @kernel
-def gather_nullable(data: Any, starts: Any, sizes: Any, out: Any, offsets: Any, valid: Any) -> Any:
+def gather_nullable(data: U8, starts: I64, sizes: I64, out: OutU8, offsets: OutI32, valid: OutU8) -> Any:
     """Lay spans inside `data` end to end into `out`, which has room; a size below zero clears its bit of `valid`. -> nulls"""
     written, nulls = np.int64(0), np.int64(0)
     offsets[0] = 0

@@ -9,6 +9,7 @@ import numpy as np
 from rawlog.core.status import BAD_LENGTH, OK
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u8, read_u32_le
+from rawlog.kernels.types import I64, U8, OutI32, OutI64, OutU8
 
 WORD = 0xFFFFFFFF
 # org.apache.kafka.common.utils.Utils.murmur2
@@ -37,7 +38,7 @@ def murmur2(data: Any, start: Any, stop: Any) -> Any:
 
 
 @kernel
-def murmur2_spans(data: Any, starts: Any, stops: Any, out: Any) -> Any:
+def murmur2_spans(data: U8, starts: I64, stops: I64, out: OutI64) -> Any:
     """Write the murmur2 of every span. -> (count, position, status)"""
     for index in range(starts.size):
         start, stop = starts[index], stops[index]
@@ -104,7 +105,7 @@ def java_hash(data: Any, start: Any, stop: Any) -> Any:
 
 
 @kernel
-def java_hash_spans(data: Any, starts: Any, stops: Any, out: Any) -> Any:
+def java_hash_spans(data: U8, starts: I64, stops: I64, out: OutI64) -> Any:
     """Write String.hashCode of every span of UTF-8, unsigned; -1 for one that is not. -> (count, position, status)"""
     for index in range(starts.size):
         start, stop = starts[index], stops[index]
@@ -115,7 +116,7 @@ def java_hash_spans(data: Any, starts: Any, stops: Any, out: Any) -> Any:
 
 
 @kernel
-def url_base64_spans(data: Any, starts: Any, stops: Any, out: Any, offsets: Any) -> Any:
+def url_base64_spans(data: U8, starts: I64, stops: I64, out: OutU8, offsets: OutI32) -> Any:
     """Write every span as base64 for URLs, unpadded, end to end, and where each begins. -> (count, position, status)"""
     at = np.int64(0)
     for index in range(starts.size):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rawlog.kernels import JIT, inline
+from rawlog.kernels import twin, written
 
 _TYPES: dict[str, tuple[int, bool, bool]] = {  # bits, signed, big-endian
     "i8": (8, True, True),
@@ -88,6 +88,8 @@ def _intrinsic_writer(bits: int, big: bool) -> Any:
 
     @intrinsic
     def write(typing: Any, out: Any, position: Any, value: Any) -> Any:
+        written(out)
+
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
             word = ir.IntType(bits)
@@ -105,12 +107,12 @@ def _intrinsic_writer(bits: int, big: bool) -> Any:
 
 def _reader(name: str) -> Any:
     bits, signed, big = _TYPES[name]
-    return _intrinsic_reader(bits, signed, big) if JIT else _plain_reader(bits, signed, big)
+    return twin(_plain_reader(bits, signed, big), lambda: _intrinsic_reader(bits, signed, big))
 
 
 def _writer(name: str) -> Any:
     bits, _, big = _TYPES[name]
-    return _intrinsic_writer(bits, big) if JIT else _plain_writer(bits, big)
+    return twin(_plain_writer(bits, big), lambda: _intrinsic_writer(bits, big))
 
 
 read_i8, read_u8 = _reader("i8"), _reader("u8")
@@ -133,5 +135,5 @@ def _same(value: Any) -> Any:
     return value
 
 
-wrap_i64 = inline(_same) if JIT else _plain_wrap
+wrap_i64 = twin(_plain_wrap, lambda: _same)
 """A sum or product as the machine leaves it in 64 bits, for formats whose authority lets it overflow."""

@@ -15,6 +15,7 @@ from rawlog.core.status import OK
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_u32_le
+from rawlog.kernels.types import I64, U8, Int, OutI64, OutU8
 from rawlog.kernels.weave import put
 
 # What `write_text` makes of bytes.
@@ -318,7 +319,16 @@ def put_styled(out: Any, at: Any, data: Any, start: Any, stop: Any, style: Any) 
 
 @kernel
 def write_text(
-    data: Any, begins: Any, ends: Any, valid: Any, style: Any, null: Any, out: Any, at: Any, starts: Any, stops: Any
+    data: U8,
+    begins: I64,
+    ends: I64,
+    valid: U8,
+    style: Int,
+    null: U8,
+    out: OutU8,
+    at: Int,
+    starts: OutI64,
+    stops: OutI64,
 ) -> Any:
     """Write runs of `data` in a style; an invalid one is `null`. Every run must lie in `data`. -> (count, position, status)
 

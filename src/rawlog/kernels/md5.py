@@ -9,6 +9,7 @@ import numpy as np
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.blocks import BLOCK, LENGTH, LOW, fill_block, turn
 from rawlog.kernels.ints import read_u32_le, wrap_i64, write_i32_le
+from rawlog.kernels.types import U8, Int, OutU8
 
 # floor(2**32 * abs(sin(i + 1))), as the algorithm defines them.
 _SINES = np.array([int(abs(np.sin(step + 1)) * 2**32) for step in range(64)], np.int64)
@@ -39,7 +40,7 @@ def _mix(data: Any, start: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 @kernel
-def digest(data: Any, start: Any, size: Any, scratch: Any) -> Any:
+def digest(data: U8, start: Int, size: Int, scratch: OutU8) -> Any:
     """The digest of a span that lies inside the data, as two numbers of 64 bits whose bytes, low first, are the digest's sixteen."""
     a, b, c, d = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476
     position, left = np.int64(start), np.int64(size)

@@ -9,6 +9,7 @@ import numpy as np
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.blocks import BLOCK, LENGTH, LOW, fill_block, turn
 from rawlog.kernels.ints import read_u32, write_i64
+from rawlog.kernels.types import U8, Int, OutI64, OutU8
 
 STEPS = 80
 """Numbers that `digest` needs for the words of a block."""
@@ -38,7 +39,7 @@ def _mix(data: Any, words: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
 
 
 @kernel
-def digest(data: Any, start: Any, size: Any, scratch: Any, words: Any) -> Any:
+def digest(data: U8, start: Int, size: Int, scratch: OutU8, words: OutI64) -> Any:
     """The digest of a span that lies inside the data, as five numbers of 32 bits whose bytes, high first, are the digest's twenty."""
     a, b, c, d, e = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0
     position, left = np.int64(start), np.int64(size)

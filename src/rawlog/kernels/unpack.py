@@ -13,6 +13,7 @@ import numpy as np
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import LONG, SLACK, copy32, copy_exact, copy_wide
 from rawlog.kernels.ints import read_u8, read_u16_le, read_u32_le
+from rawlog.kernels.types import U8, Int, OutU8
 
 NOT_TAKEN = -1
 LAST_LITERALS, LAST_SEQUENCES = 5, 8
@@ -43,7 +44,7 @@ def put_match(out: Any, to: Any, distance: Any, size: Any) -> None:
 
 
 @kernel
-def unpack_snappy(data: Any, start: Any, stop: Any, out: Any, to: Any, most: Any) -> Any:
+def unpack_snappy(data: U8, start: Int, stop: Int, out: OutU8, to: Int, most: Int) -> Any:
     """Decompress the block `data[start:stop]` to `out[to:]`, at most `most` bytes. -> bytes written, or NOT_TAKEN
 
     SLACK bytes of `out` after those may be written too.
@@ -117,7 +118,7 @@ def more_length(data: Any, position: Any, stop: Any, length: Any) -> Any:
 
 
 @kernel
-def unpack_lz4(data: Any, start: Any, stop: Any, out: Any, to: Any, most: Any) -> Any:
+def unpack_lz4(data: U8, start: Int, stop: Int, out: OutU8, to: Int, most: Int) -> Any:
     """Decompress the block `data[start:stop]` to `out[to:]`, at most `most` bytes. -> bytes written, or NOT_TAKEN
 
     SLACK bytes of `out` after those may be written too.

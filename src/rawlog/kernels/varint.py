@@ -10,6 +10,7 @@ from typing import Any
 
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u8, write_i8
+from rawlog.kernels.types import U8, Int
 
 FAILED = -1
 MORE, GROUP = 0x80, 0x7F
@@ -23,7 +24,7 @@ def unzigzag(value: Any) -> Any:
 
 
 @kernel
-def read_long_groups(data: Any, position: Any, end: Any, last: Any) -> Any:
+def read_long_groups(data: U8, position: Int, end: Int, last: Int) -> Any:
     """The general case, kept out of line: at most `last` groups of 7 bits (5 or 10)."""
     value, shift = 0, 0
     for _ in range(last):

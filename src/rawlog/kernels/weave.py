@@ -9,6 +9,7 @@ import numpy as np
 from rawlog.core.status import OK
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy, copy_exact
+from rawlog.kernels.types import I64, U8, I64x2, Int, OutI64, OutU8
 
 NULL = np.frombuffer(b"null", np.uint8)
 COMMA = 0x2C
@@ -24,16 +25,16 @@ def put(out: Any, at: Any, literal: Any) -> Any:
 
 @kernel
 def weave(
-    pieces: Any,
-    begins: Any,
-    ends: Any,
-    literals: Any,
-    edges: Any,
-    valid: Any,
-    out: Any,
-    at: Any,
-    starts: Any,
-    stops: Any,
+    pieces: U8,
+    begins: I64x2,
+    ends: I64x2,
+    literals: U8,
+    edges: I64,
+    valid: U8,
+    out: OutU8,
+    at: Int,
+    starts: OutI64,
+    stops: OutI64,
 ) -> Any:
     """Write each row as literal, piece, literal, piece … literal; an invalid row is null. -> (count, position, status)
 
@@ -64,17 +65,17 @@ def weave(
 
 @kernel
 def join(
-    pieces: Any,
-    begins: Any,
-    ends: Any,
-    offsets: Any,
-    valid: Any,
-    opening: Any,
-    closing: Any,
-    out: Any,
-    at: Any,
-    starts: Any,
-    stops: Any,
+    pieces: U8,
+    begins: I64,
+    ends: I64,
+    offsets: I64,
+    valid: U8,
+    opening: Int,
+    closing: Int,
+    out: OutU8,
+    at: Int,
+    starts: OutI64,
+    stops: OutI64,
 ) -> Any:
     """Write each row's pieces, those from offsets[row] to offsets[row + 1], between two bytes with commas; an invalid row is null.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u8, read_u32_le
+from rawlog.kernels.types import U8, Int
 
 LOW = 0xFFFFFFFF
 PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
@@ -24,7 +25,7 @@ def turn(lane: Any, word: Any) -> Any:
 
 
 @kernel
-def sum_xxh32(data: Any, start: Any, stop: Any) -> Any:
+def sum_xxh32(data: U8, start: Int, stop: Int) -> Any:
     """XXH32 of `data[start:stop]`, which must lie inside the data."""
     position = start
     result = PRIME_5

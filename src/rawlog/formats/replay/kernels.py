@@ -11,6 +11,7 @@ from rawlog.formats.replay.layouts import ENTRY_V0, ENTRY_V1, ENTRY_V2, LARGEST,
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i64, write_i64
+from rawlog.kernels.types import I32, I64, U8, Int, OutBools, OutI64, OutU8
 
 KEY_SIZE_V2, VALUE_SIZE_V2, SIZE_V2 = ENTRY_V2.at("key_size"), ENTRY_V2.at("value_size"), ENTRY_V2.size
 AFTER_KEY_SIZE_V2 = ENTRY_V2.after("key_size")
@@ -50,7 +51,7 @@ def entry_size(data: Any, position: Any, kind: Any) -> Any:
 
 
 @kernel
-def scan_entries(data: Any, start: Any, kind: Any, starts: Any, stops: Any) -> Any:
+def scan_entries(data: U8, start: Int, kind: Int, starts: OutI64, stops: OutI64) -> Any:
     """Write where every whole entry from `start` on begins and ends. -> (count, position, status)"""
     count, position, end = 0, np.int64(start), np.int64(data.size)
     while position < end:
@@ -125,7 +126,7 @@ def time_v0(data: Any, position: Any) -> Any:
 
 
 @kernel
-def read_times_v0(data: Any, starts: Any, out: Any, valid: Any) -> None:
+def read_times_v0(data: U8, starts: I64, out: OutI64, valid: OutBools) -> None:
     """The text times of entries, in microseconds, and which of them are times."""
     for index in range(starts.size):
         out[index], valid[index] = time_v0(data, starts[index])
@@ -147,7 +148,7 @@ def credible(data: Any, position: Any, kind: Any) -> Any:
 
 
 @kernel
-def find_entry(data: Any, start: Any, kind: Any) -> Any:
+def find_entry(data: U8, start: Int, kind: Int) -> Any:
     """The first position from `start` on where entries credibly begin: several in a row, or up to the end. -1: none"""
     empty = SIZE_V2 if kind == 2 else (SIZE_V1 if kind == 1 else 0)
     for candidate in range(np.int64(start), np.int64(data.size)):
@@ -168,7 +169,7 @@ def find_entry(data: Any, start: Any, kind: Any) -> Any:
 
 
 @kernel
-def measure_entries(kind: Any, key_offsets: Any, value_offsets: Any) -> Any:
+def measure_entries(kind: Int, key_offsets: I32, value_offsets: I32) -> Any:
     """The size of entries when written. -> (index of one past the limit or -1, size)"""
     total = np.int64(0)
     fixed = SIZE_V2 if kind == 2 else (SIZE_V1 if kind == 1 else SIZE_V0)
@@ -224,7 +225,7 @@ def put_time_v0(out: Any, position: Any, microseconds: Any) -> Any:
 
 @kernel
 def encode_entries(
-    kind: Any, times: Any, key_offsets: Any, keys: Any, value_offsets: Any, values: Any, out: Any
+    kind: Int, times: I64, key_offsets: I32, keys: U8, value_offsets: I32, values: U8, out: OutU8
 ) -> Any:
     """Write entries end to end; `times` are seconds, microseconds for version 0. -> (count, position, status)"""
     position = np.int64(0)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from rawlog.core.status import OK
-from rawlog.kernels import JIT, inline, kernel
+from rawlog.kernels import inline, kernel, twin
 from rawlog.kernels.ints import read_i8, read_i64_le
+from rawlog.kernels.types import I64, U8, Int, OutBools, OutI64
 
 C1, C2 = 0x87C37B91114253D5 - (1 << 64), 0x4CF5AD432745937F
 MIX_1, MIX_2 = 0xFF51AFD7ED558CCD - (1 << 64), 0xC4CEB9FE1A85EC53 - (1 << 64)
@@ -25,27 +26,26 @@ def _wrapped(value: int) -> Any:
     return np.int64(value - (1 << 64) if value >> 63 else value)
 
 
-if JIT:
+def _plain_plus(one: Any, other: Any) -> Any:
+    return _wrapped(int(one) + int(other))
 
-    @inline
-    def plus(one: Any, other: Any) -> Any:
-        """The sum, wrapped to 64 bits."""
-        return np.int64(one) + np.int64(other)
 
-    @inline
-    def times(one: Any, other: Any) -> Any:
-        """The product, wrapped to 64 bits."""
-        return np.int64(one) * np.int64(other)
+def _plain_times(one: Any, other: Any) -> Any:
+    return _wrapped(int(one) * int(other))
 
-else:
 
-    def plus(one: Any, other: Any) -> Any:
-        """The sum, wrapped to 64 bits."""
-        return _wrapped(int(one) + int(other))
+def _plus(one: Any, other: Any) -> Any:
+    return np.int64(one) + np.int64(other)
 
-    def times(one: Any, other: Any) -> Any:
-        """The product, wrapped to 64 bits."""
-        return _wrapped(int(one) * int(other))
+
+def _times(one: Any, other: Any) -> Any:
+    return np.int64(one) * np.int64(other)
+
+
+plus = twin(_plain_plus, lambda: _plus)
+"""The sum, wrapped to 64 bits."""
+times = twin(_plain_times, lambda: _times)
+"""The product, wrapped to 64 bits."""
 
 
 @inline
@@ -63,7 +63,7 @@ def mix(value: Any) -> Any:
 
 
 @kernel
-def murmur3(data: Any, start: Any, stop: Any) -> Any:
+def murmur3(data: U8, start: Int, stop: Int) -> Any:
     """MurmurHash3 x64 128, seed 0, of `data[start:stop]`, which must lie inside the data. -> two halves"""
     h1 = h2 = np.int64(0)
     position = np.int64(start)
@@ -100,7 +100,7 @@ def bucket(value: Any, capacity: Any) -> Any:
 
 
 @kernel
-def add_spans(data: Any, starts: Any, sizes: Any, hashes: Any, words: Any) -> Any:
+def add_spans(data: U8, starts: I64, sizes: I64, hashes: Int, words: OutI64) -> Any:
     """Set the bits of every span in `words` (int64). -> (count, position, status)"""
     capacity = np.int64(words.size) * 64
     for index in range(starts.size):
@@ -114,7 +114,7 @@ def add_spans(data: Any, starts: Any, sizes: Any, hashes: Any, words: Any) -> An
 
 
 @kernel
-def have_spans(data: Any, starts: Any, sizes: Any, hashes: Any, words: Any, out: Any) -> Any:
+def have_spans(data: U8, starts: I64, sizes: I64, hashes: Int, words: I64, out: OutBools) -> Any:
     """Whether all bits of each span are set in `words`. -> (count, position, status)"""
     capacity = np.int64(words.size) * 64
     for index in range(starts.size):

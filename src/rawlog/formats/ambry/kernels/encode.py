@@ -86,6 +86,7 @@ from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import wrap_i64, write_i8, write_i16, write_i32, write_i64
 from rawlog.kernels.sha1 import digest
+from rawlog.kernels.types import I32, I64, U8, Bools, I64x2, Int, OutI64, OutI64x2, OutU8
 
 
 def _fields() -> tuple[str, ...]:
@@ -222,15 +223,15 @@ def message_size(rows: Any, row: Any, service_size: Any) -> Any:
 
 @kernel
 def read_rows(
-    ends: Any,
-    name_ends: Any,
-    names: Any,
-    value_ends: Any,
-    values: Any,
-    given: Any,
-    keys: Any,
-    service_size: Any,
-    rows: Any,
+    ends: I64,
+    name_ends: I32,
+    names: U8,
+    value_ends: I32,
+    values: U8,
+    given: Bools,
+    keys: U8,
+    service_size: Int,
+    rows: OutI64x2,
 ) -> Any:
     """Put what headers say over the defaults in `rows`, and how large each message will be. -> rows that are odd
 
@@ -263,7 +264,7 @@ def put_crc(out: Any, start: Any, at: Any) -> Any:
 
 
 @kernel
-def put_text(out: Any, at: Any, texts: Any, start: Any, size: Any, default: Any) -> Any:
+def put_text(out: OutU8, at: Int, texts: U8, start: Int, size: Int, default: U8) -> Any:
     """A text, or the default if none was given. -> position after it"""
     if size >= 0:
         write_i32(out, at, size)
@@ -298,7 +299,7 @@ def put_name(name: Any, at: Any, rows: Any, row: Any, topics: Any, keys: Any) ->
 
 
 @kernel
-def name_rows(rows: Any, topics: Any, keys: Any, namespace: Any, name: Any, scratch: Any, words: Any) -> None:
+def name_rows(rows: OutI64x2, topics: U8, keys: U8, namespace: U8, name: OutU8, scratch: OutU8, words: OutI64) -> None:
     """Give every row whose key is no blob id a uuid of version 5, by its place and key.
 
     `name` is room for the longest name, `scratch` and `words` are what SHA-1 needs.
@@ -314,7 +315,7 @@ def name_rows(rows: Any, topics: Any, keys: Any, namespace: Any, name: Any, scra
 
 
 @kernel
-def put_key(out: Any, at: Any, rows: Any, row: Any, keys: Any) -> Any:
+def put_key(out: OutU8, at: Int, rows: I64x2, row: Int, keys: U8) -> Any:
     """The blob id of a row: its key if that is one, else of version 6 with its uuid. -> position after it"""
     if rows[row, KEEPS_KEY]:
         copy(out, at, keys, rows[row, KEY], rows[row, KEY_SIZE])
@@ -354,7 +355,7 @@ def put_properties(out: Any, start: Any, rows: Any, row: Any, texts: Any, servic
 
 
 @kernel
-def put_blob(out: Any, start: Any, rows: Any, row: Any, contents: Any) -> Any:
+def put_blob(out: OutU8, start: Int, rows: I64x2, row: Int, contents: U8) -> Any:
     """The record of a blob's content. -> position after it"""
     size = rows[row, CONTENT_SIZE]
     write_i16(out, start, BLOB_VERSION)
@@ -366,7 +367,7 @@ def put_blob(out: Any, start: Any, rows: Any, row: Any, contents: Any) -> Any:
 
 
 @kernel
-def put_update(out: Any, start: Any, rows: Any, row: Any) -> Any:
+def put_update(out: OutU8, start: Int, rows: I64x2, row: Int) -> Any:
     """The record of a DELETE, TTL_UPDATE or UNDELETE. -> position after it"""
     write_i16(out, start, UPDATE_VERSION)
     write_i16(out, start + U_ACCOUNT, rows[row, ACCOUNT])
@@ -382,7 +383,7 @@ def put_update(out: Any, start: Any, rows: Any, row: Any) -> Any:
 
 
 @kernel
-def write_messages(rows: Any, starts: Any, keys: Any, contents: Any, texts: Any, service: Any, out: Any) -> Any:
+def write_messages(rows: I64x2, starts: I64, keys: U8, contents: U8, texts: U8, service: U8, out: OutU8) -> Any:
     """Write the message of every row that is not odd at its place in `out`. -> (count, position, status); FULL: no room for the next"""
     for row in range(rows.shape[0]):
         start = np.int64(starts[row])
@@ -417,7 +418,9 @@ def write_messages(rows: Any, starts: Any, keys: Any, contents: Any, texts: Any,
 
 
 @kernel
-def place_messages(sizes: Any, start: Any, end: Any, capacity: Any, first: Any, segments: Any, positions: Any) -> Any:
+def place_messages(
+    sizes: I64, start: Int, end: Int, capacity: Int, first: Int, segments: OutI64, positions: OutI64
+) -> Any:
     """Where messages go in a log whose open segment begins at `start` of the whole and has `end` bytes: none crosses a segment.
 
     `segments` says how many segments were begun before each, `first` bytes precede every one. -> (start, end) then

@@ -14,6 +14,7 @@ from rawlog.formats.ambry.layouts import KEY_V2, KEY_V6, NONE, Flag, Kind
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import copy_exact
 from rawlog.kernels.ints import read_i16, read_i64, read_u8
+from rawlog.kernels.types import I8, I16, I32, I64, U8, Bool, Bools, Int, OutI8, OutI16, OutI32, OutI64, OutU8, U8x2
 
 UUID_2, UUID_6 = KEY_V2.size, KEY_V6.at("uuid")
 ODD, TEXT, RAW = 0, 3, 4
@@ -39,7 +40,7 @@ def digit(byte: Any) -> Any:
 
 
 @kernel
-def identify(data: Any, starts: Any, sizes: Any, groups: Any, high: Any, low: Any) -> Any:
+def identify(data: U8, starts: I64, sizes: I64, groups: OutI8, high: OutI64, low: OutI64) -> Any:
     """Write for each key its group and the two numbers that its uuid is, so that they sort as Ambry sorts keys. -> odd keys
 
     A key whose uuid is no small 36-character text is ODD, as are those of V1 and V2, whose other fields count too.
@@ -106,9 +107,9 @@ def judge(kind: Any, life: Any, state_kind: Any, state_life: Any, state_flags: A
 
 @kernel
 def fold_entries(
-    order: Any, new: Any, kind: Any, segment: Any, offset: Any, life: Any, known: Any, use: Any, drop: Any,
-    flags: Any, expires: Any, original: Any, account: Any, container: Any, wrong: Any, blob: Any,
-    first: Any, found: Any, put: Any, found_flags: Any, found_expires: Any,
+    order: I64, new: Bools, kind: I8, segment: I32, offset: I64, life: I16, known: Bools, use: Int, drop: Bool,
+    flags: OutU8, expires: OutI32, original: OutI64, account: OutI16, container: OutI16, wrong: OutI8, blob: OutI64,
+    first: OutI64, found: OutI64, put: OutI64, found_flags: OutU8, found_expires: OutI32,
 ) -> Any:  # fmt: skip
     """Go through the messages blob by blob, each in log order, and make the entry of each from those before it. -> blobs
 
@@ -173,7 +174,7 @@ def fold_entries(
 
 
 @kernel
-def write_entries(data: Any, starts: Any, sizes: Any, values: Any, stride: Any, out: Any) -> Any:
+def write_entries(data: U8, starts: I64, sizes: I64, values: U8x2, stride: Int, out: OutU8) -> Any:
     """Lay entries of `stride` bytes into `out`, zeroed before: key, then a row of `values`. -> (count, position, status)"""
     width = np.int64(values.shape[1])
     for index in range(starts.size):

@@ -29,6 +29,7 @@ from rawlog.formats.ambry.layouts import (
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.ints import read_i16, read_i32, read_i64, read_u8
+from rawlog.kernels.types import I64, U8, Int, OutI64
 
 H1, H2, H3 = HEADER_V1.size, HEADER_V2.size, HEADER_V3.size
 PAYLOAD_2, PAYLOAD_3 = HEADER_V2.at("payload_size"), HEADER_V3.at("payload_size")  # V1 has it where V2 has
@@ -91,7 +92,7 @@ def header_size(version: Any) -> Any:
 
 
 @kernel
-def check_header(data: Any, position: Any) -> Any:
+def check_header(data: U8, position: Int) -> Any:
     """Whether a sound message header is at `position`, by the rules of verifyHeader. -> status"""
     left = np.int64(data.size) - position
     if left < 2:
@@ -165,7 +166,7 @@ def last_record_is_right(data: Any, position: Any, size: Any, first: Any) -> Any
 
 
 @kernel
-def find_message(data: Any, start: Any, stop: Any) -> Any:
+def find_message(data: U8, start: Int, stop: Int) -> Any:
     """The first position from `start` to before `stop` with a sound header and a key, or -1."""
     end = np.int64(data.size)
     position = np.int64(start)
@@ -182,7 +183,7 @@ def find_message(data: Any, start: Any, stop: Any) -> Any:
 
 
 @kernel
-def scan_messages(data: Any, start: Any, starts: Any, stops: Any) -> Any:
+def scan_messages(data: U8, start: Int, starts: OutI64, stops: OutI64) -> Any:
     """Write where every whole message from `start` on begins and ends. -> (count, position, status)
 
     A sound header whose message ends where no other begins is a wrong payload size, BAD_LENGTH, if the last record says so too, or if
@@ -226,7 +227,7 @@ def scan_messages(data: Any, start: Any, starts: Any, stops: Any) -> Any:
 
 
 @kernel
-def key_sizes(data: Any, starts: Any, room: Any, sizes: Any) -> Any:
+def key_sizes(data: U8, starts: I64, room: Int, sizes: OutI64) -> Any:
     """The size of the key at each of `starts`, at most `room`. -> (count, position, status); BAD_VALUE where there is none"""
     for index in range(starts.size):
         start = np.int64(starts[index])

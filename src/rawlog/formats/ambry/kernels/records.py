@@ -57,6 +57,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
+from rawlog.kernels.types import I64, U8, Bool, Int, OutI32, OutI64x2, OutU8
 
 BLOB_TYPE, BLOB_COMPRESSED = BLOB_V3.at("blob_type"), BLOB_V3.at("is_compressed")
 UM_SIZE_AT, UM_HEAD = USER_METADATA.at("size"), USER_METADATA.size
@@ -119,7 +120,9 @@ def fail(out: Any, index: Any, why: Any, position: Any) -> Any:
 
 
 @kernel
-def read_sized(data: Any, position: Any, stop: Any, record: Any, row: Any, check: Any, out: Any, index: Any) -> Any:
+def read_sized(
+    data: U8, position: Int, stop: Int, record: Int, row: Int, check: Bool, out: OutI64x2, index: Int
+) -> Any:
     """An encryption key or user metadata record. -> position after it, -1 if it is invalid"""
     if stop - position < UM_HEAD + CRC_SIZE:
         return fail(out, index, BAD_RECORD_SIZE, position)
@@ -154,7 +157,7 @@ def read_texts(data: Any, position: Any, stop: Any, row: Any, count: Any, out: A
 
 
 @kernel
-def read_properties(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any) -> Any:
+def read_properties(data: U8, start: Int, stop: Int, check: Bool, out: OutI64x2, index: Int) -> Any:
     """The blob properties record. -> position after it, -1 if it is invalid"""
     if stop - start < P_HEAD + CRC_SIZE:
         return fail(out, index, BAD_RECORD_SIZE, start)
@@ -190,7 +193,7 @@ def read_properties(data: Any, start: Any, stop: Any, check: Any, out: Any, inde
 
 
 @kernel
-def read_blob(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any) -> Any:
+def read_blob(data: U8, start: Int, stop: Int, check: Bool, out: OutI64x2, index: Int) -> Any:
     """The blob record. -> position after it, -1 if it is invalid"""
     if stop - start < B1 + CRC_SIZE:
         return fail(out, index, BAD_RECORD_SIZE, start)
@@ -219,7 +222,7 @@ def read_blob(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any
 
 
 @kernel
-def read_update(data: Any, start: Any, stop: Any, check: Any, out: Any, index: Any) -> Any:
+def read_update(data: U8, start: Int, stop: Int, check: Bool, out: OutI64x2, index: Int) -> Any:
     """The update record. -> position after it, -1 if it is invalid"""
     left = stop - start
     if left < U1:
@@ -273,7 +276,7 @@ def compare(offset: Any, start: Any, position: Any, record: Any, out: Any, index
 
 
 @kernel
-def parse_messages(data: Any, starts: Any, stops: Any, check: Any, out: Any, contents: Any, ends: Any) -> Any:
+def parse_messages(data: U8, starts: I64, stops: I64, check: Bool, out: OutI64x2, contents: OutU8, ends: OutI32) -> Any:
     """Read all records of messages that were scanned. `out` has a row for each of FIELDS. -> (count, position, status)
 
     What a record lacks is -1. `fault` tells the first record that could not be read; nothing raises here. If there is a place for

@@ -13,6 +13,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.digits import put_integer
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import read_i16
+from rawlog.kernels.types import I64, U8, AnyI64x2, OutI32, OutI64, OutU8
 
 ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
 HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -68,7 +69,7 @@ LONGEST_DIGITS = 19
 
 
 @kernel
-def write_base64(data: Any, starts: Any, sizes: Any, out: Any, ends: Any) -> Any:
+def write_base64(data: U8, starts: I64, sizes: I64, out: OutU8, ends: OutI32) -> Any:
     """Spans as base64 for URLs without padding, end to end. -> (count, position, status)"""
     to = np.int64(0)
     ends[0] = 0
@@ -99,7 +100,7 @@ def write_base64(data: Any, starts: Any, sizes: Any, out: Any, ends: Any) -> Any
 
 
 @kernel
-def write_uuids(data: Any, starts: Any, sizes: Any, out: Any, ends: Any) -> Any:
+def write_uuids(data: U8, starts: I64, sizes: I64, out: OutU8, ends: OutI32) -> Any:
     """The uuids of keys as text, end to end: those of V1 to V5 are text already. -> (count, position, status)"""
     to = np.int64(0)
     ends[0] = 0
@@ -172,7 +173,14 @@ def is_written(header: Any, fields: Any, index: Any) -> Any:
 
 @kernel
 def write_headers(
-    data: Any, fields: Any, list_ends: Any, key_ends: Any, keys: Any, value_ends: Any, values: Any, present: Any
+    data: U8,
+    fields: AnyI64x2,
+    list_ends: OutI32,
+    key_ends: OutI32,
+    keys: OutU8,
+    value_ends: OutI32,
+    values: OutU8,
+    present: OutI64,
 ) -> Any:
     """The headers of messages that were parsed. -> (headers, bytes of values, status)
 

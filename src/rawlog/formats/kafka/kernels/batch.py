@@ -10,12 +10,13 @@ from rawlog.core.status import BAD_LENGTH, FULL, OK, TRUNCATED
 from rawlog.formats.kafka.layouts import OUTLINE, SMALLEST_LENGTH
 from rawlog.kernels import kernel
 from rawlog.kernels.ints import read_i32
+from rawlog.kernels.types import U8, Int, OutI64
 
 LENGTH, OVERHEAD, OUTLINE_SIZE = OUTLINE.at("length"), OUTLINE.after("length"), OUTLINE.size
 
 
 @kernel
-def scan_batches(data: Any, start: Any, starts: Any, stops: Any) -> Any:
+def scan_batches(data: U8, start: Int, starts: OutI64, stops: OutI64) -> Any:
     """Write where every whole batch or entry from `start` on begins and ends. -> (count, position, status)
 
     Only the outline is looked at, which all magics share; what a batch is worth is for others to say.

@@ -16,6 +16,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.blocks import LOW
 from rawlog.kernels.ints import wrap_i64
 from rawlog.kernels.md5 import digest
+from rawlog.kernels.types import I64, U8, Bools, I64x2, Int, OutBools, OutI64, OutI64x2, OutU8
 from rawlog.kernels.varint import read_varint, read_varlong
 
 SLOT = 3
@@ -31,7 +32,15 @@ _CONTROL, _TRANSACTIONAL = int(Attributes.CONTROL), int(Attributes.TRANSACTIONAL
 
 @kernel
 def locate_records_v2(
-    data: Any, starts: Any, stops: Any, counts: Any, base_offsets: Any, offsets: Any, keys: Any, sizes: Any, nulls: Any
+    data: U8,
+    starts: I64,
+    stops: I64,
+    counts: I64,
+    base_offsets: I64,
+    offsets: OutI64,
+    keys: OutI64,
+    sizes: OutI64,
+    nulls: OutBools,
 ) -> Any:
     """Find offset, key (size -1: none) and whether the value is null of all records of a run of batches. -> (count, position, status)
 
@@ -85,7 +94,7 @@ def locate_records_v2(
 
 
 @kernel
-def digest_keys(data: Any, keys: Any, sizes: Any, scratch: Any, out: Any) -> Any:
+def digest_keys(data: U8, keys: I64, sizes: I64, scratch: OutU8, out: OutI64x2) -> Any:
     """Write the two numbers of every key's digest into the rows of `out`, where there is a key. -> (count, position, status)
 
     On its own, so that the look-ups which follow wait for memory side by side.
@@ -110,16 +119,16 @@ def _slot(table: Any, low: Any, high: Any) -> Any:
 
 @kernel
 def map_keys(
-    digests: Any,
-    sizes: Any,
-    offsets: Any,
-    firsts: Any,
-    last_offsets: Any,
-    begin: Any,
-    first_dirty: Any,
-    most: Any,
-    table: Any,
-    state: Any,
+    digests: I64x2,
+    sizes: I64,
+    offsets: I64,
+    firsts: I64,
+    last_offsets: I64,
+    begin: Int,
+    first_dirty: Int,
+    most: Int,
+    table: OutI64x2,
+    state: OutI64,
 ) -> Any:
     """Put the keys of rows firsts[i] to firsts[i + 1] of every batch i, from row `begin` on, into the map. -> (batches, rows, status)
 
@@ -148,7 +157,7 @@ def map_keys(
 
 
 @kernel
-def move_keys(table: Any, larger: Any) -> Any:
+def move_keys(table: I64x2, larger: OutI64x2) -> Any:
     """Put everything in the map into a larger one. -> (slots, keys, status)"""
     count = 0
     for slot in range(table.shape[0]):
@@ -163,15 +172,15 @@ def move_keys(table: Any, larger: Any) -> Any:
 
 @kernel
 def judge_records(
-    digests: Any,
-    sizes: Any,
-    offsets: Any,
-    firsts: Any,
-    keeps_deletes: Any,
-    nulls: Any,
-    table: Any,
-    latest: Any,
-    keep: Any,
+    digests: I64x2,
+    sizes: I64,
+    offsets: I64,
+    firsts: I64,
+    keeps_deletes: Bools,
+    nulls: Bools,
+    table: I64x2,
+    latest: Int,
+    keep: OutBools,
 ) -> Any:
     """Say of every record whether compaction keeps it. -> (batches, rows without a key that are dropped, status)"""
     without = np.int64(0)
@@ -192,18 +201,18 @@ def judge_records(
 
 @kernel
 def judge_batches(
-    last_offsets: Any,
-    attributes: Any,
-    kinds: Any,
-    producers: Any,
-    aborted_firsts: Any,
-    aborted_producers: Any,
-    state: Any,
-    ongoing: Any,
-    committed: Any,
-    seen: Any,
-    kept: Any,
-    discard: Any,
+    last_offsets: I64,
+    attributes: I64,
+    kinds: I64,
+    producers: I64,
+    aborted_firsts: I64,
+    aborted_producers: I64,
+    state: OutI64,
+    ongoing: OutI64,
+    committed: OutBools,
+    seen: OutBools,
+    kept: OutBools,
+    discard: OutBools,
 ) -> Any:
     """Say of every batch whether its transaction lets go of it, in log order. -> (count, position, status)
 

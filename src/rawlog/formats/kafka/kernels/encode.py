@@ -28,6 +28,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32, sum_crc32c
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import write_i8, write_i16, write_i32, write_i64
+from rawlog.kernels.types import I32, I64, U8, Bools, I64x2, Int, OutI64, OutU8
 from rawlog.kernels.varint import size_varint, size_varlong, write_varint, write_varlong
 
 MOST = (1 << 31) - 1
@@ -71,25 +72,25 @@ def span_size(ends: Any, nulls: Any, index: Any) -> Any:
 
 @kernel
 def plan_batches(
-    previous: Any,
-    offsets: Any,
-    times: Any,
-    breaks: Any,
-    key_ends: Any,
-    key_nulls: Any,
-    value_ends: Any,
-    value_nulls: Any,
-    header_starts: Any,
-    header_stops: Any,
-    name_ends: Any,
-    content_ends: Any,
-    content_nulls: Any,
-    most_records: Any,
-    most_bytes: Any,
-    most_time: Any,
-    sizes: Any,
-    firsts: Any,
-    payloads: Any,
+    previous: Int,
+    offsets: I64,
+    times: I64,
+    breaks: Bools,
+    key_ends: I32,
+    key_nulls: Bools,
+    value_ends: I32,
+    value_nulls: Bools,
+    header_starts: I32,
+    header_stops: I32,
+    name_ends: I32,
+    content_ends: I32,
+    content_nulls: Bools,
+    most_records: Int,
+    most_bytes: Int,
+    most_time: Int,
+    sizes: OutI64,
+    firsts: OutI64,
+    payloads: OutI64,
 ) -> Any:
     """Cut rows into batches. -> (batches, rows, status)
 
@@ -142,20 +143,20 @@ def plan_batches(
 
 @kernel
 def measure_records(
-    base_offset: Any,
-    base_time: Any,
-    offsets: Any,
-    times: Any,
-    key_ends: Any,
-    key_nulls: Any,
-    value_ends: Any,
-    value_nulls: Any,
-    header_starts: Any,
-    header_stops: Any,
-    name_ends: Any,
-    content_ends: Any,
-    content_nulls: Any,
-    sizes: Any,
+    base_offset: Int,
+    base_time: Int,
+    offsets: I64,
+    times: I64,
+    key_ends: I32,
+    key_nulls: Bools,
+    value_ends: I32,
+    value_nulls: Bools,
+    header_starts: I32,
+    header_stops: I32,
+    name_ends: I32,
+    content_ends: I32,
+    content_nulls: Bools,
+    sizes: OutI64,
 ) -> Any:
     """The size of every record of one batch whose bases are given. -> (rows, bytes of all, status)"""
     filled = np.int64(0)
@@ -180,27 +181,27 @@ def measure_records(
 
 @kernel
 def encode_records_v2(
-    offsets: Any,
-    times: Any,
-    key_ends: Any,
-    key_nulls: Any,
-    keys: Any,
-    value_ends: Any,
-    value_nulls: Any,
-    values: Any,
-    header_starts: Any,
-    header_stops: Any,
-    name_ends: Any,
-    names: Any,
-    content_ends: Any,
-    content_nulls: Any,
-    contents: Any,
-    sizes: Any,
-    firsts: Any,
-    base_offsets: Any,
-    base_times: Any,
-    starts: Any,
-    out: Any,
+    offsets: I64,
+    times: I64,
+    key_ends: I32,
+    key_nulls: Bools,
+    keys: U8,
+    value_ends: I32,
+    value_nulls: Bools,
+    values: U8,
+    header_starts: I32,
+    header_stops: I32,
+    name_ends: I32,
+    names: U8,
+    content_ends: I32,
+    content_nulls: Bools,
+    contents: U8,
+    sizes: I64,
+    firsts: I64,
+    base_offsets: I64,
+    base_times: I64,
+    starts: I64,
+    out: OutU8,
 ) -> Any:
     """Write the records of batch i, rows firsts[i] to firsts[i + 1], from starts[i] on. -> (rows, position, status)
 
@@ -230,7 +231,7 @@ def encode_records_v2(
 
 
 @kernel
-def seal_batches(out: Any, starts: Any, stops: Any, heads: Any) -> Any:
+def seal_batches(out: OutU8, starts: I64, stops: I64, heads: I64x2) -> Any:
     """Write the header of every batch `out[starts[i]:stops[i]]`, whose records are in place. -> (count, position, status)
 
     `heads` has a row for each of `kernels.heads.NAMES`; length and checksum are computed.
@@ -268,18 +269,18 @@ def put_field(out: Any, position: Any, data: Any, start: Any, size: Any) -> Any:
 
 @kernel
 def encode_entries(
-    magic: Any,
-    attributes: Any,
-    offsets: Any,
-    times: Any,
-    key_ends: Any,
-    key_nulls: Any,
-    keys: Any,
-    value_ends: Any,
-    value_nulls: Any,
-    values: Any,
-    out: Any,
-    stops: Any,
+    magic: Int,
+    attributes: I64,
+    offsets: I64,
+    times: I64,
+    key_ends: I32,
+    key_nulls: Bools,
+    keys: U8,
+    value_ends: I32,
+    value_nulls: Bools,
+    values: U8,
+    out: OutU8,
+    stops: OutI64,
 ) -> Any:
     """Write an entry of magic 0 or 1 for every row, end to end; `stops` takes their ends. -> (rows, position, status)
 

@@ -11,6 +11,7 @@ from rawlog.formats.kafka.kernels.records import NO_APPEND_TIME
 from rawlog.kernels import kernel
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import wrap_i64, write_i8
+from rawlog.kernels.types import I64, U8, Bools, OutI64, OutU8
 from rawlog.kernels.varint import read_varint, read_varlong, size_varlong, write_varint, write_varlong
 
 FIRST_KEPT = -(1 << 63)
@@ -21,18 +22,18 @@ GROWTH = 14
 
 @kernel
 def filter_records_v2(
-    data: Any,
-    starts: Any,
-    stops: Any,
-    firsts: Any,
-    keep: Any,
-    base_times: Any,
-    append_times: Any,
-    new_bases: Any,
-    max_times: Any,
-    out: Any,
-    out_starts: Any,
-    out_stops: Any,
+    data: U8,
+    starts: I64,
+    stops: I64,
+    firsts: I64,
+    keep: Bools,
+    base_times: I64,
+    append_times: I64,
+    new_bases: OutI64,
+    max_times: OutI64,
+    out: OutU8,
+    out_starts: OutI64,
+    out_stops: OutI64,
 ) -> Any:
     """Write the kept records of `data[starts[i]:stops[i]]`, rows firsts[i] to firsts[i + 1] of `keep`. -> (batches, position, status)
 

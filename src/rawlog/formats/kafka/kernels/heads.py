@@ -11,6 +11,7 @@ from rawlog.formats.kafka.layouts import BATCH, CODEC_MASK, ENTRY_V0, ENTRY_V1, 
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32, sum_crc32c
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64, read_u32, wrap_i64
+from rawlog.kernels.types import I64, U8, Bool, OutI64x2
 
 NAMES = (
     "base_offset",
@@ -100,7 +101,7 @@ def take_legacy(data: Any, start: Any, stop: Any, with_crc: Any, out: Any, index
 
 
 @kernel
-def take_heads(data: Any, starts: Any, stops: Any, with_crc: Any, out: Any) -> Any:
+def take_heads(data: U8, starts: I64, stops: I64, with_crc: Bool, out: OutI64x2) -> Any:
     """Fill a column of `out` for every frame; its row STATE says whether the frame is one: OK, BAD_MAGIC, BAD_LENGTH, BAD_CRC.
 
     Without `with_crc` checksums count as right. The spans must lie inside the data.

@@ -8,6 +8,7 @@ import numpy as np
 
 from rawlog.core.status import FULL, OK
 from rawlog.kernels import kernel
+from rawlog.kernels.types import I64, Int, OutI64, OutI64x2
 
 MOST = (1 << 31) - 1
 """The largest offset, less the segment's base, that an index can name."""
@@ -22,7 +23,9 @@ SEGMENT_BYTES, SEGMENT_MS, MOST_ENTRIES, MOST_TIME_ENTRIES, INTERVAL = range(LIM
 
 
 @kernel
-def index_batches(base: Any, sizes: Any, last_offsets: Any, max_times: Any, limits: Any, state: Any, out: Any) -> Any:
+def index_batches(
+    base: Int, sizes: I64, last_offsets: I64, max_times: I64, limits: I64, state: OutI64, out: OutI64x2
+) -> Any:
     """Take in the batches of a window. -> (count, position in the segment, status); FULL: the next one needs a new segment
 
     `out` has four rows: offset and position of the offset entries, time and offset of the time entries; each counts from this

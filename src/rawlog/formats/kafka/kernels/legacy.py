@@ -18,6 +18,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import SLACK
 from rawlog.kernels.ints import read_i8, read_i32, read_i64, read_u32, wrap_i64
+from rawlog.kernels.types import I64, U8, Bool, Int, OutI32, OutI64, OutU8
 
 LENGTH, OVERHEAD, MAGIC, OUTLINE_SIZE = OUTLINE.at("length"), OUTLINE.after("length"), OUTLINE.at("magic"), OUTLINE.size
 CRC, COVERED, ATTRIBUTES = ENTRY_V0.at("crc"), ENTRY_V0.after("crc"), ENTRY_V0.at("attributes")
@@ -70,7 +71,7 @@ def put_nullable(out: Any, valid: Any, row: Any, end: Any, data: Any, start: Any
 
 
 @kernel
-def measure_spans(data: Any, starts: Any, stops: Any, kinds: Any, offsets: Any, counts: Any, bases: Any) -> Any:
+def measure_spans(data: U8, starts: I64, stops: I64, kinds: I64, offsets: I64, counts: OutI64, bases: OutI64) -> Any:
     """Count the entries of every span, and find what to add to the offsets inside. -> (span, position, status)
 
     A cut last entry inside a wrapper is dropped, as by Kafka; a wrapper must hold at least one whole entry.
@@ -98,7 +99,7 @@ def measure_spans(data: Any, starts: Any, stops: Any, kinds: Any, offsets: Any, 
 
 
 @kernel
-def any_older(data: Any, start: Any, stop: Any, count: Any) -> Any:
+def any_older(data: U8, start: Int, stop: Int, count: Int) -> Any:
     """Whether one of the entries at `start`, which `measure_spans` has walked, is of magic 0."""
     position = np.int64(start)
     for _ in range(count):
@@ -109,7 +110,7 @@ def any_older(data: Any, start: Any, stop: Any, count: Any) -> Any:
 
 
 @kernel
-def skip_entries(data: Any, start: Any, stop: Any, count: Any, rows: Any, size: Any) -> Any:
+def skip_entries(data: U8, start: Int, stop: Int, count: Int, rows: Int, size: Int) -> Any:
     """How many of the `count` entries at `start`, which `measure_spans` has walked, make a slice of at most so many rows and bytes.
     -> (rows, position)
 
@@ -127,27 +128,27 @@ def skip_entries(data: Any, start: Any, stop: Any, count: Any, rows: Any, size: 
 
 @kernel
 def decode_entries(
-    data: Any,
-    starts: Any,
-    stops: Any,
-    kinds: Any,
-    counts: Any,
-    bases: Any,
-    append_times: Any,
-    no_append_time: Any,
-    check_crc: Any,
-    with_key: Any,
-    with_value: Any,
-    offsets: Any,
-    times: Any,
-    times_valid: Any,
-    key_offsets: Any,
-    keys: Any,
-    keys_valid: Any,
-    value_offsets: Any,
-    values: Any,
-    values_valid: Any,
-    nulls: Any,
+    data: U8,
+    starts: I64,
+    stops: I64,
+    kinds: I64,
+    counts: I64,
+    bases: I64,
+    append_times: I64,
+    no_append_time: Int,
+    check_crc: Bool,
+    with_key: Bool,
+    with_value: Bool,
+    offsets: OutI64,
+    times: OutI64,
+    times_valid: OutU8,
+    key_offsets: OutI32,
+    keys: OutU8,
+    keys_valid: OutU8,
+    value_offsets: OutI32,
+    values: OutU8,
+    values_valid: OutU8,
+    nulls: OutI64,
 ) -> Any:
     """Decode the entries of all spans, which `measure_spans` has counted. -> (count, position, status)
 
@@ -209,22 +210,22 @@ def decode_entries(
 
 @kernel
 def decode_plain_entries(
-    data: Any,
-    starts: Any,
-    stops: Any,
-    with_key: Any,
-    with_value: Any,
-    offsets: Any,
-    times: Any,
-    times_valid: Any,
-    types: Any,
-    key_offsets: Any,
-    keys: Any,
-    keys_valid: Any,
-    value_offsets: Any,
-    values: Any,
-    values_valid: Any,
-    nulls: Any,
+    data: U8,
+    starts: I64,
+    stops: I64,
+    with_key: Bool,
+    with_value: Bool,
+    offsets: OutI64,
+    times: OutI64,
+    times_valid: OutU8,
+    types: OutI32,
+    key_offsets: OutI32,
+    keys: OutU8,
+    keys_valid: OutU8,
+    value_offsets: OutI32,
+    values: OutU8,
+    values_valid: OutU8,
+    nulls: OutI64,
 ) -> Any:
     """Check and decode entries up to the first that is not a sound, uncompressed one of magic 0 or 1. -> how many
 

@@ -9,6 +9,7 @@ import numpy as np
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import SLACK
 from rawlog.kernels.ints import read_i32, read_i64, read_u8, read_u32_le
+from rawlog.kernels.types import I64, U8, Int, OutI64, OutU8
 from rawlog.kernels.unpack import NOT_TAKEN, put_literal, unpack_lz4, unpack_snappy
 
 NONE, SNAPPY, LZ4 = 0, 2, 3
@@ -75,17 +76,17 @@ def lz4_frame(data: Any, start: Any, stop: Any, out: Any, to: Any, most: Any) ->
 
 @kernel
 def unpack_payloads(
-    data: Any,
-    starts: Any,
-    stops: Any,
-    codecs: Any,
-    counts: Any,
-    first: Any,
-    limit: Any,
-    total: Any,
-    out: Any,
-    made: Any,
-    sizes: Any,
+    data: U8,
+    starts: I64,
+    stops: I64,
+    codecs: I64,
+    counts: I64,
+    first: Int,
+    limit: Int,
+    total: Int,
+    out: OutU8,
+    made: Int,
+    sizes: OutI64,
 ) -> Any:
     """Lay the payloads of batches from `first` on end to end into `out`, after the `made` bytes that are there. -> (next, made)
 

@@ -10,6 +10,7 @@ from rawlog.core.status import OK
 from rawlog.formats.kafka.layouts import BATCH, NONE, ControlType
 from rawlog.kernels import kernel
 from rawlog.kernels.ints import read_i16, read_i32, read_i64
+from rawlog.kernels.types import I64, U8, Bools, Int, OutI64, OutI64x2
 from rawlog.kernels.varint import read_varint, read_varlong
 
 FIELDS = 18
@@ -52,7 +53,7 @@ _KEY, _VALUE = 4, 6
 
 
 @kernel
-def read_markers(data: Any, starts: Any, stops: Any, kinds: Any, coordinators: Any, times: Any) -> Any:
+def read_markers(data: U8, starts: I64, stops: I64, kinds: OutI64, coordinators: OutI64, times: OutI64) -> Any:
     """The type, coordinator epoch and time (ms) of the first record of control batches; a type of -1 where it cannot be read.
 
     -> (count, position, status)
@@ -87,20 +88,20 @@ def read_markers(data: Any, starts: Any, stops: Any, kinds: Any, coordinators: A
 
 @kernel
 def fold_producers(
-    rows: Any,
-    kinds: Any,
-    coordinators: Any,
-    epochs: Any,
-    sequences: Any,
-    bases: Any,
-    lasts: Any,
-    times: Any,
-    transactional: Any,
-    first_place: Any,
-    states: Any,
-    odd: Any,
-    expected: Any,
-    aborts: Any,
+    rows: I64,
+    kinds: I64,
+    coordinators: I64,
+    epochs: I64,
+    sequences: I64,
+    bases: I64,
+    lasts: I64,
+    times: I64,
+    transactional: Bools,
+    first_place: Int,
+    states: OutI64x2,
+    odd: OutI64,
+    expected: OutI64,
+    aborts: OutI64x2,
 ) -> Any:
     """Take in batches; `kinds` is -2 for data, else the marker's type. -> (number of aborts, batches taken, status)
 

@@ -16,6 +16,7 @@ from rawlog.formats.kafka.layouts import NONE, SMALLEST_RECORD
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import LONG, SLACK, copy_exact, copy_wide
 from rawlog.kernels.ints import wrap_i64
+from rawlog.kernels.types import I32, I64, U8, Bool, Int, OutI32, OutI64, OutU8
 from rawlog.kernels.varint import read_varint, read_varlong
 
 MOST_MS = ((1 << 63) - 1) // 1000
@@ -44,7 +45,7 @@ def put_bytes(out: Any, to: Any, data: Any, start: Any, size: Any, wide: Any) ->
 
 
 @kernel
-def check_headers(data: Any, position: Any, end: Any, count: Any, totals: Any) -> Any:
+def check_headers(data: U8, position: Int, end: Int, count: Int, totals: OutI64) -> Any:
     """Walk the headers of one record and add up their sizes. -> (next position, status)"""
     key_bytes, value_bytes = 0, 0
     for _ in range(count):
@@ -71,27 +72,27 @@ def check_headers(data: Any, position: Any, end: Any, count: Any, totals: Any) -
 
 @kernel
 def decode_records_v2(
-    data: Any,
-    starts: Any,
-    stops: Any,
-    counts: Any,
-    base_offsets: Any,
-    base_times: Any,
-    append_times: Any,
-    with_key: Any,
-    with_value: Any,
-    offsets: Any,
-    times: Any,
-    times_valid: Any,
-    key_offsets: Any,
-    keys: Any,
-    keys_valid: Any,
-    value_offsets: Any,
-    values: Any,
-    values_valid: Any,
-    header_offsets: Any,
-    header_starts: Any,
-    totals: Any,
+    data: U8,
+    starts: I64,
+    stops: I64,
+    counts: I64,
+    base_offsets: I64,
+    base_times: I64,
+    append_times: I64,
+    with_key: Bool,
+    with_value: Bool,
+    offsets: OutI64,
+    times: OutI64,
+    times_valid: OutU8,
+    key_offsets: OutI32,
+    keys: OutU8,
+    keys_valid: OutU8,
+    value_offsets: OutI32,
+    values: OutU8,
+    values_valid: OutU8,
+    header_offsets: OutI32,
+    header_starts: OutI64,
+    totals: OutI64,
 ) -> Any:
     """Decode the records in `data[starts[i]:stops[i]]` of every batch i. -> (count, position, status)
 
@@ -201,14 +202,14 @@ def decode_records_v2(
 
 @kernel
 def decode_headers_v2(
-    data: Any,
-    header_offsets: Any,
-    header_starts: Any,
-    key_offsets: Any,
-    keys: Any,
-    value_offsets: Any,
-    values: Any,
-    values_valid: Any,
+    data: U8,
+    header_offsets: I32,
+    header_starts: I64,
+    key_offsets: OutI32,
+    keys: OutU8,
+    value_offsets: OutI32,
+    values: OutU8,
+    values_valid: OutU8,
 ) -> Any:
     """Copy the headers that `decode_records_v2` has found and checked. -> (count, position, status)
 
@@ -243,7 +244,7 @@ def decode_headers_v2(
 
 
 @kernel
-def skip_records_v2(data: Any, start: Any, stop: Any, count: Any, rows: Any, size: Any, headers: Any) -> Any:
+def skip_records_v2(data: U8, start: Int, stop: Int, count: Int, rows: Int, size: Int, headers: Int) -> Any:
     """How many of the `count` records at `start` make a slice of at most so many rows, bytes and headers. -> (rows, position)
 
     The first record is always in it. A record that cannot be read makes a slice of its own, up to `stop`.

@@ -11,6 +11,7 @@ from rawlog.formats.kafka.layouts import BATCH, ENTRY_V0, MAGIC_V2, SMALLEST_BAT
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32, sum_crc32c
 from rawlog.kernels.ints import read_i8, read_i32, read_i64, read_u32
+from rawlog.kernels.types import U8, Int
 
 LENGTH, OVERHEAD, MAGIC, SIZE = BATCH.at("length"), BATCH.after("length"), BATCH.at("magic"), BATCH.size
 BASE_OFFSET, CRC, CRC_START = BATCH.at("base_offset"), BATCH.at("crc"), BATCH.after("crc")
@@ -33,7 +34,7 @@ def is_entry(data: Any, position: Any, magic: Any) -> Any:
 
 
 @kernel
-def find_batch(data: Any, start: Any) -> Any:
+def find_batch(data: U8, start: Int) -> Any:
     """The first position from `start` on where a whole batch or entry with a right checksum is, or -1."""
     for position in range(np.int64(start), np.int64(data.size) - SMALLEST_V0 + 1):
         magic = read_i8(data, position + MAGIC)

@@ -19,6 +19,7 @@ from rawlog.formats.rocketmq.kernels.text import (
 from rawlog.formats.rocketmq.layouts import INDEX_ENTRY, NAME_VALUE, PAIR_END
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u32, write_i32, write_i64
+from rawlog.kernels.types import I64, U8, AnyI64, Bools, Int, OutBools, OutI32, OutI64, OutI64x2, OutU8
 
 SPACE, HASH_SIGN, REPLACEMENT = 32, 35, 0xFFFD
 ENTRY_SIZE = INDEX_ENTRY.size
@@ -41,7 +42,7 @@ def step(value: Any, unit: Any) -> Any:
 
 
 @kernel
-def hash_utf8(data: Any, start: Any, stop: Any, value: Any) -> Any:
+def hash_utf8(data: U8, start: Int, stop: Int, value: Int) -> Any:
     """Java's string hash, gone on with over UTF-8 text as the UTF-16 units that it encodes; 32 bits without sign."""
     position = np.int64(start)
     while stop - position >= FOUR:
@@ -95,19 +96,19 @@ def index_hash(value: Any) -> Any:
 
 @kernel
 def derive_rows(
-    data: Any,
-    properties: Any,
-    properties_sizes: Any,
-    topics: Any,
-    topic_sizes: Any,
-    take: Any,
-    physical: Any,
-    times: Any,
-    tags: Any,
-    hashes: Any,
-    addresses: Any,
-    stored: Any,
-    multiple: Any,
+    data: U8,
+    properties: AnyI64,
+    properties_sizes: AnyI64,
+    topics: AnyI64,
+    topic_sizes: AnyI64,
+    take: Bools,
+    physical: AnyI64,
+    times: AnyI64,
+    tags: OutI64,
+    hashes: OutI64,
+    addresses: OutI64,
+    stored: OutI64,
+    multiple: OutBools,
 ) -> Any:
     """The tag hash of every message, 0 without a tag, and the keys that an index holds of those to `take`. -> (count, row, status)
 
@@ -163,7 +164,9 @@ def derive_rows(
 
 
 @kernel
-def append_keys(hashes: Any, addresses: Any, stored: Any, start: Any, state: Any, slots: Any, entries: Any) -> Any:
+def append_keys(
+    hashes: I64, addresses: I64, stored: I64, start: Int, state: OutI64, slots: OutI32, entries: OutU8
+) -> Any:
     """Put keys from `start` on into one index file: `slots` are its numbers, `entries` its bytes. -> the first that found no room"""
     room = entries.size // ENTRY_SIZE
     for index in range(start, hashes.size):
@@ -197,7 +200,7 @@ def append_keys(hashes: Any, addresses: Any, stored: Any, start: Any, state: Any
 
 
 @kernel
-def find_property(data: Any, starts: Any, sizes: Any, name: Any, out: Any) -> None:
+def find_property(data: U8, starts: AnyI64, sizes: AnyI64, name: U8, out: OutI64x2) -> None:
     """Start and size of the value of one property, the last of that name; size -1 where a message has none."""
     length = np.int64(name.size)
     for row in range(starts.size):

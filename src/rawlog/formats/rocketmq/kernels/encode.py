@@ -47,6 +47,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import copy
 from rawlog.kernels.ints import write_i8, write_i16, write_i32, write_i64
+from rawlog.kernels.types import I32, I64, U8, AnyI64x2, Bool, I64x2, Int, OutI64, OutU8, U8x2
 
 NUMBERS = 11
 """Rows of the array of numbers, by place."""
@@ -70,7 +71,7 @@ CRC_SIZE = CRC_PROPERTY_SIZE
 
 @kernel
 def measure_entries(
-    numbers: Any, body_offsets: Any, topic_offsets: Any, property_offsets: Any, crc_property: Any, sizes: Any
+    numbers: I64x2, body_offsets: I32, topic_offsets: I32, property_offsets: I32, crc_property: Bool, sizes: OutI64
 ) -> None:
     """How many bytes each entry takes."""
     for row in range(sizes.size):
@@ -83,7 +84,7 @@ def measure_entries(
 
 
 @kernel
-def place_entries(sizes: Any, start: Any, file_size: Any, addresses: Any) -> Any:
+def place_entries(sizes: I64, start: Int, file_size: Int, addresses: OutI64) -> Any:
     """Where entries go in a log of files of one size, `start` being where it ends: none crosses a file, and room for a blank one is left.
 
     -> where the log ends then, or -1 - row if an entry fits no file
@@ -117,18 +118,18 @@ def put_crc(out: Any, start: Any, at: Any) -> None:
 
 @kernel
 def encode_entries(
-    numbers: Any,
-    born_hosts: Any,
-    store_hosts: Any,
-    body_offsets: Any,
-    bodies: Any,
-    topic_offsets: Any,
-    topics: Any,
-    property_offsets: Any,
-    properties: Any,
-    crc_property: Any,
-    sizes: Any,
-    out: Any,
+    numbers: AnyI64x2,
+    born_hosts: U8x2,
+    store_hosts: U8x2,
+    body_offsets: I32,
+    bodies: U8,
+    topic_offsets: I32,
+    topics: U8,
+    property_offsets: I32,
+    properties: U8,
+    crc_property: Bool,
+    sizes: I64,
+    out: OutU8,
 ) -> None:
     """Write every entry at `numbers[N_AT]` of `out`; hosts are rows of 20 bytes, of which IPv4 uses the first 8."""
     for row in range(sizes.size):
@@ -183,7 +184,7 @@ def encode_entries(
 
 
 @kernel
-def renew_crcs(numbers: Any, property_offsets: Any, sizes: Any, out: Any) -> None:
+def renew_crcs(numbers: AnyI64x2, property_offsets: I32, sizes: I64, out: OutU8) -> None:
     """Where entries end with the property of their checksum, write it again: they are at another address now."""
     for row in range(sizes.size):
         if np.int64(property_offsets[row + 1]) - np.int64(property_offsets[row]) < CRC_SIZE:

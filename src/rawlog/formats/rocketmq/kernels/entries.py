@@ -37,6 +37,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.crc import sum_crc32
 from rawlog.kernels.gather import prefetch
 from rawlog.kernels.ints import read_i8, read_i16, read_i32, read_i64
+from rawlog.kernels.types import I64, U8, Bool, Int, OutI64, OutI64x2
 
 TOTAL, MAGIC, CRC, QUEUE_ID, FLAG = (HEAD.at(name) for name in ("total_size", "magic", "body_crc", "queue_id", "flag"))
 QUEUE_OFFSET, PHYSICAL, SYS_FLAG = HEAD.at("queue_offset"), HEAD.at("physical_offset"), HEAD.at("sys_flag")
@@ -183,7 +184,7 @@ def frame_size(data: Any, position: Any) -> Any:
 
 
 @kernel
-def scan_entries(data: Any, start: Any, starts: Any, stops: Any) -> Any:
+def scan_entries(data: U8, start: Int, starts: OutI64, stops: OutI64) -> Any:
     """Write where every whole entry from `start` on begins and ends. -> (count, position, status)"""
     count, position, end = 0, np.int64(start), np.int64(data.size)
     while position < end:
@@ -219,7 +220,7 @@ def message_start(data: Any, start: Any, stop: Any) -> Any:
 
 
 @kernel
-def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, address: Any, out: Any, odd: Any) -> Any:
+def decode_entries(data: U8, starts: I64, stops: I64, with_crc: Bool, address: Int, out: OutI64x2, odd: OutI64) -> Any:
     """Take the messages among frames that `scan_entries` found apart into the rows of `out`. -> (count, position, status)
 
     `address` is that of the first byte of the data, below 0 if unknown. `odd` counts what most messages are not (`O_…`).
@@ -287,7 +288,7 @@ def decode_entries(data: Any, starts: Any, stops: Any, with_crc: Any, address: A
 
 
 @kernel
-def find_entry(data: Any, start: Any) -> Any:
+def find_entry(data: U8, start: Int) -> Any:
     """The first position from `start` on where a message begins whose parts and checksum are right. -1: none"""
     end = np.int64(data.size)
     position = np.int64(start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from rawlog.formats.rocketmq.kernels.text import (
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.gather import SLACK, copy, copy32, copy_exact
 from rawlog.kernels.ints import read_i64
+from rawlog.kernels.types import U8, AnyI64, Bool, Int, OutBools, OutI32, OutI64, OutU8
 
 NUMBERS = 13
 """What `fill_rows` must know of each message, by place."""
@@ -90,7 +91,9 @@ def same(data: Any, one: Any, other: Any, size: Any) -> Any:
 
 
 @kernel
-def drop_repeated(first: Any, count: Any, name_offsets: Any, names: Any, value_offsets: Any, values: Any) -> Any:
+def drop_repeated(
+    first: Int, count: Int, name_offsets: OutI32, names: OutU8, value_offsets: OutI32, values: OutU8
+) -> Any:
     """Of the pairs of one row, from `first` on, keep the last of each name. -> how many pairs there are then in all
 
     What is kept moves to the front, so that nothing is overwritten before it was looked at.
@@ -152,16 +155,16 @@ def put_special(out: Any, offsets: Any, valid: Any, row: Any, end: Any, data: An
 
 @kernel
 def fill_rows(
-    data: Any,
-    bodies: Any,
-    numbers: Any,
-    wanted: Any,
-    every: Any,
-    texts: Any,
-    offsets: Any,
-    valid: Any,
-    good: Any,
-    totals: Any,
+    data: U8,
+    bodies: U8,
+    numbers: Annotated[tuple[AnyI64, ...], NUMBERS],
+    wanted: Int,
+    every: Bool,
+    texts: Annotated[tuple[OutU8, ...], COLUMNS],
+    offsets: Annotated[tuple[OutI32, ...], COLUMNS + 1],
+    valid: Annotated[tuple[OutU8, ...], COLUMNS],
+    good: OutBools,
+    totals: OutI64,
 ) -> Any:
     """Fill the wanted columns of messages; `totals` must be zeros. -> (count, row, status); FULL: no room for the next pair
 

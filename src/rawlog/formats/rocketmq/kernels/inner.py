@@ -10,6 +10,7 @@ from rawlog.core.status import BAD_LENGTH, FULL, OK
 from rawlog.formats.rocketmq.layouts import INNER, PROPERTIES
 from rawlog.kernels import kernel
 from rawlog.kernels.ints import read_i16, read_i32
+from rawlog.kernels.types import I64, U8, Bools, OutI64x2
 
 SIZE, FLAG, BODY_LENGTH, HEAD_SIZE = INNER.at("size"), INNER.at("flag"), INNER.at("body_length"), INNER.size
 PROPERTIES_SIZE = PROPERTIES.size
@@ -21,7 +22,7 @@ I_PARENT, I_NUMBER, I_FLAG, I_BODY, I_BODY_SIZE, I_PROPERTIES, I_PROPERTIES_SIZE
 
 @kernel
 def unpack_inner(
-    data: Any, starts: Any, sizes: Any, packed: Any, properties: Any, properties_sizes: Any, out: Any
+    data: U8, starts: I64, sizes: I64, packed: Bools, properties: I64, properties_sizes: I64, out: OutI64x2
 ) -> Any:
     """A row for every message: of those that are not packed what is given, of the others each inner one. -> (count, parent, status)"""
     count = 0

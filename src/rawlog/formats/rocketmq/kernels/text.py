@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, NAME_VALUE, PAIR_END
-from rawlog.kernels import JIT, inline, kernel
+from rawlog.kernels import inline, kernel, twin
 from rawlog.kernels.ints import read_i32, read_i64, read_u16, read_u32, wrap_i64, write_i64
+from rawlog.kernels.types import U8, Int, OutU8
 
 BLOCK = 64
 ADDRESS_V4, ADDRESS_V6 = HOST_V4.at("port"), HOST_V6.at("port")
@@ -47,6 +49,7 @@ def _plain_up_to_low_bit(mask: Any) -> int:
     return int(wrap_i64(_up_to_low_bit(int(mask))))
 
 
+@cache
 def _intrinsics() -> tuple[Any, Any]:
     from llvmlite import ir
     from numba import types
@@ -81,8 +84,9 @@ def _intrinsics() -> tuple[Any, Any]:
     return load_masks, low_bit
 
 
-load_masks, low_bit = _intrinsics() if JIT else (_plain_masks, _plain_low_bit)
-up_to_low_bit = inline(_up_to_low_bit) if JIT else _plain_up_to_low_bit
+load_masks = twin(_plain_masks, lambda: _intrinsics()[0])
+low_bit = twin(_plain_low_bit, lambda: _intrinsics()[1])
+up_to_low_bit = twin(_plain_up_to_low_bit, lambda: _up_to_low_bit)
 
 
 @inline
@@ -168,7 +172,7 @@ def put_group(out: Any, at: Any, value: Any) -> Any:
 
 
 @kernel
-def put_host(out: Any, at: Any, data: Any, position: Any, wide: Any) -> Any:
+def put_host(out: OutU8, at: Int, data: U8, position: Int, wide: Int) -> Any:
     """Write address and port as Java does; the position after it."""
     if wide:
         out[at] = 91
