@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -100,6 +101,24 @@ def test_a_run_that_begins_does_not_sweep_what_another_is_about_to_commit(tmp_pa
     assert held(lake) == expected(logs, tmp_path / "other.log")
 
 
+def test_two_runs_that_begin_sweep_the_same_leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one found a directory, which the first had removed when it was listed, and ended with an error."""
+    lake, log = tmp_path / "lake", record(tmp_path / "logs" / "a.log", 10)
+    ingest(lake, log)
+    left = lake / "rawlog" / "records" / "data" / "20200101T000000-00000000.1"
+    left.mkdir()
+    (left / "00000-dead.parquet").write_bytes(b"")
+    named = Lake.named
+
+    def swept(self: Lake, table: object) -> set[str]:
+        shutil.rmtree(left, ignore_errors=True)
+        return named(self, table)
+
+    monkeypatch.setattr(Lake, "named", swept)
+    ingest(lake, record(tmp_path / "logs" / "b.log", 10))
+    assert len(held(lake)) == 20
+
+
 def test_a_writer_is_alive_as_long_as_its_process_holds_its_lock(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path))
     run = writer.new_run()
@@ -168,4 +187,35 @@ def test_a_full_disk_leaves_a_lake_that_can_be_read(tmp_path: Path, fits: int) -
     ingest(lake, logs)
     for name in ("rawlog.records", "replay.entries", "rawlog.files"):
         assert held(lake, name) == expected(logs, table=name.removeprefix("rawlog."))
+    assert orphans(lake) == set()
+
+
+def test_files_that_were_rewritten_in_vain_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that replaced rows of `files` while another one committed first tried again, and its first rewritten file stayed for ever."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    lake = tmp_path / "lake"
+    record(tmp_path / "in" / "a.log", 40)
+    record(tmp_path / "in" / "b.log", 40, first=1000)
+    ingest(lake, tmp_path / "in")
+    record(tmp_path / "in" / "a.log", 60)
+    commit = lakes.commits.append
+    tries: list[int] = []
+
+    def overtaken(table: object, *arguments: object, **named: object) -> None:
+        replacing = arguments[2] if len(arguments) > 2 else named.get("replacing")
+        if replacing is not None and len(tries) < 2:
+            tries.append(1)
+
+            def lose(*_: object, **__: object) -> None:
+                raise CommitFailedException("another run was first")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(type(table), "_do_commit", lose)
+                commit(table, *arguments, **named)
+        commit(table, *arguments, **named)
+
+    monkeypatch.setattr(lakes.commits, "append", overtaken)
+    ingest(lake, tmp_path / "in")
+    assert len(tries) == 2
     assert orphans(lake) == set()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rawlog import registry
 from rawlog.core.difference import Change, Difference, Stream, Tally, compare_ordered
 from rawlog.core.errors import DataError, OptionError, UnknownFormatError
 from rawlog.core.format import Family, File
+from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS
+from rawlog.reading.replicas import copies
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
 RECORD, PARTITION = "record", "partition"
+#: What a partition, store or file is called on both sides.
+Label = tuple[object, ...]
 #: What of a record is compared unless columns are named.
 COLUMNS = ("key", "value", "timestamp", "timestampType", "headers")
 #: A log of this many bytes or more is compared in several splits, cut at the offsets at which files begin.
@@ -124,30 +128,62 @@ def _relative(path: str, roots: Sequence[str]) -> str:
     return path
 
 
-def matched(here: list[Group], there: list[Group]) -> Iterator[tuple[Group | None, Group | None]]:
-    """Groups of both sides by topic and partition, else by their path; the only one of each side whatever it is called."""
-    if len(here) == len(there) == 1:
+def matched(
+    here: list[Group], there: list[Group], *, by_name: bool = False
+) -> Iterator[tuple[Group | None, Group | None]]:
+    """Groups of both sides by their identity, else by topic and partition, else by their path; the only one of each side whatever it
+    is called, unless they are to be matched `by_name`.
+    """
+    if len(here) == len(there) == 1 and not by_name:
         yield here[0], there[0]
         return
-    a, b = _labelled(here, there), _labelled(there, here)
+    known: dict[int, Label] = {}
+    for number, (mine, others) in enumerate(same_units(here, there)):
+        if len(mine) == len(others) == 1:
+            known |= {id(mine[0]): (number,), id(others[0]): (number,)}
+    a, b = _labelled(here, there, known), _labelled(there, here, known)
     for label in dict.fromkeys((*a, *b)):
         yield a.get(label), b.get(label)
 
 
-def _labelled(groups: list[Group], others: list[Group]) -> dict[tuple[object, ...], Group]:
-    labels: dict[tuple[object, ...], Group] = {}
+def same_units(here: Sequence[Group], there: Sequence[Group]) -> list[tuple[list[Group], list[Group]]]:
+    """The groups of both sides that are replicas of one another, by their identity; those of each side with the best first."""
+    stores = [(Store(group.files), side, group) for side, groups in enumerate((here, there)) for group in groups]
+    origin = {id(store): (side, group) for store, side, group in stores}
+    result = []
+    for one in copies(store for store, _, _ in stores):
+        members = [origin[id(store)] for store in one.stores]
+        result.append(([group for side, group in members if not side], [group for side, group in members if side]))
+    return result
+
+
+def _labelled(groups: list[Group], others: list[Group], known: Mapping[int, Label]) -> dict[Label, Group]:
+    """Groups by what they are called on both sides; `known` has the labels of those whose identity says it."""
+    mine, theirs = _by_name(groups, known), _by_name(others, known)
+    labels: dict[Label, Group] = {}
     for group in groups:
-        alike = [one for one in groups if (one.topic, one.partition) == (group.topic, group.partition)]
-        known = [one for one in others if (one.topic, one.partition) == (group.topic, group.partition)]
-        if group.topic is None:
+        name = (group.topic, group.partition)
+        alike, same = mine.get(name, []), theirs.get(name, [])
+        if id(group) in known:
+            labels[known[id(group)]] = group
+        elif group.topic is None:
             labels[(group.path,)] = group
-        elif len(alike) == 1 and len(known) <= 1:
-            labels[(group.topic, group.partition)] = group
-        elif len(known) == 1 and not any(one.path == known[0].path for one in alike):
+        elif len(alike) == 1 and len(same) <= 1:
+            labels[name] = group
+        elif len(same) == 1 and not any(one.path == same[0].path for one in alike):
             raise OptionError(f"{group.name} was found {len(alike)} times: name the directory of one of its replicas")
         else:
             labels[(group.topic, group.partition, group.path)] = group
     return labels
+
+
+def _by_name(groups: list[Group], known: Mapping[int, Label]) -> dict[Label, list[Group]]:
+    """The groups of each topic and partition, without those whose label is known."""
+    found: dict[Label, list[Group]] = {}
+    for group in groups:
+        if id(group) not in known:
+            found.setdefault((group.topic, group.partition), []).append(group)
+    return found
 
 
 def _splits(one: Group | None, other: Group | None, selection: Selection) -> Iterator[Pair]:
@@ -229,4 +265,4 @@ def _records(files: tuple[File, ...], columns: tuple[str, ...], pair: Pair, sele
     return Rows(Tree((), files), RECORDS, wanted).batches()
 
 
-__all__ = ["COLUMNS", "Group", "Pair", "compare", "groups", "matched", "pairs"]
+__all__ = ["COLUMNS", "Group", "Pair", "compare", "groups", "matched", "pairs", "same_units"]

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from rawlog import registry
-from rawlog.compare.pairs import Group, Pair, compare, groups, matched
+from rawlog.compare.pairs import Group, Pair, compare, groups, matched, same_units
 from rawlog.core.difference import Change, Difference, Tally
 from rawlog.core.errors import unknown
 from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import File, Replicas
 from rawlog.core.text import counted, offset_range
+from rawlog.reading.certificate import RULES as CERTIFICATE_RULES
 from rawlog.reading.inspection import FILE_RULES, Chosen, framing_rules
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -22,9 +23,17 @@ MOST = 1000
 
 
 def replicas_of(a: Tree, b: Tree) -> list[Replicas]:
-    """The partitions, stores and files of two trees, paired; one side of a pair has no files where only the other has it."""
-    found = []
-    for one, other in matched(groups(a, Selection()), groups(b, Selection())):
+    """The partitions, stores and files of two trees, paired; one side of a pair has no files where only the other has it. Each replica
+    of the first tree is compared with the best one of the other tree.
+    """
+    here, there = groups(a, Selection()), groups(b, Selection())
+    units = [
+        (mine, others) for mine, others in same_units(here, there) if mine and others and len(mine) + len(others) > 2
+    ]
+    found = [Replicas(one.name, one.files, others[0].files) for mine, others in units for one in mine]
+    done = {id(group) for mine, others in units for group in (*mine, *others)}
+    here, there = ([group for group in side if id(group) not in done] for side in (here, there))
+    for one, other in matched(here, there, by_name=bool(done)):
         group = one or other
         assert group is not None
         found.append(Replicas(group.name, _files(one), _files(other)))
@@ -111,7 +120,7 @@ RULES: tuple[Rule[Replicas], ...] = (absent, missing, record)
 
 def all_rules() -> Sequence[Rule[Any]]:
     """Every rule rawlog has, by code."""
-    rules: list[Rule[Any]] = [*FILE_RULES, *RULES]
+    rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES]
     for family in registry.families():
         for format in family.formats:
             if format.scan is not None:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, overload
 
 from rawlog.core.format import File
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which unit of data a store is. Stores of one tree with equal identities are replicas.
+
+    `name` is what its system calls it, such as `orders-0`; `facts` are what else is known: ids of its cluster and topic.
+    """
+
+    system: str
+    name: str
+    facts: tuple[str, ...] = ()
 
 
 class Store(Sequence[File]):
@@ -41,6 +54,11 @@ class Store(Sequence[File]):
         starts = self.starts(file.format, file.place.state)
         at = bisect_right(starts, -1 if file.place.start_offset is None else file.place.start_offset)
         return starts[at] if at < len(starts) else None
+
+    @property
+    def path(self) -> str:
+        """Its directory; its only file if it has none."""
+        return self.files[0].place.group or self.files[0].path
 
     @cached_property
     def size(self) -> int:
@@ -98,7 +116,7 @@ class Store(Sequence[File]):
         return (_store, (self.files, self.name, self.summaries))
 
     def __repr__(self) -> str:
-        where = self.files[0].place.group or self.files[0].path if self.files else "empty"
+        where = self.path if self.files else "empty"
         return f"Store({where!r}, {len(self.files)} files)"
 
 
@@ -106,6 +124,37 @@ def _store(files: tuple[File, ...], name: str, summaries: dict[str, Any]) -> Sto
     made = Store(files, name)
     made.summaries = summaries
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The replicas of one unit of data, the best first; `evidence` says in words what is known of each."""
+
+    identity: Identity
+    stores: tuple[Store, ...]
+    evidence: tuple[str, ...]
+
+    @classmethod
+    def ranked(
+        cls, identity: Identity, stores: Sequence[Store], ranks: Sequence[tuple[tuple[int, ...], str]]
+    ) -> Copies:
+        """Stores by their ranks, each a key and the evidence for it: the greatest key first, equal ones in the order given."""
+        order = sorted(range(len(stores)), key=lambda at: ranks[at][0], reverse=True)
+        return cls(identity, tuple(stores[at] for at in order), tuple(ranks[at][1] for at in order))
+
+    @property
+    def best(self) -> Store:
+        return self.stores[0]
+
+    @property
+    def paths(self) -> list[str]:
+        """The directories of the replicas."""
+        return [store.path for store in self.stores]
+
+    def preferring(self, is_preferred: Callable[[Store], bool]) -> Copies:
+        """The same with the replicas that are preferred first."""
+        ranks = [((int(is_preferred(store)),), text) for store, text in zip(self.stores, self.evidence, strict=True)]
+        return Copies.ranked(self.identity, self.stores, ranks)
 
 
 def unread_size(store: Store) -> int:
