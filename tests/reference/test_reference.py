@@ -151,6 +151,11 @@ def test_every_golden_log_is_dumped_or_ignored() -> None:
     """Nothing is left unread: every segment below golden/kafka was held against a dump or is a file Kafka ignores."""
     dumped = {case.path for case in kafka_dumps()}
     for path in (GOLDEN / "kafka").rglob("*.log"):
+        if path.is_relative_to(GOLDEN / "kafka" / "tiered-4.3.0"):  # ORIGIN.md: compared with what a consumer got
+            data = path.read_bytes()
+            assert kafka.frames(data)[1:] == (len(data), "ok"), path
+            list(kafka.decode(data))
+            continue
         assert path in dumped, path
     for path in (GOLDEN / "kafka").rglob("*.checkpoint"):
         if path.parent.name == "__cluster_metadata-0":

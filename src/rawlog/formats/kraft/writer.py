@@ -193,9 +193,14 @@ def encode_bootstrap(level: int, records: Iterable[Record] = (), *, timestamp: i
     """The bytes of `bootstrap.checkpoint`: metadata.version first, then other records (features, SCRAM users, topics …)."""
     if level < LEAST_LEVEL:
         raise EncodeError(f"metadata.version {level}: a bootstrap file has at least {LEAST_LEVEL}")
-    first = encode_framed("FeatureLevelRecord", {"name": METADATA_VERSION, "featureLevel": level})
-    framed = (encode_framed(name, message, _version(name, version, level)) for name, version, message in records)
-    yield from encode_checkpoint((one for part in ([first], framed) for one in part), 0, 0, timestamp=timestamp)
+    yield from encode_checkpoint(framed_records(level, records), 0, 0, timestamp=timestamp)
+
+
+def framed_records(level: int, records: Iterable[Record]) -> Iterator[Framed]:
+    """The metadata.version, then other records in the versions that it has."""
+    yield encode_framed("FeatureLevelRecord", {"name": METADATA_VERSION, "featureLevel": level})
+    for name, version, message in records:
+        yield encode_framed(name, message, _version(name, version, level))
 
 
 def _version(name: str, version: int | None, level: int) -> int:

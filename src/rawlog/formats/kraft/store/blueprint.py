@@ -1,6 +1,6 @@
-"""The cluster that a restored directory starts as: its topics and settings, as the records of a bootstrap file.
+"""The cluster that restored directories start as: its nodes, topics and settings, as the records of a bootstrap file.
 
-Some settings of the old cluster would harm the new one, which has one broker and old data; they are left out or changed, and each of
+Some settings of the old cluster would harm the new one, which has fewer brokers and old data; they are left out or changed, and each of
 them is reported.
 """
 
@@ -13,16 +13,25 @@ from dataclasses import dataclass, field
 
 from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, SHARE_STATE, TRANSACTION_STATE
 from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
-from rawlog.formats.kraft.names import KRAFT_VERSION, METADATA_VERSION
-from rawlog.formats.kraft.paths import BOOTSTRAP
+from rawlog.formats.kraft.names import KRAFT_VERSION, METADATA_VERSION, NO_LEADER
+from rawlog.formats.kraft.paths import BOOTSTRAP, METADATA_DIRECTORY
 from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.writer import Record, encode_bootstrap
+from rawlog.formats.kraft.writer import (
+    Record,
+    checkpoint_name,
+    encode_bootstrap,
+    encode_checkpoint,
+    framed_records,
+)
 from rawlog.io.output import Folder
 
 DEFAULT_LEVEL = 21
 """metadata.version 3.9-IV0, which brokers of 3.9 and of 4.x start on."""
-TOPIC, GROUP, CLIENT_METRICS = 2, 32, 16
+TOPIC, BROKER, BROKER_LOGGER, GROUP, CLIENT_METRICS = 2, 4, 8, 32, 16
 LITERAL = 3
+FIRST_EPOCH = 1
+#: The metadata.version from which on partitions have eligible leader replicas.
+ELIGIBLE_LEVEL = 23
 PRODUCER_BLOCK = 1000
 NO_LIMIT = "-1"
 INTERNAL_CONFIGS = {
@@ -42,7 +51,7 @@ INTERNAL_CONFIGS = {
 }
 """What a broker creates its own topics with."""
 DROPPED = {
-    "min.insync.replicas": "one broker has one replica: producers that wait for all would wait forever",
+    "min.insync.replicas": "there are fewer replicas: producers that wait for all would wait forever",
     "remote.storage.enable": "a new broker has no tiered storage",
     "remote.log.copy.disable": "a new broker has no tiered storage",
     "remote.log.delete.on.disable": "a new broker has no tiered storage",
@@ -56,9 +65,19 @@ DROPPED = {
 HARMLESS = {"min.insync.replicas": "1", "remote.storage.enable": "false"}
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker of the new cluster, which is also a controller, and the id of its log directory."""
+
+    id: int
+    directory_id: bytes = field(default_factory=lambda: new_id())
+
+
 @dataclass(slots=True)
 class Topic:
-    """A topic of the new cluster; `source` is its name in the old one. `epochs` are the leader epochs of its partitions."""
+    """A topic of the new cluster; `source` is its name in the old one. `epochs` are the leader epochs of its partitions, and `replicas`
+    the nodes that have them; without any, the first node has all.
+    """
 
     name: str
     source: str
@@ -66,6 +85,7 @@ class Topic:
     partitions: int
     configs: dict[str, str] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
+    replicas: dict[int, list[int]] = field(default_factory=dict)
 
     @property
     def is_internal(self) -> bool:
@@ -74,24 +94,38 @@ class Topic:
 
 @dataclass(slots=True)
 class Blueprint:
-    """A cluster of one node that does not exist yet. `old` is the state whose settings it takes over."""
+    """A cluster that does not exist yet. `old` is the state whose settings it takes over."""
 
-    node: int
+    nodes: Sequence[Node]
     cluster_id: str
     topics: Sequence[Topic]
     old: State | None = None
     level: int = DEFAULT_LEVEL
     next_producer_id: int = 0
-    directory_id: bytes = field(default_factory=lambda: new_id())
     #: Users, access, quotas and groups of the old cluster are taken over as well.
     whole: bool = True
 
-    def write(self, folder: Folder, timestamp: int) -> None:
-        """Write `meta.properties`, `bootstrap.checkpoint` and the mark of a clean stop into a directory."""
-        with folder.create(BOOTSTRAP) as file:
-            for piece in encode_bootstrap(self.level, self.records(), timestamp=timestamp):
-                file.write(piece)
-        text = f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.node}\ndirectory.id={uuid_text(self.directory_id)}\n"
+    def replicas(self, topic: Topic, number: int) -> list[int]:
+        """The nodes that have a partition, its leader first."""
+        return topic.replicas.get(number) or [self.nodes[0].id]
+
+    def write(self, folder: Folder, timestamp: int, node: Node | None = None) -> None:
+        """Write `meta.properties`, the metadata and the mark of a clean stop into the directory of a node, by default the first one.
+
+        A single node starts from `bootstrap.checkpoint`. Of several, one would write that to the log, and a broker that asks for the
+        metadata before it is there takes all its partitions for strays (seen on 3.9.2): so each has the same snapshot of the log.
+        """
+        node = self.nodes[0] if node is None else node
+        if len(self.nodes) == 1:
+            with folder.create(BOOTSTRAP) as file:
+                file.writelines(encode_bootstrap(self.level, self.records(), timestamp=timestamp))
+        else:
+            records = list(framed_records(self.level, self.records()))
+            with folder.create(f"{METADATA_DIRECTORY}/{checkpoint_name(len(records), FIRST_EPOCH)}") as file:
+                file.writelines(encode_checkpoint(records, FIRST_EPOCH, timestamp))
+        text = (
+            f"version=1\ncluster.id={self.cluster_id}\nnode.id={node.id}\ndirectory.id={uuid_text(node.directory_id)}\n"
+        )
         folder.write("meta.properties", text)
         folder.write(".kafka_cleanshutdown", '{"version":0,"brokerEpoch":-1}')
 
@@ -115,20 +149,32 @@ class Blueprint:
             yield "ProducerIdsRecord", None, message
 
     def _partition(self, topic: Topic, number: int) -> dict[str, object]:
+        replicas = self.replicas(topic, number)
         made: dict[str, object] = {
             "partitionId": number,
             "topicId": topic.id,
-            "replicas": [self.node],
-            "isr": [self.node],
+            "replicas": replicas,
+            "isr": replicas,
             "removingReplicas": [],
             "addingReplicas": [],
-            "leader": self.node,
+            "leader": replicas[0] if self._names_leaders else NO_LEADER,
             "leaderEpoch": topic.epochs.get(number, 0),
             "partitionEpoch": 0,
         }
         if self.level >= 17:
-            made["directories"] = [self.directory_id]
+            directories = {node.id: node.directory_id for node in self.nodes}
+            made["directories"] = [directories[node] for node in replicas]
         return made
+
+    @property
+    def _names_leaders(self) -> bool:
+        """Whether partitions begin with a leader, or their controller elects one when a broker is up.
+
+        Without eligible leader replicas a follower that learns of its leader before that one is up never fetches from it, until a new
+        epoch begins. With them, a controller takes brokers that it does not know for crashed, removes them all from those in sync, and
+        then elects the last leader: there must be one.
+        """
+        return len(self.nodes) == 1 or self.level >= ELIGIBLE_LEVEL
 
     def _settings(self, old: State) -> Iterator[Record]:
         """Users, access, quotas, tokens, and the settings of groups and client metrics."""
@@ -148,6 +194,18 @@ def _config(kind: int, resource: str, name: str, value: str) -> dict[str, object
     return {"resourceType": kind, "resourceName": resource, "name": name, "value": value}
 
 
+def settings_of_brokers(old: State) -> list[str]:
+    """The names of settings of brokers that the old cluster had and the new one does not get."""
+    kinds = (BROKER, BROKER_LOGGER)
+    found = {
+        name
+        for (kind, _), settings in old.configs.items()
+        for name, value in settings.items()
+        if kind in kinds and value != HARMLESS.get(name)
+    }
+    return sorted(found)
+
+
 def new_id() -> bytes:
     """A random id that Kafka accepts: not a reserved one, and its text does not begin with a dash."""
     while True:
@@ -164,14 +222,16 @@ def is_id(text: str) -> bool:
         return False
 
 
-def safe_configs(topic: str, configs: Mapping[str, str], *, keep_retention: bool) -> tuple[dict[str, str], list[str]]:
-    """The settings of a topic in its new cluster, and a note on each that has changed.
+def safe_configs(
+    topic: str, configs: Mapping[str, str], *, keep_retention: bool, replicas: int = 1
+) -> tuple[dict[str, str], list[str]]:
+    """The settings of a topic in its new cluster, where partitions have so many replicas, and a note on each that has changed.
 
     Old data must survive: unless `keep_retention` is set, nothing is deleted by age or size any more.
     """
     made, notes = dict(configs), []
     for name, why in DROPPED.items():
-        if name in made and made[name] != HARMLESS.get(name):
+        if name in made and made[name] != HARMLESS.get(name) and not _fits(name, made[name], replicas):
             notes.append(f"topic {topic}: {name}={made.pop(name)} is left out: {why}")
     deletes = "delete" in made.get("cleanup.policy", "delete")
     if not keep_retention and deletes:
@@ -183,3 +243,8 @@ def safe_configs(topic: str, configs: Mapping[str, str], *, keep_retention: bool
                 made[name] = NO_LIMIT
         made["retention.ms"] = NO_LIMIT
     return made, notes
+
+
+def _fits(name: str, value: str, replicas: int) -> bool:
+    """Whether the new cluster has as many replicas as a setting asks for."""
+    return name == "min.insync.replicas" and value.isdecimal() and int(value) <= replicas

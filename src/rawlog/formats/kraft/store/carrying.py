@@ -19,7 +19,6 @@ from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.report import Action, Report
 from rawlog.core.status import Status
-from rawlog.formats.kafka.batch_writer import encode_marker
 from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
@@ -30,13 +29,14 @@ from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.filtering import keep_records
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter, metadata_file
 from rawlog.formats.kafka.store.rewrite import NewSegment, rewrite, segments_of
+from rawlog.formats.kraft.store.endings import Endings
 from rawlog.io.output import Folder
 from rawlog.io.walk import describe, walk
 
 LIMIT = 1 << 28
 COUNTS = (
-    "segments", "batches", "records", "bytes", "batches_rewritten", "records_cut", "transactions_aborted", "offsets_committed",
-    "bytes_lost",
+    "segments", "batches", "records", "bytes", "batches_rewritten", "records_cut", "transactions_aborted",
+    "transactions_committed", "offsets_committed", "bytes_lost",
 )  # fmt: skip
 """What is counted for each partition.
 
@@ -47,13 +47,16 @@ Its facts are `end_offset`, and where known `log_start` (the first offset that a
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How a partition is written: the id of its topic, up to which time (ms, not included), and whether open transactions are aborted."""
+    """How a partition is written: the id of its topic, up to which time (ms, not included), and whether open transactions are ended, as
+    `endings` says: by default they are aborted.
+    """
 
     topic_id: str
     until: int | None = None
     abort_open: bool = True
     errors: str = "raise"
     index_interval: int = 4096
+    endings: Endings = field(default_factory=Endings)
 
 
 def partition_report() -> Report:
@@ -92,14 +95,19 @@ class Carrier:
         report, self.files, self.append_more = self.report, files, extra
         self.interval, self.metadata = self.wish.index_interval, metadata_file(self.wish.topic_id)
         writer = rewrite(Folder(self.folder), self, log_start=segments[0].place.start_offset or 0)
+        floors = [floor for floor in (log_start(one, files) for one in segments) if floor is not None]
+        self.summarise(writer, max(floors, default=None))
+        return report
+
+    def summarise(self, writer: PartitionWriter, floor: int | None) -> None:
+        """Report what was written. `floor` is the first offset that a consumer gets, if the log begins before it."""
+        report = self.report
         report.counts |= {"segments": writer.segments, "batches": writer.batches, "bytes": writer.bytes}
         report.facts["end_offset"] = writer.end_offset
         epochs = writer.derivation.epochs.rows
         report.facts["largest_epoch"] = max([0, *(epoch for epoch, _ in epochs)])
-        floors = [floor for floor in (log_start(one, files) for one in segments) if floor is not None]
-        if floors and max(floors) <= writer.end_offset:
-            report.facts["log_start"] = max(floors)
-        return report
+        if floor is not None and floor <= writer.end_offset:
+            report.facts["log_start"] = floor
 
     def segments(self, writer: PartitionWriter) -> Iterator[NewSegment]:
         """The segments of the source, the markers of transactions that are aborted, and what is added at the end."""
@@ -262,19 +270,5 @@ class Carrier:
 
     def abort_open(self, writer: PartitionWriter) -> Iterator[tuple[Frames, Heads]]:
         """A marker for every transaction that has none."""
-        producers = writer.derivation.producers
         now = self.wish.until - 1 if self.wish.until is not None else int(time.time() * 1000)
-        rows = writer.derivation.epochs.rows
-        for number in sorted(producers.open_transactions()):
-            state = producers.states[number]
-            marker = encode_marker(
-                writer.end_offset,
-                now,
-                producer_id=number,
-                producer_epoch=state.epoch,
-                commit=False,
-                coordinator_epoch=max(state.coordinator_epoch, 0),
-                leader_epoch=rows[-1][0] if rows else 0,
-            )
-            self.report.count("transactions_aborted")
-            yield marker.frames, marker.head
+        yield from self.wish.endings.markers(writer, now, self.report)

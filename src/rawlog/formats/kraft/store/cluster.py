@@ -8,7 +8,7 @@ from typing import Any
 
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.format import File
-from rawlog.core.names import matches, missing_topics
+from rawlog.core.patterns import matches, missing_topics
 from rawlog.core.text import counted, plain_time
 from rawlog.core.times import parse_time
 from rawlog.core.verb import Line, Section, Shown, Tone

@@ -41,16 +41,20 @@ class Current:
         return None if found is None else str(found)
 
 
-def current(files: Sequence[File], errors: str = "raise") -> list[Current]:
-    """The current commits and classic groups at the end of partitions of `__consumer_offsets`."""
+def current(files: Sequence[File], errors: str = "raise", *, skip_pending: bool = False) -> list[Current]:
+    """The current commits and classic groups at the end of partitions of `__consumer_offsets`.
+
+    With `skip_pending` those are left out for which a transaction that is still open has another commit: it may be committed later, and a
+    commit that is written again now would replace it.
+    """
     latest: dict[tuple[Any, ...], Current] = {}
     for segments in partitions(files):
         for _, entry in entries(segments, CONSUMER_OFFSETS, errors, lambda kind: kind <= GROUP_TYPE):
-            if entry.state != "committed":
+            if entry.state == "aborted" or (entry.state == "pending" and not skip_pending):
                 continue
             key = entry.record.key
             name = tuple(key.values()) if entry.record.type in OFFSET_TYPES else (key["group"],)
-            if entry.record.value is None:
+            if entry.record.value is None or entry.state == "pending":
                 latest.pop(name, None)
             else:
                 latest[name] = Current(key["group"], entry.record)
@@ -98,6 +102,15 @@ def committed_again(
         yield replace(one, record=record)
 
 
+def moved(before: Current, after: Current) -> str | None:
+    """A sentence on a commit that is not where it was; None if it is."""
+    old, new = ((one.record.value or {}).get("offset") for one in (before, after))
+    if old == new or before.topic is None:
+        return None
+    place = f"{before.topic}-{before.record.key['partition']}"
+    return f"group {before.group}: the committed offset {old:,} of {place} is {new:,} now, where its log ends"
+
+
 def partition_of(group: str, count: int) -> int:
     """The partition of `__consumer_offsets` that a group's coordinator looks into."""
     value = 0
@@ -110,9 +123,13 @@ def partition_of(group: str, count: int) -> int:
 
 def append(writer: PartitionWriter, found: Iterable[Current], now: int) -> int:
     """Write records after those of a partition; how many."""
+    return append_rows(writer, (encode_keyed(one.record) for one in found), now)
+
+
+def append_rows(writer: PartitionWriter, pairs: Iterable[tuple[bytes, bytes | None]], now: int) -> int:
+    """Write keys and values after the records of a partition, with a time (ms); how many."""
     rows: list[dict[str, Any]] = []
-    for number, one in enumerate(found):
-        key, value = encode_keyed(one.record)
+    for number, (key, value) in enumerate(pairs):
         offset = writer.end_offset + number
         rows.append(
             {"key": key, "value": value, "offset": offset, "timestamp": now * 1000, "timestampType": 0, "headers": []}

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from rawlog.core.errors import RawlogError
 from rawlog.core.format import File
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
-from rawlog.formats.kafka.texts import properties, topic_id
+from rawlog.formats.kafka.showing import uuid_text
+from rawlog.formats.kafka.texts import topic_id
 from rawlog.formats.kraft.names import DIRECTORIES
+from rawlog.formats.kraft.store.disks import read_disk
 from rawlog.formats.kraft.store.state import State
 from rawlog.io.storage import Source
 
@@ -48,18 +49,10 @@ def _directories(files: Sequence[File], cluster_id: str | None) -> dict[str, _Di
     found: dict[str, _Directory] = {}
     for file in files:
         if file.format == "kafka.meta" and file.problem is None:
-            try:
-                fields = properties(_text(file.path))
-            except (RawlogError, ValueError):
-                continue
-            if cluster_id is not None and fields.get("cluster.id") not in (None, cluster_id):
-                continue
-            node = fields.get("node.id", fields.get("broker.id", ""))
-            try:
-                own = uuid_bytes(fields["directory.id"]) if "directory.id" in fields else None
-            except ValueError:
-                own = None
-            found[split(file.path)[0]] = _Directory(int(node) if node.isdecimal() else None, own, {}, {})
+            disk, _ = read_disk(split(file.path)[0])
+            is_other = cluster_id is not None and disk.cluster_id not in (None, cluster_id)
+            if not is_other and (disk.node, disk.cluster_id) != (None, None):
+                found[disk.path] = _Directory(disk.node, disk.directory_id, {}, {})
     for file in files:
         place = file.place
         if place.topic is None or place.partition is None or place.group is None or place.topic == METADATA_TOPIC:

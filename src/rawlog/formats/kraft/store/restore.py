@@ -41,13 +41,26 @@ from rawlog.formats.kraft.store.blueprint import (
     PRODUCER_BLOCK,
     TOPIC,
     Blueprint,
+    Node,
     Topic,
     is_id,
     new_id,
     safe_configs,
+    settings_of_brokers,
 )
 from rawlog.formats.kraft.store.carrying import Carrier, Wish, partition_report
+from rawlog.formats.kraft.store.directories import (
+    Part,
+    node_ids,
+    place_replicas,
+    replicas_of,
+    server_properties,
+    start_notes,
+    write_directories,
+)
+from rawlog.formats.kraft.store.endings import Endings, complete
 from rawlog.formats.kraft.store.fold import level_text
+from rawlog.formats.kraft.store.stale import passed_end, stale_notes, stale_replicas
 from rawlog.formats.kraft.store.state import State
 from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 from rawlog.io.output import Folder
@@ -64,7 +77,9 @@ NEVER = (METADATA_TOPIC, "__remote_log_metadata")
 #: The lowest metadata.version that a cluster can start with.
 LEAST_LEVEL = 4
 COMMIT, ABORT = int(ControlType.COMMIT), int(ControlType.ABORT)
-SUMS = ("records", "bytes", "records_cut", "transactions_aborted", "offsets_committed", "bytes_lost")
+SUMS = (
+    "records", "bytes", "records_cut", "transactions_aborted", "transactions_committed", "offsets_committed", "bytes_lost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +87,10 @@ class Directory:
     """A partition directory of the source."""
 
     files: tuple[File, ...]
+
+    @property
+    def path(self) -> str:
+        return str(self.files[0].place.group)
 
     @property
     def segments(self) -> list[File]:
@@ -85,10 +104,16 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a partition is written. With `commits_again`, its committed offsets are committed again at the end."""
+    """How a partition is written. With `commits_again`, its committed offsets are committed again at the end, none of them after the end
+    of its log in `ends`. With `completes`, the transactions that are open in it are recorded as ended.
+    """
 
     wish: Wish
     commits_again: bool = False
+    completes: bool = False
+    ends: Mapping[tuple[str, int], int] | None = None
+    #: How many more copies of the partition the new cluster has.
+    copies: int = 0
 
 
 class Restorer:
@@ -105,10 +130,18 @@ class Restorer:
         self.now = int(time.time() * 1000)
         self.report = Report("restore", target=str(target))
         self.topics: list[Topic] = []
+        self.nodes: list[Node] = []
+        #: How open transactions end; None: what the source says of them is carried along, and the new coordinator ends them.
+        self.endings: Endings | None = None
+        #: Where the logs of the result end, if some are known to be shorter than they were.
+        self.ends: Mapping[tuple[str, int], int] | None = None
+        #: A producer id that is in use, beyond those of records.
+        self.largest_producer = NONE
         self._offer = Offer({})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "topics": [], "_offer": Offer({}), "report": Report()}
+        planned: dict[str, Any] = {"topics": [], "endings": None, "ends": None, "_offer": Offer({}), "report": Report()}
+        return {**self.__dict__, **planned}
 
     # What is restored -------------------------------------------------------------------------------------------------
 
@@ -119,7 +152,13 @@ class Restorer:
         """
         if not any(file.format == LOG.name and file.place.topic is not None for file in files):
             return None
-        return offered(files, stores, self.asked)
+        made = offered(files, stores, self.asked)
+        if made.state is not None and self.asked.until is None:
+            wanted = {key: one for key, one in made.partitions.items() if self.wants(key[0], made)}
+            stale = stale_replicas(wanted, made.state)
+            made.notes += stale_notes(stale)
+            self.report.facts |= {"stale": sorted(stale)} if stale else {}
+        return made
 
     def add_topics(self, offer: Offer, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take over what rows of `kraft.topics` say, if they are of one cluster."""
@@ -142,7 +181,8 @@ class Restorer:
     def plan(self, offer: Offer, wanted: Sequence[str]) -> list[RestoreSplit]:
         """A split for each partition. OptionError for names of topics that are invalid or used twice."""
         self._offer = offer
-        self.topics = [self._topic(topic, offer) for topic in wanted]
+        self.nodes = [Node(number) for number in node_ids(self.asked.brokers, self.asked.node, offer.state)]
+        self.topics = [self._topic(topic, offer, shift) for shift, topic in enumerate(wanted)]
         names = [topic.name for topic in self.topics]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -150,8 +190,8 @@ class Restorer:
         splits = [split for topic in self.topics for split in self._splits(topic, offer)]
         return [*splits, *self._offset_splits(offer)]
 
-    def _topic(self, source: str, offer: Offer) -> Topic:
-        """A topic of the new cluster: how many partitions, which settings."""
+    def _topic(self, source: str, offer: Offer, shift: int) -> Topic:
+        """A topic of the new cluster: how many partitions, on which nodes, which settings."""
         asked = self.asked
         name = asked.rename.get(source, source)
         if not is_topic(name):
@@ -163,20 +203,25 @@ class Restorer:
         count = max(found, default=-1) + 1
         if count > len(found) + MOST_MISSING:
             raise OptionError(f"topic {source}: partition {count - 1:,}, although there are only {len(found):,}")
-        configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
-        configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention)
-        self.report.notes += notes
         there = topic_id_in(self.target, name) if asked.partitions_only else None
         own = uuid_bytes(there) if there is not None else offer.ids.get(source) or new_id()
-        return Topic(name, source, own, count, configs, dict(known.epochs))
+        made = Topic(name, source, own, count, {}, dict(known.epochs))
+        copies = place_replicas(made, [node.id for node in self.nodes], replicas_of(source, offer.state), shift)
+        configs = {**INTERNAL_CONFIGS.get(source, {}), **known.configs}
+        made.configs, notes = safe_configs(name, configs, keep_retention=asked.keep_retention, replicas=copies)
+        self.report.notes += notes
+        return made
 
     def _splits(self, topic: Topic, offer: Offer) -> Iterator[RestoreSplit]:
         carries_state = self.asked.is_everything and any(name == TRANSACTION_STATE for name, _ in offer.partitions)
         interval = topic.configs.get("index.interval.bytes", "")
-        wish = self._wish(topic.id, abort_open=not carries_state)
+        wish = self._wish(topic.id, abort_open=not carries_state or self.endings is not None)
         how = How(
             replace(wish, index_interval=int(interval)) if interval.isdecimal() else wish,
             commits_again=topic.source == CONSUMER_OFFSETS,
+            completes=topic.source == TRANSACTION_STATE and self.endings is not None,
+            ends=self.ends if topic.source == CONSUMER_OFFSETS else None,
+            copies=len(next(iter(topic.replicas.values()), [0])) - 1,
         )
         for number in range(topic.partitions):
             content = offer.partitions.get((topic.source, number))
@@ -189,7 +234,7 @@ class Restorer:
     def _wish(self, topic_id: bytes, *, abort_open: bool) -> Wish:
         asked = self.asked
         until = None if asked.until is None else -(-asked.until // 1000)
-        return Wish(uuid_text(topic_id), until, abort_open, asked.errors)
+        return Wish(uuid_text(topic_id), until, abort_open, asked.errors, endings=self.endings or Endings())
 
     def _offset_splits(self, offer: Offer) -> Iterator[RestoreSplit]:
         """Partitions of committed offsets that are only read: what is wanted of them is written to new ones."""
@@ -208,14 +253,33 @@ class Restorer:
         how: How = split.how
         if not isinstance(split.content, Directory):
             return write_rows(split, split.content, folder, advance)
-        again: list[committed.Current] = []
-        if how.commits_again:
-            found = committed.current(split.content.segments, how.wish.errors)
-            again = list(committed.committed_again(found, self.now, lambda topic: topic))
         carrier = Carrier(folder.folder(split.name).path, how.wish, advance)
-        report = carrier.run(split.content.files, lambda writer: committed.append(writer, again, self.now))
-        report.count("offsets_committed", sum(one.topic is not None for one in again))
-        return report
+        return carrier.run(split.content.files, self.closing(how, carrier.report))
+
+    def closing(self, how: How, report: Report) -> Callable[[PartitionWriter], None]:
+        """What appends to a partition, after its records, that which the new cluster needs: committed offsets, ended transactions."""
+
+        def close(writer: PartitionWriter) -> None:
+            if not how.commits_again and not how.completes:
+                return
+            writer.flush()
+            written = list(files_in(str(writer.folder.path)))
+            if how.completes:
+                complete(writer, written, self.now)
+                return
+            again: list[committed.Current] = []
+            reached: dict[str, int] = report.facts.setdefault("reached", {})
+            for one in committed.current(written, skip_pending=True):
+                if one.topic is not None:
+                    name = f"{one.topic}-{one.record.key['partition']}"
+                    reached[name] = max(reached.get(name, 0), (one.record.value or {})["offset"])
+                new = list(committed.committed_again([one], self.now, lambda topic: topic, how.ends))
+                again += new
+                report.notes += [note for other in new if (note := committed.moved(one, other)) is not None]
+            committed.append(writer, again, self.now)
+            report.count("offsets_committed", sum(one.topic is not None for one in again))
+
+        return close
 
     def marks(self, rows: pa.Table) -> Iterator[tuple[int, int, bool, int]]:
         """The ends of transactions among the rows of a partition: offset, producer, whether it is a commit, time (ms)."""
@@ -235,13 +299,23 @@ class Restorer:
         kept = [one for one in done if not one.split.is_scratch]
         report.parts |= {one.split.name: one.report for one in kept}
         report.counts |= {name: sum(one.report.counts.get(name, 0) for one in kept) for name in SUMS}
-        self._write_offsets([one for one in done if one.split.is_scratch], kept, folder)
+        self._note_passed_ends(kept)
+        parts = [Part.of(one.split.topic, one.split.partition, str(folder.path), one.report) for one in kept]
+        parts += self._write_offsets([one for one in done if one.split.is_scratch], kept, folder)
         if self.asked.partitions_only:
             self._write_log_starts(folder, kept, offsets_in(str(self.target), LOG_START))
         else:
-            self._write_log_starts(folder, kept, {})
-            self._cluster(kept).write(folder, self.now)
+            write_directories(folder, self._cluster(kept), parts, self.now)
         report.counts = {"topics": len(self.topics), "partitions_restored": len(kept), **report.counts}
+
+    def _note_passed_ends(self, done: Sequence[RestoredPartition]) -> None:
+        """Note the logs that end before an offset that a group has committed: unless topics are made again, they lack records."""
+        ends = {one.split.name: one.report.facts["end_offset"] for one in done}
+        for one in done:
+            reached = one.report.facts.pop("reached", {})
+            if self.ends is None:
+                passed = ((name, offset) for name, offset in sorted(reached.items()) if offset > ends.get(name, offset))
+                self.report.notes += [passed_end(name, offset, ends[name]) for name, offset in passed]
 
     def _cluster(self, done: Sequence[RestoredPartition]) -> Blueprint:
         """The new cluster, with no epoch or producer id below those in the logs."""
@@ -253,11 +327,12 @@ class Restorer:
         largest = max(
             [
                 0 if old is None else (old.next_producer_id or 0) - 1,
+                self.largest_producer,
                 *(one.report.facts.get("largest_producer", NONE) for one in done),
             ]
         )
         made = Blueprint(
-            self.asked.node,
+            self.nodes,
             self.asked.cluster_id or uuid_text(new_id()),
             self.topics,
             old,
@@ -269,29 +344,43 @@ class Restorer:
                 "the quorum of the source was a dynamic one; the new one is static: with controller.quorum.bootstrap.servers instead of "
                 "controller.quorum.voters the broker would wait forever"
             )
+        if old is not None and (names := settings_of_brokers(old)):
+            self.report.notes.append(
+                f"settings of brokers are not taken over: {', '.join(names)}; put them into server.properties, or set them again"
+            )
         if isinstance(self.asked.level, int):
             made.level = self.asked.level
         elif old is not None:
             made.level = max(old.level, LEAST_LEVEL)
         release = level_text(METADATA_VERSION, made.level)
-        facts = {"cluster_id": made.cluster_id, "node_id": made.node, "metadata_version": made.level}
+        facts: dict[str, Any] = {
+            "cluster_id": made.cluster_id,
+            "node_id": made.nodes[0].id,
+            "metadata_version": made.level,
+        }
+        if self.report.verb != "restore":
+            facts["nodes"] = [node.id for node in made.nodes]
+            facts["server_properties"] = server_properties(made, str(self.target))
+            self.report.notes += start_notes(made, str(self.target))
         self.report.facts |= {**facts, **({} if release is None else {"release": release})}
         return made
 
     def _write_offsets(
         self, scratch: Sequence[RestoredPartition], done: Sequence[RestoredPartition], folder: Folder
-    ) -> None:
+    ) -> list[Part]:
         """Write new partitions of `__consumer_offsets` with the commits for restored topics."""
         if not scratch:
-            return
+            return []
         names = {topic.source: topic.name for topic in self.topics}
         ends = {(one.split.topic, one.split.partition): one.report.facts["end_offset"] for one in done}
-        current = committed.current([file for one in scratch for file in _segments_in(one.folder)])
+        current = committed.current([file for one in scratch for file in files_in(one.folder)])
         again = [one for one in committed.committed_again(current, self.now, names.get, ends) if one.topic is not None]
         known = self._offer.known.get(CONSUMER_OFFSETS, Known({}, {}))
         count = max(len(known.epochs), *(one.split.partition + 1 for one in scratch))
         topic = Topic(CONSUMER_OFFSETS, CONSUMER_OFFSETS, new_id(), count, dict(INTERNAL_CONFIGS[CONSUMER_OFFSETS]))
+        place_replicas(topic, [node.id for node in self.nodes], replicas_of(CONSUMER_OFFSETS, self._offer.state))
         self.topics.append(topic)
+        parts: list[Part] = []
         self.report.count("offsets_committed", len(again))
         for number in range(count):
             made = folder.folder(f"{CONSUMER_OFFSETS}-{number}")
@@ -302,6 +391,8 @@ class Restorer:
                 writer.close()
             finally:
                 writer.abandon()
+            parts.append(Part(CONSUMER_OFFSETS, number, str(folder.path), writer.end_offset))
+        return parts
 
     def _write_log_starts(
         self, folder: Folder, done: Sequence[RestoredPartition], there: Mapping[tuple[str, int], int]
@@ -344,10 +435,10 @@ def metadata_level(text: str) -> int:
 
 def _has_batches(offer: Offer) -> bool:
     """Whether a source has batches as a broker wrote them, and not only rows."""
-    return any(isinstance(one, Directory) for one in offer.partitions.values())
+    return any(not hasattr(one, "batches") for one in offer.partitions.values())
 
 
-def _segments_in(folder: str) -> Iterator[File]:
+def files_in(folder: str) -> Iterator[File]:
     """The log segments of a partition directory that was just written."""
     assert LOG.match is not None
     for path in sorted(Path(folder).glob("*.log")):
@@ -418,17 +509,14 @@ def offered(files: Sequence[File], stores: Sequence[Sequence[File]], asked: Aske
     OptionError for a partition that was found more than once, or for several clusters.
     """
     offer = Offer({})
-    on_disk: dict[tuple[str, int], bytes | None] = {}
+    found: dict[tuple[str, int], list[Directory]] = {}
     for group in stores:
         place, content = group[0].place, Directory(tuple(group))
-        if not content.segments or place.topic is None or place.partition is None or place.topic == METADATA_TOPIC:
-            continue
-        key = (place.topic, place.partition)
-        if key in offer.partitions:
-            raise OptionError(f"{place.topic}-{place.partition} was found more than once; name the directory to use")
-        offer.partitions[key] = content
-        on_disk[key] = _id_of(group)
+        if content.segments and place.topic not in (None, METADATA_TOPIC) and place.partition is not None:
+            found.setdefault((str(place.topic), place.partition), []).append(content)
     offer.state = _state(files, asked, offer)
+    offer.partitions = {key: _only(key, several, offer) for key, several in found.items()}
+    on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
     _leave_strays(offer, on_disk, asked)
     if offer.state is not None:
         offer.ids |= offer.state.topic_ids
@@ -436,6 +524,25 @@ def offered(files: Sequence[File], stores: Sequence[Sequence[File]], asked: Aske
             epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
             offer.known[name] = Known(epochs, offer.state.configs.get((TOPIC, name), {}))
     return offer
+
+
+def _only(key: tuple[str, int], several: Sequence[Directory], offer: Offer) -> Directory:
+    """The directory of a partition; of several that are not replicas, the one whose topic the cluster knows. OptionError if that is not
+    exactly one.
+    """
+    if len(several) == 1:
+        return several[0]
+    known = None if offer.state is None else offer.state.topic_ids.get(key[0])
+    fitting = [one for one in several if known is not None and topic_id_of(one.files) == known]
+    if len(fitting) != 1:
+        paths = ", ".join(one.path for one in several)
+        raise OptionError(
+            f"{key[0]}-{key[1]} was found more than once ({paths}); name the directory to use, or give all to `rawlog rescue`"
+        )
+    for one in several:
+        if one is not fitting[0]:
+            offer.notes.append(f"{one.path} is left out: its topic was deleted, and created again under the same name")
+    return fitting[0]
 
 
 def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], asked: Asked) -> None:
@@ -459,7 +566,8 @@ def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None],
         offer.notes.append(f"{len(later):,} topics were created after that time: {', '.join(sorted(later))}")
 
 
-def _id_of(group: Sequence[File]) -> bytes | None:
+def topic_id_of(group: Sequence[File]) -> bytes | None:
+    """The id of the topic that a partition directory is of, as its own file says; None if that is missing or damaged."""
     for file in group:
         if file.format == "kafka.partition" and file.problem is None:
             try:

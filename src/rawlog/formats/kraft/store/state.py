@@ -56,6 +56,8 @@ class State:
     controllers: dict[int, Message] = field(default_factory=dict)
     topics: dict[bytes, Topic] = field(default_factory=dict)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
+    #: Topics that records of the log removed, with their names.
+    removed: dict[bytes, str] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     next_producer_id: int | None = None
@@ -257,6 +259,7 @@ class State:
         topic = self.topics.pop(message["topicId"], None)
         if topic is None:
             raise Refused(f"the unknown topic {uuid_text(message['topicId'])} is removed")
+        self.removed[message["topicId"]] = topic.name
         if self.topic_ids.get(topic.name) == message["topicId"]:
             del self.topic_ids[topic.name]
         self.configs.pop((2, topic.name), None)

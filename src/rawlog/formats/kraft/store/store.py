@@ -11,7 +11,7 @@ import numpy as np
 from rawlog.core.errors import AccessError, DataError, OptionError, RawlogError
 from rawlog.core.findings import Few
 from rawlog.core.format import File
-from rawlog.core.store import Store
+from rawlog.core.store import Copies, Store
 from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import Attributes, ControlType
@@ -404,6 +404,19 @@ def clusters(files: Sequence[File]) -> list[MetadataStore]:
         if name not in best or best[name].furthest < store.furthest:
             best[name] = store
     return list(best.values())
+
+
+def copies(stores: Sequence[Store]) -> list[Copies]:
+    """The metadata directories of the controllers of one cluster, the best first. A snapshot's name says how far it goes."""
+    from rawlog.formats.kafka.store.copies import copies as partition_copies
+
+    return partition_copies(stores, _snapshot_end)
+
+
+def _snapshot_end(store: Store) -> tuple[int, int]:
+    """The epoch and the offset that the last snapshot of a directory reaches."""
+    ids = [snapshot_id(file.path) for file in store if file.format == CHECKPOINT_FORMAT and file.place.state is None]
+    return max(((epoch, offset) for offset, epoch in filter(None, ids)), default=(-1, 0))
 
 
 def traced_end(files: Sequence[File]) -> int:
