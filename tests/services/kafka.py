@@ -13,10 +13,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.services import die_with_parent, free_ports
 from tests.services.jars import class_path, java
@@ -26,6 +26,7 @@ KAFKA_4 = "4.3.0"
 READY = "Kafka Server started"
 START_SECONDS = 180
 STOP_SECONDS = 60
+CONSUME_SECONDS = 30  # without a message
 
 # Short-lived and beside others on a small machine: the quick compiler and little memory. The broker recipe has the rest.
 JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
@@ -131,6 +132,10 @@ class KafkaBroker:
             else:
                 return
 
+    def restart(self) -> None:
+        """Start again after `stop` or `kill` at the same address, as clients that are still connected expect."""
+        self._start()
+
     def stop(self) -> int | None:
         """Ask it to stop, as an operator would, and wait; the exit code (143). It is killed if it will not."""
         if self._process is None:
@@ -176,6 +181,10 @@ class KafkaBroker:
         run_tool(self.version, "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", properties, *options)
 
     def _start(self) -> None:
+        self._launch()
+        self._wait()
+
+    def _launch(self) -> None:
         command = _command(self.version, self._home, "kafka.Kafka", str(self._home / "server.properties"))
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -186,15 +195,49 @@ class KafkaBroker:
                 cwd=self._home,
                 preexec_fn=die_with_parent,
             )
+
+    def _wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while READY not in self.log.read_text(errors="replace"):
-            if self._process.poll() is not None:
-                code, self._process = self._process.returncode, None
+            if self._process is None or self._process.poll() is not None:
+                code, self._process = self._process and self._process.returncode, None
                 raise BrokerError(f"Kafka {self.version} ended with {code} at start\n{self.output_tail()}")
             if time.monotonic() > deadline:
                 self.kill()
                 raise BrokerError(f"Kafka {self.version} was not up after {START_SECONDS} s\n{self.output_tail()}")
             time.sleep(0.1)
+
+
+def consume_all(
+    broker: KafkaBroker, partitions: Sequence[tuple[str, int]], isolation: str = "read_uncommitted"
+) -> Iterator[Any]:
+    """The messages that a real consumer gets of partitions, up to the end that each has now.
+
+    `Consumer.consume` waits for its whole timeout if fewer messages come than it was asked for: so it is asked often and not for long.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    settings = {
+        "bootstrap.servers": broker.bootstrap, "group.id": "judge", "enable.auto.commit": False, "enable.partition.eof": True,
+        "isolation.level": isolation, "check.crcs": True,
+    }  # fmt: skip
+    consumer, waiting = Consumer(settings), set(partitions)
+    deadline = time.monotonic() + CONSUME_SECONDS
+    try:
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in partitions])
+        while waiting:
+            messages = consumer.consume(5000, 0.2)
+            if messages:
+                deadline = time.monotonic() + CONSUME_SECONDS
+            assert time.monotonic() < deadline, f"the consumer waits for {sorted(waiting)[:5]}"
+            for message in messages:
+                if (error := message.error()) is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, (message.topic(), error)
+                    waiting.discard((message.topic(), message.partition()))
+                else:
+                    yield message
+    finally:
+        consumer.close()
 
 
 class JavaAdmin:

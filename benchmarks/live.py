@@ -1,0 +1,289 @@
+"""`record` and `replay` against other tools, in turns, on the same broker: `python benchmarks/live.py [RECORDS] [ROUNDS]`.
+
+All are processes of their own, with their start; so are their peers: kafka-replay (built with `go`, or named by $KAFKA_REPLAY), a tuned
+confluent-kafka loop, and Java's ConsumerPerformance and ProducerPerformance. Read the ratios: the broker is on the same machine.
+Librdkafka's defaults are 3 to 6 times slower than what is used here. `--pace` measures instead how evenly records are sent, by the times
+that the broker gives them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import rawlog
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.services import Unavailable
+from tests.services.kafka import KAFKA_4, KafkaBroker, _command
+from tests.services.kafka_replay import build
+
+PARTITIONS, SIZE = 4, 100
+GO_RECORDS = 5000
+CONSUMER = {
+    "queued.min.messages": 2_000_000, "fetch.queue.backoff.ms": 5, "fetch.message.max.bytes": 8 << 20,
+    "queued.max.messages.kbytes": 1 << 20,
+}  # fmt: skip
+PRODUCER = {
+    "acks": "all", "enable.idempotence": True, "linger.ms": 20, "batch.size": 900_000, "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": 1_000_000,
+}  # fmt: skip
+TOOLS = "org.apache.kafka.tools"
+
+
+# The peers -------------------------------------------------------------------------------------------------------------------
+
+
+def consume(bootstrap: str, topic: str, count: int) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False, **CONSUMER})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    seen = 0
+    while seen < count:
+        seen += len(consumer.consume(10_000, 1.0))
+    consumer.close()
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    from confluent_kafka import Producer
+
+    failed = 0
+
+    def delivered(error: object, message: object) -> None:
+        nonlocal failed
+        failed += error is not None
+
+    producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
+    value = random.Random(1).randbytes(SIZE)
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if not number % 1000:
+            producer.poll(0)
+    producer.flush()
+    assert not failed
+
+
+def kafka_replay() -> str | None:
+    """The original tool; None where it cannot be built."""
+    try:
+        return build()
+    except Unavailable as error:
+        print(error)
+        return None
+
+
+WATCH = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(code)
+"""
+"""Runs a command and says how large it became. A process counts what its parent had when it began, so the parent must be small."""
+
+
+def measured(command: list[str], output: str | Path = os.devnull) -> tuple[float, float]:
+    """Seconds and megabytes (the largest resident set) of a process that must succeed."""
+    began = time.perf_counter()
+    with open(output, "wb") as file:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", WATCH, *command], stdout=file, stderr=subprocess.PIPE, check=False
+        )
+    seconds = time.perf_counter() - began
+    *messages, size = done.stderr.decode(errors="replace").splitlines()
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:4])} … failed:\n" + "\n".join(messages[-20:]))
+    return seconds, int(size) / 1024
+
+
+def topic_of(broker: KafkaBroker, name: str, partitions: int = PARTITIONS, **config: str) -> str:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    given = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, partitions, 1, config=given)])[name].result(60)
+    return name
+
+
+# Speed -----------------------------------------------------------------------------------------------------------------------
+
+
+class Speed:
+    """One broker, one topic with records, and everybody in turn."""
+
+    def __init__(self, broker: KafkaBroker, folder: Path, count: int) -> None:
+        self.broker, self.folder, self.count = broker, folder, count
+        self.source = topic_of(broker, "source")
+        produce(broker.bootstrap, self.source, count)
+        self.go = kafka_replay()
+        self.made = 0
+        self.clocks: list[float] = []
+
+    def own(self, verb: str, *arguments: str) -> tuple[float, float]:
+        output = self.folder / "output.json"
+        command = [sys.executable, "-m", "rawlog", verb, *arguments, "-b", self.broker.bootstrap, "--quiet", "--json"]
+        found = measured(command, output)
+        self.clocks.append(json.loads(output.read_text().splitlines()[-1])["seconds"])
+        return found
+
+    def java(self, name: str, *arguments: str) -> tuple[float, float]:
+        return measured(_command(KAFKA_4, self.folder, f"{TOOLS}.{name}", *arguments, quiet=True))
+
+    def loop(self, name: str, topic: str) -> tuple[float, float]:
+        return measured([sys.executable, __file__, name, self.broker.bootstrap, topic, str(self.count)])
+
+    def target(self) -> str:
+        self.made += 1
+        return topic_of(self.broker, f"target-{self.made}", max_message_bytes="20000000")
+
+    def record(self) -> dict[str, tuple[float, float]]:
+        bootstrap, count, native = self.broker.bootstrap, str(self.count), self.folder / "native"
+        file = self.folder / "own.log"
+        shutil.rmtree(native, ignore_errors=True)
+        for path in self.folder.glob("*.log*"):
+            path.unlink()
+        found = {
+            "rawlog record": self.own("record", self.source, "--to", str(native), "--until-end"),
+            "rawlog record --as replay": self.own(
+                "record", self.source, "--to", str(file), "--as", "replay", "--until-end"
+            ),
+            "confluent-kafka consume": self.loop("consume", self.source),
+            "Java ConsumerPerformance": self.java(
+                "ConsumerPerformance", "--bootstrap-server", bootstrap, "--topic", self.source, "--messages", count
+            ),
+        }
+        assert rawlog.count(native) == self.count
+        if self.go:
+            found["kafka-replay record"] = self.go_record(self.go)
+        return found
+
+    def go_record(self, tool: str) -> tuple[float, float]:
+        """It records one partition: one process for each, all at the same time."""
+        began = time.perf_counter()
+        command = [tool, "record", "-b", self.broker.bootstrap, "-t", self.source, "-g", "", "-O", "0"]
+        command += ["-l", str(self.count // PARTITIONS)]
+        with ThreadPoolExecutor(PARTITIONS) as pool:
+            done = pool.map(
+                lambda number: measured([*command, "-p", str(number), "-o", str(self.folder / f"go-{number}.log")]),
+                range(PARTITIONS),
+            )
+            memory = sum(one[1] for one in done)
+        return time.perf_counter() - began, memory
+
+    def go_replay(self, tool: str) -> tuple[float, float]:
+        """It takes so long that it gets only some of the records; the time is that of as many as the others get."""
+        few, small = min(self.count, GO_RECORDS), self.folder / "small.log"
+        rawlog.record(self.source, small, as_="replay", limit=few, brokers=self.broker.bootstrap)
+        seconds, memory = measured([tool, "replay", "-b", self.broker.bootstrap, "-t", self.target(), "-i", str(small)])
+        return seconds * self.count / few, memory
+
+    def replay(self) -> dict[str, tuple[float, float]]:
+        bootstrap, native, file = self.broker.bootstrap, self.folder / "native", self.folder / "own.log"
+        properties = [
+            f"bootstrap.servers={bootstrap}", "acks=all", "batch.size=512000", "linger.ms=20", "buffer.memory=134217728",
+        ]  # fmt: skip
+        found = {
+            "rawlog replay": self.own("replay", str(native), "--to-topic", self.target()),
+            "rawlog replay of a v2 file": self.own("replay", str(file), "--to-topic", self.target()),
+            "confluent-kafka produce": self.loop("produce", self.target()),
+            "Java ProducerPerformance": self.java(
+                "ProducerPerformance", "--topic", self.target(), "--num-records", str(self.count), "--record-size", str(SIZE),
+                "--throughput", "-1", "--producer-props", *properties,
+            ),
+        }  # fmt: skip
+        if self.go:
+            found["kafka-replay replay (scaled)"] = self.go_replay(self.go)
+        return found
+
+
+def show(found: dict[str, tuple[float, float]], count: int) -> None:
+    ours = next(iter(found.values()))[0]
+    for name, (seconds, memory) in found.items():
+        ratio = "" if seconds == ours else f", {seconds / ours:.1f} x the time of the first"
+        print(f"  {name:30} {count / seconds / 1e6:6.3f} M records/s {memory:6.0f} MB{ratio}", flush=True)
+
+
+def speed(count: int, rounds: int) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="rawlog-live-"))
+    try:
+        with KafkaBroker(KAFKA_4, folder / "data") as broker:
+            one = Speed(broker, folder, count)
+            for number in range(rounds + 1):
+                print(f"round {number}{' (to warm up)' if not number else ''}, load {os.getloadavg()[0]:.1f}")
+                show(one.record(), count)
+                show(one.replay(), count)
+                rates = ", ".join(f"{count / seconds / 1e6:.3f}" for seconds in one.clocks)
+                print(f"  rawlog by its own clock, without its start: {rates} M records/s", flush=True)
+                one.clocks.clear()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# Pace ------------------------------------------------------------------------------------------------------------------------
+
+
+def arrivals(broker: KafkaBroker, topic: str, folder: Path) -> np.ndarray:
+    """When the broker got each record, in seconds."""
+    rawlog.record(topic, folder, brokers=broker.bootstrap, until_end=True)
+    times = rawlog.read(folder, columns=["timestamp"])["timestamp"].cast("int64").to_numpy()
+    return np.sort(times) / 1e6
+
+
+def pace() -> None:
+    """At the recorded pace of 5,000 records/s, and at a rate of 1,000 records/s, for 10 s each."""
+    folder = Path(tempfile.mkdtemp(prefix="rawlog-pace-"))
+    try:
+        with KafkaBroker(KAFKA_4, folder / "data") as broker:
+            times = 1_700_000_000_000 + np.cumsum(np.random.default_rng(1).exponential(0.2, 50_000))
+            columns = {
+                "timestamp": pa.array(times.astype(np.int64), pa.timestamp("ms", "UTC")),
+                "key": [b"k"] * times.size,
+                "value": [bytes(SIZE)] * times.size,
+            }
+            source = folder / "recording"
+            rawlog.write(source, pa.table(columns), format="kafka", topic="t", partition=0)
+            for given in ({"pace": "recorded"}, {"rate": 1000.0, "limit": 10_000}):
+                topic = topic_of(broker, f"at-{next(iter(given))}", 1, message_timestamp_type="LogAppendTime")
+                done = rawlog.replay(source, brokers=broker.bootstrap, to_topic=topic, **given)
+                got = arrivals(broker, topic, folder / topic)
+                in_window = np.searchsorted(got, got + 0.1, side="left") - np.arange(got.size)
+                spent = got[-1] - got[0]
+                print(
+                    f"{given}, load {os.getloadavg()[0]:.1f}: whole {done.is_whole}; error of the pace {done.facts['pacing_error_ms']}; "
+                    f"{got.size:,} records in {spent:.3f} s = {(got.size - 1) / spent:.1f}/s; "
+                    f"in 100 ms at most {done.facts['most_in_100_ms']} sent, {in_window.max()} stored by the broker; acknowledged after "
+                    f"{done.facts['acknowledgement_ms']}",
+                    flush=True,
+                )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if arguments[:1] in (["consume"], ["produce"]):
+        {"consume": consume, "produce": produce}[arguments[0]](arguments[1], arguments[2], int(arguments[3]))
+    elif arguments == ["--pace"]:
+        pace()
+    else:
+        speed(int(arguments[0]) if arguments else 5_000_000, int(arguments[1]) if len(arguments) > 1 else 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,423 @@
+"""A cluster: its brokers, who leads which partition, where partitions begin and end, and how to wait until that is known again.
+
+Errors that pass by themselves (a leader that moves, a broker that restarts) are retried with growing pauses until the settings' patience
+ends; all others are raised at once.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self, TypeVar
+
+from rawlog.core.errors import unknown
+from rawlog.core.report import Action, Report
+from rawlog.formats.kafka.codec import Message
+from rawlog.live import messages
+from rawlog.live.errors import (
+    MOVED,
+    NOT_AUTHORIZED,
+    RETRIABLE,
+    TOPIC_EXISTS,
+    UNKNOWN_TOPIC,
+    BrokerError,
+    Disconnected,
+    explained,
+    refusal,
+)
+from rawlog.live.messages import Api
+from rawlog.live.settings import Settings
+from rawlog.live.wire import Connection
+
+END, BEGINNING = -1, -2
+"""Timestamps of ListOffsets."""
+TOPIC_RESOURCE = 2
+GROUP, TRANSACTION = 0, 1
+"""The kinds of keys that a coordinator is asked for by."""
+
+T = TypeVar("T")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads a partition, in which epoch; `node` is -1 while nobody does."""
+
+    node: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic as the metadata has it."""
+
+    name: str
+    id: bytes
+    is_internal: bool
+    partitions: dict[int, Leader] = field(default_factory=dict)
+
+
+class Cancelled(Exception):
+    """Somebody asked to stop while we waited."""
+
+
+def interrupted(verb: str, source: str, target: str) -> Report:
+    """The Report of a verb that was stopped before it began."""
+    report = Report(verb, source, target)
+    report.counts |= {"records": 0, "bytes": 0, "acknowledged": 0, "failed": 0}
+    report.add(Action.LOST, "interrupted before anything was sent or stored")
+    report.facts |= {"interrupted": True, "seconds": 0.0}
+    return report
+
+
+class Backoff:
+    """Pauses that grow, until the patience ends. `progress` begins again."""
+
+    def __init__(self, settings: Settings, is_stopped: Callable[[], bool] | None = None) -> None:
+        self.settings, self._is_stopped = settings, is_stopped
+        self.progress()
+
+    def progress(self) -> None:
+        """Something worked."""
+        self._pause = self.settings.backoff
+        self._since: float | None = None
+        self.retries = 0
+
+    def wait(self, error: BrokerError) -> None:
+        """Pause before another attempt. The error itself, if there were too many; Cancelled if we are asked to stop."""
+        now = time.monotonic()
+        if self._since is None:  # the first error: before it there may have been nothing to do for hours
+            self._since = now
+        if now - self._since > self.settings.patience:
+            raise error
+        self.retries += 1
+        stop = time.monotonic() + self._pause * random.uniform(0.8, 1.2)
+        while (left := stop - time.monotonic()) > 0:
+            if self._is_stopped is not None and self._is_stopped():
+                raise Cancelled
+            time.sleep(min(left, 0.1))
+        self._pause = min(2 * self._pause, self.settings.longest_backoff)
+
+
+class Cluster:
+    """Connections to the brokers of a cluster. Use as a context manager.
+
+    >>> from rawlog.live import Cluster, Settings
+    >>> with Cluster(Settings.load("localhost:9092")) as cluster:  # doctest: +SKIP
+    ...     topics = cluster.topics(["orders*"])
+    """
+
+    def __init__(self, settings: Settings, is_stopped: Callable[[], bool] | None = None) -> None:
+        self.settings, self.is_stopped = settings, is_stopped
+        self.id: str | None = None
+        self.brokers: dict[int, tuple[str, int]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._first: Connection | None = None
+        self.throttled_ms = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        for one in (*self._connections.values(), *([self._first] if self._first else ())):
+            self.throttled_ms += one.throttled_ms
+            one.close()
+        self._connections, self._first = {}, None
+
+    def backoff(self) -> Backoff:
+        """Pauses for one thing that is tried again and again."""
+        return Backoff(self.settings, self.is_stopped)
+
+    # Connections --------------------------------------------------------------------------------------------------------
+
+    def any(self) -> Connection:
+        """A connection to some broker: one that is there, else of those that are known, else of those that were named."""
+        for one in (self._first, *self._connections.values()):
+            if one is not None and one.is_open and not one.pending:
+                return one
+        last: BrokerError | None = None
+        known = list(dict.fromkeys([*self.settings.bootstrap, *self.brokers.values()]))
+        for host, port in known:
+            try:
+                self._first = Connection(host, port, self.settings)
+                return self._first
+            except BrokerError as error:
+                if not isinstance(error, Disconnected):
+                    raise
+                last = error
+        assert last is not None
+        if len(known) > 1:
+            raise Disconnected(f"no broker can be reached; the last one tried: {last}")
+        raise last
+
+    def node(self, number: int) -> Connection:
+        """The connection to a broker. Disconnected if it is not known or cannot be reached."""
+        found = self._connections.get(number)
+        if found is not None and found.is_open:
+            return found
+        if number not in self.brokers:
+            raise Disconnected(f"broker {number} is not in the cluster's metadata")
+        self._connections[number] = Connection(*self.brokers[number], self.settings)
+        return self._connections[number]
+
+    def drop(self, number: int) -> None:
+        """End the connection to a broker: what is on its way there is of no interest any more."""
+        found = self._connections.pop(number, None)
+        if found is not None:
+            self.throttled_ms += found.throttled_ms
+            found.close()
+
+    def retried(self, what: Callable[[], T]) -> T:
+        """Do something, again and again while it fails with errors that pass by themselves."""
+        backoff = self.backoff()
+        while True:
+            try:
+                return what()
+            except BrokerError as error:
+                is_known = bool(self.brokers)  # of a first connection that fails the user wants to hear at once
+                if not (isinstance(error, Disconnected) and is_known) and error.code not in RETRIABLE:
+                    raise
+                backoff.wait(error)
+
+    # Metadata -----------------------------------------------------------------------------------------------------------
+
+    def metadata(self, names: Sequence[str] | None) -> Message:
+        """What the cluster says of topics, None for all; the brokers are kept."""
+        topics = None if names is None else [{"name": name} for name in names]
+        answer = self.any().ask(messages.METADATA, {"topics": topics, "allowAutoTopicCreation": False})
+        self.brokers = {one["nodeId"]: (one["host"], one["port"]) for one in answer["brokers"]}
+        self.id = answer["clusterId"]
+        return answer
+
+    def topics(self, patterns: Sequence[str]) -> dict[str, Topic]:
+        """The topics that names or globs mean. A name that does not exist is an OptionError with the nearest ones; a glob may match none,
+        and matches no internal topic unless it begins as one.
+        """
+        return self.retried(lambda: self._topics(patterns))
+
+    def _topics(self, patterns: Sequence[str]) -> dict[str, Topic]:
+        globs = [one for one in patterns if any(char in one for char in "*?[")]
+        answer = self.metadata(None if globs else list(patterns))
+        every = {one["name"]: one for one in answer["topics"] if one["name"] is not None}
+        found: dict[str, Topic] = {}
+        for pattern in patterns:
+            if pattern in globs:
+                for name, one in every.items():
+                    is_hidden = (one["isInternal"] or name.startswith("__")) and not pattern.startswith("_")
+                    if fnmatch.fnmatchcase(name, pattern) and not is_hidden:
+                        found[name] = _topic(one)
+                continue
+            one = every.get(pattern)
+            if one is None or one["errorCode"] == UNKNOWN_TOPIC:
+                raise self._unknown_topic(pattern)
+            found[pattern] = _topic(one)
+        return dict(sorted(found.items()))
+
+    def _unknown_topic(self, name: str) -> Exception:
+        known = [one["name"] for one in self.metadata(None)["topics"] if one["name"] and not one["isInternal"]]
+        return unknown("topic", name, known or ["(the cluster has no topics)"])
+
+    def leaders(self, partitions: Iterable[TopicPartition], ids: Mapping[str, bytes]) -> dict[TopicPartition, Leader]:
+        """Who leads partitions now; waits until each has a leader. BrokerError for a topic that was deleted or created again."""
+        wanted = list(partitions)
+        return self.retried(lambda: self._leaders(wanted, ids))
+
+    def _leaders(self, wanted: list[TopicPartition], ids: Mapping[str, bytes]) -> dict[TopicPartition, Leader]:
+        answer = self.metadata(sorted({one.topic for one in wanted}))
+        every = {one["name"]: one for one in answer["topics"]}
+        found: dict[TopicPartition, Leader] = {}
+        for partition in wanted:
+            one = every.get(partition.topic)
+            if one is None or one["errorCode"] in NOT_AUTHORIZED:
+                raise refusal(f"topic {partition.topic}", UNKNOWN_TOPIC if one is None else one["errorCode"])
+            if one["errorCode"]:
+                raise refusal(f"topic {partition.topic}", one["errorCode"])
+            check_id(partition.topic, ids.get(partition.topic), one.get("topicId"))
+            leader = {row["partitionIndex"]: row for row in one["partitions"]}.get(partition.partition)
+            if leader is None:
+                raise refusal(f"partition {partition}", UNKNOWN_TOPIC)
+            if leader["leaderId"] < 0 or leader["leaderId"] not in self.brokers:
+                raise refusal(f"partition {partition}", leader["errorCode"] if leader["errorCode"] in MOVED else 5)
+            found[partition] = Leader(leader["leaderId"], leader["leaderEpoch"])
+        return found
+
+    # Offsets ------------------------------------------------------------------------------------------------------------
+
+    def offsets(
+        self,
+        times: Mapping[TopicPartition, int],
+        ids: Mapping[str, bytes],
+        *,
+        isolation: int = 0,
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition with a time (ms) at or after the one given; BEGINNING and END mean what they say. -1 where no
+        record is that young.
+        """
+        return self.retried(lambda: self._offsets(times, ids, isolation))
+
+    def _offsets(
+        self, times: Mapping[TopicPartition, int], ids: Mapping[str, bytes], isolation: int
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        leaders = self._leaders(list(times), ids)
+        for node in sorted({one.node for one in leaders.values()}):
+            here = {one: times[one] for one, leader in leaders.items() if leader.node == node}
+            topics = by_topic(here, lambda one: {"partitionIndex": one.partition, "timestamp": times[one]})
+            try:
+                answer = self.node(node).ask(messages.LIST_OFFSETS, {"isolationLevel": isolation, "topics": topics})
+            except Disconnected:
+                self.drop(node)
+                raise
+            for topic in answer["topics"]:
+                for row in topic["partitions"]:
+                    partition = TopicPartition(topic["name"], row["partitionIndex"])
+                    if row["errorCode"]:
+                        raise refusal(f"partition {partition}: its offsets", row["errorCode"])
+                    found[partition] = row["offset"]
+        if missing := times.keys() - found.keys():
+            raise BrokerError(f"partition {min(missing)}: no answer about its offsets")
+        return found
+
+    # Coordinators -------------------------------------------------------------------------------------------------------
+
+    def coordinator(self, key: str, kind: int) -> Connection:
+        """The connection to the broker that looks after a group or a transactional id."""
+        answer = self.any().ask(messages.FIND_COORDINATOR, {"key": key, "keyType": kind})
+        if answer["errorCode"]:
+            what = "group" if kind == GROUP else "transactional id"
+            raise refusal(f"{what} {key!r}", answer["errorCode"], answer["errorMessage"])
+        self.brokers.setdefault(answer["nodeId"], (answer["host"], answer["port"]))
+        return self.node(answer["nodeId"])
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets that a group has committed; partitions without one are not there."""
+        wanted = list(partitions)
+
+        def ask() -> dict[TopicPartition, int]:
+            topics = by_topic(wanted, lambda one: one.partition, "partitionIndexes")
+            answer = self.coordinator(group, GROUP).ask(messages.OFFSET_FETCH, {"groupId": group, "topics": topics})
+            if answer["errorCode"]:
+                raise refusal(f"group {group!r}", answer["errorCode"])
+            found = {}
+            for topic in answer["topics"]:
+                for row in topic["partitions"]:
+                    if row["errorCode"]:
+                        raise refusal(f"group {group!r}", row["errorCode"])
+                    if row["committedOffset"] >= 0:
+                        found[TopicPartition(topic["name"], row["partitionIndex"])] = row["committedOffset"]
+            return found
+
+        return self.retried(ask)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group that has no members."""
+
+        def ask() -> None:
+            topics = by_topic(
+                offsets,
+                lambda one: {"partitionIndex": one.partition, "committedOffset": offsets[one], "committedMetadata": ""},
+            )
+            answer = self.coordinator(group, GROUP).ask(messages.OFFSET_COMMIT, {"groupId": group, "topics": topics})
+            for topic in answer["topics"]:
+                for row in topic["partitions"]:
+                    if row["errorCode"] in (22, 25, 27):
+                        raise BrokerError(
+                            f"group {group!r}: it has active members, so that nobody else can commit offsets for it; "
+                            f"stop them, or choose another group",
+                            row["errorCode"],
+                        )
+                    if row["errorCode"]:
+                        raise refusal(f"group {group!r}: commit", row["errorCode"])
+
+        if offsets:
+            self.retried(ask)
+
+    # Topics -------------------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic with the cluster's default replication; one that exists is left as it is."""
+        row = {
+            "name": name,
+            "numPartitions": partitions,
+            "replicationFactor": -1,
+            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+        }
+        answer = self.retried(lambda: self.any().ask(messages.CREATE_TOPICS, {"topics": [row], "timeoutMs": 30_000}))
+        for one in answer["topics"]:
+            if one["errorCode"] not in (0, TOPIC_EXISTS):
+                raise refusal(f"topic {name}: create", one["errorCode"], one["errorMessage"])
+
+        def seen() -> None:
+            for one in self.metadata([name])["topics"]:
+                _topic(one)
+
+        self.retried(seen)
+
+    def configs(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        """Settings of a topic; empty if we may not ask."""
+        asked = {
+            "resources": [{"resourceType": TOPIC_RESOURCE, "resourceName": topic, "configurationKeys": list(names)}]
+        }
+        answer = self.retried(lambda: self.any().ask(messages.DESCRIBE_CONFIGS, asked))
+        found: dict[str, str] = {}
+        for one in answer["results"]:
+            if one["errorCode"] and one["errorCode"] not in NOT_AUTHORIZED:
+                raise refusal(f"topic {topic}: settings", one["errorCode"], one["errorMessage"])
+            found |= {row["name"]: row["value"] for row in one["configs"] if row["value"] is not None}
+        return found
+
+
+def _topic(one: Message) -> Topic:
+    if one["errorCode"] in NOT_AUTHORIZED or (one["errorCode"] and one["errorCode"] not in RETRIABLE):
+        raise refusal(f"topic {one['name']}", one["errorCode"])
+    if one["errorCode"] or not one["partitions"]:
+        raise BrokerError(f"topic {one['name']}: {explained(one['errorCode'] or 5)}", one["errorCode"] or 5)
+    made = Topic(one["name"], one.get("topicId") or bytes(16), one["isInternal"])
+    for row in one["partitions"]:
+        made.partitions[row["partitionIndex"]] = Leader(row["leaderId"], row["leaderEpoch"])
+    return made
+
+
+def check_id(topic: str, known: bytes | None, found: bytes | None) -> None:
+    """BrokerError if a topic is not the one that we began with, but another one under its name."""
+    if known and any(known) and found and any(found) and bytes(known) != bytes(found):
+        raise BrokerError(
+            f"topic {topic}: it was deleted and created again; what follows would belong to another topic"
+        )
+
+
+def by_topic(
+    partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], Any], name: str = "partitions"
+) -> list[Message]:
+    """Rows about partitions as requests have them: one entry for each topic."""
+    found: dict[str, list[Any]] = {}
+    for one in partitions:
+        found.setdefault(one.topic, []).append(row(one))
+    return [{"name": topic, name: rows} for topic, rows in found.items()]
+
+
+def ids_of(topics: Mapping[str, Topic]) -> dict[str, bytes]:
+    """The ids of topics by name."""
+    return {name: topic.id for name, topic in topics.items()}
+
+
+def is_served(api: Api, connection: Connection, version: int) -> bool:
+    """Whether a broker serves a version that we speak."""
+    low, high = connection.versions.get(api.key, (0, -1))
+    return low <= version <= high
