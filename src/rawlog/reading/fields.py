@@ -1,0 +1,118 @@
+"""Fields of values: `value.user.name`, `value.items[0]` of JSON texts, `headers.trace` of headers, as columns of text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rawlog.core.errors import OptionError
+from rawlog.kernels import byte_view
+from rawlog.kernels import fields as kernels
+from rawlog.kernels.columns import nullable_spans
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rawlog.reading.paths import Step
+
+
+def field_of(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
+    """A field of every value of a column as text: strings without quotes, anything else as JSON; null where there is none.
+
+    A column of headers has a field for each name: the value of the last header with it.
+    """
+    if pa.types.is_list(column.type):
+        return _header(column, ".".join(map(str, steps)))
+    if pa.types.is_struct(column.type):
+        return _nested(column, steps)
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return _json_field(column, steps)
+
+
+def _json_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
+    count = len(column)
+    _, offsets, buffer = column.buffers()
+    if not count or buffer is None:
+        return pa.nulls(count, pa.string())
+    places = np.frombuffer(offsets, np.int32, count + 1, column.offset * 4).astype(np.int64)
+    data = byte_view(buffer)
+    names = [one.encode() if isinstance(one, str) else b"" for one in steps]
+    numbers = np.array([one if isinstance(one, int) else -1 for one in steps], np.int64)
+    edges = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    begins, ends, kinds = np.empty((3, count), np.int64)
+    starts, stops = places[:-1].copy(), places[1:].copy()
+    kernels.find_fields(data, starts, stops, byte_view(b"".join(names)), edges, numbers, begins, ends, kinds)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    there = valid & ((kinds == kernels.TEXT) | (kinds == kernels.OTHER))
+    made = nullable_spans(data, begins, np.where(there, ends - begins, -1))
+    return _as_text(made, column, steps, valid & ((kinds == kernels.ESCAPED) | (kinds == kernels.BROKEN)))
+
+
+def _as_text(made: pa.Array, column: pa.Array, steps: tuple[Step, ...], slow: NDArray[np.bool_]) -> pa.Array:
+    """The same as text; rows that the kernel does not answer (escapes) are read by Python, those that are not JSON are null."""
+    try:
+        text = made.cast(pa.string())
+    except pa.ArrowInvalid:
+        text = pa.array(
+            [None if one is None else one.decode("utf-8", "replace") for one in made.to_pylist()], pa.string()
+        )
+    rows = np.flatnonzero(slow)
+    if not rows.size:
+        return text
+    values = text.to_pylist()
+    for row in rows.tolist():
+        values[row] = _slow_field(column[row].as_py(), steps)
+    return pa.array(values, pa.string())
+
+
+def _slow_field(value: bytes | str, steps: tuple[Step, ...]) -> str | None:
+    try:
+        found: Any = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    for step in steps:
+        is_there = (
+            step in found
+            if isinstance(step, str) and isinstance(found, dict)
+            else isinstance(step, int) and isinstance(found, list) and step < len(found)
+        )
+        if not is_there:
+            return None
+        found = found[step]
+    if found is None or isinstance(found, str):
+        return found
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _nested(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
+    """A field of a decoded column. OptionError if it has none of that name."""
+    for step in steps:
+        if pa.types.is_struct(column.type) and isinstance(step, str):
+            if column.type.get_field_index(step) < 0:
+                raise OptionError(f"no field {step!r}: there are {', '.join(one.name for one in column.type)}")
+            column = pc.struct_field(column, step)
+        elif pa.types.is_list(column.type) and isinstance(step, int):
+            sizes = pc.list_value_length(column)
+            there = pc.greater(sizes, step)
+            column = pc.if_else(there, column, pa.nulls(len(column), column.type))
+            column = pc.list_element(pc.fill_null(column, [None] * (step + 1)), step)
+        else:
+            raise OptionError(f"{step!r}: not a field of {column.type}")
+    return column
+
+
+def _header(column: pa.Array, name: str) -> pa.Array:
+    items = column.flatten()
+    found: list[bytes | None] = [None] * len(column)
+    if len(items):
+        own = np.flatnonzero(pc.fill_null(pc.equal(items.field("key"), name), False).to_numpy(zero_copy_only=False))
+        sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        rows = np.repeat(np.arange(len(column)), sizes)
+        for item in own.tolist():
+            found[rows[item]] = items.field("value")[item].as_py()
+    return pa.array(found, pa.binary())

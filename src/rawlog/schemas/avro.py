@@ -1,0 +1,764 @@
+"""Avro bodies as Arrow columns, without a container file.
+
+A schema becomes a small program that a kernel runs over many bodies at once; its entries then become Arrow arrays. A schema that contains
+itself has no columns: its values are read one by one by fastavro, and shown as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rawlog.kernels import byte_view
+from rawlog.schemas import kernels as k
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+MOST_NODES = 10_000
+MOST_DEPTH = 64
+#: Words that the entries of one call may take before bodies are decoded in several calls.
+MOST_WORDS = 1 << 25
+MICROSECOND = {
+    "timestamp-millis": 1000,
+    "timestamp-micros": 1,
+    "local-timestamp-millis": 1000,
+    "local-timestamp-micros": 1,
+}
+DAY_US = 86_400_000_000
+#: The years 1 to 9999: other times stay numbers.
+MIN_US, MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+class SchemaError(ValueError):
+    """A schema that cannot be used, with the reason."""
+
+
+class RecursiveSchema(SchemaError):
+    """A schema that contains itself: it has no columns."""
+
+
+class _NoDefault:
+    """What fields without a default have."""
+
+    def __reduce__(self) -> str:
+        return "NO_DEFAULT"
+
+
+NO_DEFAULT = _NoDefault()
+
+
+@dataclass(slots=True)
+class Type:
+    """A type of a schema. `inner` are the fields of a record, the branches of a union, or the one type of items."""
+
+    kind: str
+    name: str = ""
+    logical: str | None = None
+    size: int = 0
+    precision: int = 0
+    scale: int = 0
+    symbols: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    inner: list[Type] = field(default_factory=list)
+    #: Of a record: the defaults and aliases of its fields, for values that were written with another version of it.
+    defaults: tuple[Any, ...] = ()
+    aliases: tuple[tuple[str, ...], ...] = ()
+    #: Of an enum: the symbol for those that it does not know.
+    default: str | None = None
+    node: int = -1
+    item: int = -1
+
+
+# Parsing ----------------------------------------------------------------------------------------------------------------
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self.named: dict[str, Any] = {}
+        self.count = 0
+
+    def define(self, schema: Any, space: str) -> None:
+        """Learn the names of all types that a schema defines."""
+        if isinstance(schema, list):
+            for one in schema:
+                self.define(one, space)
+        elif isinstance(schema, dict):
+            kind = schema.get("type")
+            if kind in ("record", "error", "enum", "fixed"):
+                full = _full(schema, space)
+                self.named[full] = (schema, full.rpartition(".")[0])
+                space = full.rpartition(".")[0]
+                for one in schema.get("fields") or () if kind in ("record", "error") else ():
+                    if isinstance(one, dict):
+                        self.define(one.get("type"), space)
+            else:
+                for name in ("items", "values", "type"):
+                    self.define(schema.get(name), space)
+
+    def parse(self, schema: Any, space: str, above: tuple[str, ...]) -> Type:
+        """The type of a schema. RecursiveSchema if it contains itself, SchemaError if it is not a schema."""
+        self.count += 1
+        if self.count > MOST_NODES or len(above) > MOST_DEPTH:
+            raise SchemaError(f"more than {MOST_NODES:,} parts")
+        if isinstance(schema, list):
+            return Type("union", inner=[self.parse(one, space, (*above, "")) for one in schema])
+        if isinstance(schema, str):
+            if schema in PRIMITIVES:
+                return Type(schema)
+            return self._by_name(schema, space, above)
+        if not isinstance(schema, dict):
+            raise SchemaError(f"{schema!r} is not a schema")
+        kind = schema.get("type")
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._complex(schema, kind, space, above)
+        if kind == "array":
+            return Type("array", inner=[self.parse(schema.get("items"), space, (*above, ""))])
+        if kind == "map":
+            return Type("map", inner=[self.parse(schema.get("values"), space, (*above, ""))])
+        found = self.parse(kind, space, (*above, ""))
+        return _with_logical(found, schema)
+
+    def _by_name(self, name: str, space: str, above: tuple[str, ...]) -> Type:
+        full = name if "." in name or not space else f"{space}.{name}"
+        known = self.named.get(full) or self.named.get(name)
+        if known is None:
+            raise SchemaError(f"the type {name!r} is not defined")
+        schema, inner_space = known
+        return self.parse(schema, inner_space, above)
+
+    def _complex(self, schema: dict[str, Any], kind: str, space: str, above: tuple[str, ...]) -> Type:
+        full = _full(schema, space)
+        if full in above:
+            raise RecursiveSchema(f"{full} contains itself")
+        inner_space = full.rpartition(".")[0]
+        if kind == "enum":
+            symbols = schema.get("symbols")
+            if not isinstance(symbols, list) or not all(isinstance(one, str) for one in symbols):
+                raise SchemaError(f"enum {full}: no symbols")
+            default = schema.get("default")
+            return Type("enum", full, symbols=tuple(symbols), default=default if default in symbols else None)
+        if kind == "fixed":
+            size = schema.get("size")
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
+                raise SchemaError(f"fixed {full}: invalid size {size!r}")
+            return _with_logical(Type("fixed", full, size=size), schema)
+        fields = schema.get("fields")
+        if not isinstance(fields, list) or not all(isinstance(one, dict) and "type" in one for one in fields):
+            raise SchemaError(f"record {full}: no fields")
+        inner = [self.parse(one["type"], inner_space, (*above, full)) for one in fields]
+        names = tuple(str(one.get("name")) for one in fields)
+        aliases = tuple(tuple(map(str, one.get("aliases") or ())) for one in fields)
+        defaults = tuple(one.get("default", NO_DEFAULT) for one in fields)
+        return Type("record", full, names=names, inner=inner, defaults=defaults, aliases=aliases)
+
+
+def _full(schema: Mapping[str, Any], space: str) -> str:
+    name = str(schema.get("name"))
+    if "." in name:
+        return name
+    inner = schema.get("namespace", space)
+    return f"{inner}.{name}" if inner else name
+
+
+def _with_logical(found: Type, schema: Mapping[str, Any]) -> Type:
+    logical = schema.get("logicalType")
+    if not isinstance(logical, str) or found.kind not in ("int", "long", "bytes", "string", "fixed"):
+        return found
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if logical == "decimal":
+        if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
+            return found  # as in Java: such a logical type is ignored
+        return Type(found.kind, found.name, logical, found.size, precision, scale)
+    return Type(found.kind, found.name, logical, found.size)
+
+
+def parse(text: str, referenced: Sequence[str] = ()) -> Type:
+    """The type that a schema's text describes; `referenced` are the texts of schemas that it uses. SchemaError if it is not valid."""
+    parser = _Parser()
+    loaded = [_loaded(one) for one in (*referenced, text)]
+    for one in loaded:
+        parser.define(one, "")
+    return parser.parse(loaded[-1], "", ())
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"not JSON: {error}") from None
+
+
+# Programs ---------------------------------------------------------------------------------------------------------------
+
+_OPERATIONS = {
+    "boolean": k.BOOL,
+    "int": k.INT,
+    "long": k.LONG,
+    "float": k.FLOAT,
+    "double": k.DOUBLE,
+    "bytes": k.BYTES,
+    "string": k.BYTES,
+}
+
+
+class Program:
+    """A type as steps for the kernel. Its nodes are the columns of entries that the steps fill."""
+
+    def __init__(self, type: Type) -> None:
+        self.type = type
+        self.steps: list[list[int]] = []
+        self.targets: list[list[int]] = []
+        self.fills: list[int] = []
+        self.strides: list[int] = []
+        self.children: list[int] = []
+        self.depth = 0
+        self.rows = self._compile(type, 0)
+        self.steps.append([k.END, 0, 0, 0])
+        self.program = np.array(self.steps, np.int64)
+        self.target_table = np.array(self.targets, np.int64).reshape(-1, 3)
+        self.fill_list = np.array(self.fills, np.int64)
+        self.row_list = np.array(self.rows, np.int64)
+        self.stride, self.child = np.array(self.strides, np.int64), np.array(self.children, np.int64)
+
+    def _node(self, stride: int, child: int = -1) -> int:
+        self.strides.append(stride)
+        self.children.append(child)
+        return len(self.strides) - 1
+
+    def _compile(self, type: Type, depth: int) -> list[int]:
+        """Append the steps of a type; the nodes that have one entry for each entry of the part around it."""
+        self.depth = max(self.depth, depth)
+        if type.kind == "null":
+            return []
+        if type.kind == "record":
+            return [node for one in type.inner for node in self._compile(one, depth)]
+        if type.kind == "union":
+            return self._union(type, depth)
+        if type.kind in ("array", "map"):
+            return self._loop(type, depth)
+        if type.kind == "enum":
+            type.node = self._node(1)
+            self.steps.append([k.ENUM, type.node, len(type.symbols), 0])
+        elif type.kind == "fixed":
+            type.node = self._node(2)
+            self.steps.append([k.FIXED, type.node, type.size, 0])
+        else:
+            type.node = self._node(2 if type.kind in ("bytes", "string") else 1)
+            self.steps.append([_OPERATIONS[type.kind], type.node, 0, 0])
+        return [type.node]
+
+    def _union(self, type: Type, depth: int) -> list[int]:
+        type.node = self._node(1)
+        first = len(self.targets)
+        self.targets += [[0, 0, 0] for _ in type.inner]
+        self.steps.append([k.UNION, type.node, len(type.inner), first])
+        own, jumps = [], []
+        for number, one in enumerate(type.inner):
+            self.targets[first + number][0] = len(self.steps)
+            own.append(self._compile(one, depth))
+            jumps.append(len(self.steps))
+            self.steps.append([k.JUMP, 0, 0, 0])
+        for jump in jumps:
+            self.steps[jump][2] = len(self.steps)
+        for number in range(len(type.inner)):
+            start = len(self.fills)
+            self.fills += [node for other, nodes in enumerate(own) if other != number for node in nodes]
+            self.targets[first + number][1:] = [start, len(self.fills)]
+            if len(self.fills) > MOST_NODES:
+                raise SchemaError(f"more than {MOST_NODES:,} parts")
+        return [type.node, *(node for nodes in own for node in nodes)]
+
+    def _loop(self, type: Type, depth: int) -> list[int]:
+        type.item = self._node(0)
+        type.node = self._node(1, type.item)
+        begin = len(self.steps)
+        self.steps.append([k.LOOP, type.node, 0, begin + 1])
+        if type.kind == "map":
+            keys = Type("string")
+            type.inner = [keys, type.inner[-1]]
+            keys.node = self._node(2)
+            self.steps.append([k.BYTES, keys.node, 0, 0])
+        self._compile(type.inner[-1], depth + 1)
+        self.steps.append([k.NEXT, type.node, len(self.steps) + 1, begin + 1])
+        self.steps[begin][2] = len(self.steps)
+        return [type.node]
+
+
+@dataclass(slots=True)
+class Entries:
+    """What a program found in some bodies. `status` and `ends` are those of each body."""
+
+    data: NDArray[np.uint8]
+    words: NDArray[np.int64]
+    base: NDArray[np.int64]
+    stride: NDArray[np.int64]
+    count: NDArray[np.int64]
+    status: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def values(self, node: int) -> NDArray[np.int64]:
+        start, stride = int(self.base[node]), int(self.stride[node])
+        return self.words[start : start + int(self.count[node]) * stride].reshape(-1, stride)
+
+
+def rows_at_once(program: Program) -> int:
+    """How many bodies may be decoded in one call: a schema with thousands of parts takes much memory for each."""
+    return max(1, MOST_WORDS // max(1, int(program.stride.sum())))
+
+
+def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Entries:
+    """Decode bodies. Memory grows with the entries that are found, and those are bounded by the bytes."""
+    view = byte_view(data)
+    nodes = program.stride.size
+    capacity = np.full(nodes, starts.size, np.int64)
+    capacity[program.stride == 0] = (1 << 62) - 1
+    count, before = np.zeros(nodes, np.int64), np.empty(nodes, np.int64)
+    status, ends = np.zeros(starts.size, np.int64), stops.astype(np.int64).copy()
+    stack = np.zeros(program.depth + 1, np.int64)
+    words, base = _arena(program, capacity)
+    done = 0
+    while True:
+        done, full, result = k.decode_avro(
+            view, starts, stops, done, program.program, program.target_table, program.fill_list, program.row_list,
+            base, program.stride, capacity, program.child, words, count, before, stack, status, ends,
+        )  # fmt: skip
+        if result != k.FULL:
+            return Entries(view, words, base, program.stride, count, status, ends)
+        grown = capacity.copy()
+        grown[full] = max(64, 2 * grown[full])
+        bigger, places = _arena(program, grown)
+        for node in range(nodes):
+            size = int(count[node] * program.stride[node])
+            bigger[places[node] : places[node] + size] = words[base[node] : base[node] + size]
+        words, base, capacity = bigger, places, grown
+
+
+def _arena(program: Program, capacity: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    sizes = np.where(program.stride == 0, 0, capacity * program.stride)
+    base = np.concatenate(([0], np.cumsum(sizes)))
+    return np.empty(max(1, int(base[-1])), np.int64), base[:-1].copy()
+
+
+# Columns ----------------------------------------------------------------------------------------------------------------
+
+
+def to_arrow(type: Type, entries: Entries, count: int, valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """The entries of a type as an array of `count` values; those that are not `valid` are null."""
+    return _Columns(entries).make(type, count, valid)
+
+
+class _Columns:
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+
+    def make(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
+        if type.kind == "null":
+            return pa.nulls(count)
+        if type.kind == "record":
+            children = [self.make(one, count, valid) for one in type.inner]
+            return _struct(children, type.names, count, valid)
+        if type.kind == "union":
+            return self._union(type, count, valid)
+        if type.kind in ("array", "map"):
+            return self._list(type, count, valid)
+        return self._leaf(type, count, valid)
+
+    def _union(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
+        branch = self.entries.values(type.node)[:, 0]
+        there = [(number, one) for number, one in enumerate(type.inner) if one.kind != "null"]
+        made = []
+        for number, one in there:
+            own = branch == number
+            made.append(self.make(one, count, own if valid is None else own & valid))
+        if not made:
+            return pa.nulls(count)
+        if len(made) == 1:
+            return made[0]
+        return _coalesced(made, [f"member{index}" for index in range(len(made))], count)
+
+    def _list(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
+        ends = self.entries.values(type.node)[:, 0]
+        items = int(self.entries.count[type.item])
+        offsets = np.zeros(count + 1, np.int32)
+        offsets[1:] = ends
+        mask = None if valid is None else pa.array(~valid)
+        inner = self.make(type.inner[-1], items, None)
+        if type.kind == "array":
+            return pa.ListArray.from_arrays(pa.array(offsets), inner, mask=mask)
+        keys = self._leaf(type.inner[0], items, None)
+        if isinstance(keys, pa.BinaryArray) and not isinstance(keys, pa.StringArray):
+            keys = keys.cast(pa.string(), safe=False)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, inner, mask=mask)
+
+    def _leaf(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
+        words = self.entries.values(type.node)
+        mask = None if valid is None else ~valid
+        if type.kind in ("bytes", "string", "fixed"):
+            return _bytes(type, self.entries.data, words, valid)
+        values = words[:, 0]
+        if type.kind == "boolean":
+            return pa.array(values != 0, mask=mask)
+        if type.kind == "float":
+            return pa.array(values.astype(np.uint32).view(np.float32), mask=mask)
+        if type.kind == "double":
+            return pa.array(np.ascontiguousarray(values).view(np.float64), mask=mask)
+        if type.kind == "enum":
+            names = pa.array(type.symbols or ("",), pa.string())
+            return names.take(pa.array(values, mask=mask))
+        return _number(type, values, mask)
+
+
+def _struct(children: list[pa.Array], names: Sequence[str], count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
+    mask = None if valid is None else pa.array(~valid)
+    if not children:
+        return pa.array([{} if one else None for one in (np.ones(count) if valid is None else valid)], pa.struct([]))
+    fields = [pa.field(name, one.type) for name, one in zip(names, children, strict=True)]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+
+
+def _coalesced(made: list[pa.Array], names: Sequence[str], count: int) -> pa.Array:
+    """Several branches of a union as a struct with one member for each, as Spark's from_avro has it; a union of equal types is one."""
+    kinds = {one.type for one in made}
+    if len(kinds) == 1:
+        return pc.coalesce(*made)
+    none = np.logical_and.reduce([one.is_null().to_numpy(zero_copy_only=False) for one in made])
+    return _struct(made, names, count, ~none if none.any() else None)
+
+
+def _bytes(type: Type, data: NDArray[np.uint8], words: NDArray[np.int64], valid: NDArray[np.bool_] | None) -> pa.Array:
+    from rawlog.kernels.columns import spans
+
+    starts, sizes = np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
+    made = spans(data, starts, sizes) if valid is None else _nullable(data, starts, sizes, valid)
+    if type.logical == "decimal":
+        return _decimals(made, type)
+    if type.kind == "string":
+        try:
+            text = made.cast(pa.string())
+        except pa.ArrowInvalid:
+            return made
+        return text
+    if type.logical == "uuid" and type.kind == "fixed" and type.size == 16:
+        return pa.array([None if one is None else uuid_text(one) for one in made.to_pylist()], pa.string())
+    return made
+
+
+def _nullable(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], valid: NDArray[np.bool_]
+) -> pa.Array:
+    from rawlog.kernels.columns import nullable_spans
+
+    return nullable_spans(data, starts, np.where(valid, sizes, -1))
+
+
+def uuid_text(value: bytes) -> str:
+    """16 bytes as the text of a UUID."""
+    text = value.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def _decimals(made: pa.Array, type: Type) -> pa.Array:
+    """Exact decimals: as Arrow's where they fit the precision, else as text."""
+    if type.precision <= 38:
+        found = decimal128(made, type)
+        if found is not None:
+            return found
+    from decimal import Context, Decimal
+
+    context = Context(prec=100_000)
+    values = (
+        None if one is None else context.scaleb(Decimal(int.from_bytes(one, "big", signed=True)), -type.scale)
+        for one in made.to_pylist()
+    )
+    return pa.array([None if one is None else format(one, "f") for one in values], pa.string())
+
+
+def decimal128(made: pa.Array, type: Type) -> pa.Array | None:
+    """Big-endian numbers of any length as decimals of 16 bytes; None if one of them does not fit."""
+    count = len(made)
+    _, offsets, buffer = made.buffers()
+    edges = np.frombuffer(offsets, np.int32, count + 1, made.offset * 4).astype(np.int64)
+    sizes = np.diff(edges)
+    if count == 0 or buffer is None or sizes.max() > 16:
+        return pa.nulls(count, pa.decimal128(type.precision, type.scale)) if made.null_count == count else None
+    data = np.frombuffer(buffer, np.uint8)
+    out = np.zeros((count, 16), np.uint8)
+    there = np.flatnonzero(sizes > 0)
+    out[there[data[edges[:-1][there]] >= 128]] = 255
+    for byte in range(int(sizes.max())):
+        there = np.flatnonzero(sizes > byte)
+        out[there, byte] = data[edges[1:][there] - 1 - byte]
+    valid = made.is_valid()
+    found = pa.Array.from_buffers(
+        pa.decimal128(type.precision, type.scale),
+        count,
+        [None if made.null_count == 0 else _bitmap(valid), pa.py_buffer(out)],
+    )
+    try:
+        found.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return found
+
+
+def _bitmap(valid: pa.Array) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid.to_numpy(zero_copy_only=False), bitorder="little"))
+
+
+def _number(type: Type, values: NDArray[np.int64], mask: NDArray[np.bool_] | None) -> pa.Array:
+    """Whole numbers, dates and times. What a calendar does not have stays a number, in the whole column."""
+    there = values if mask is None else values[~mask]
+    kind = type.logical
+    if kind in MICROSECOND and type.kind == "long":
+        low, high = MIN_US // MICROSECOND[kind], MAX_US // MICROSECOND[kind]
+        if not there.size or (there.min() >= low and there.max() <= high):
+            zone = "UTC" if kind.startswith("timestamp") else None
+            scaled = np.where(mask, 0, values) if mask is not None else values
+            return pa.array(scaled * MICROSECOND[kind], pa.timestamp("us", zone), mask=mask)
+    if (
+        kind == "date"
+        and type.kind == "int"
+        and (not there.size or (there.min() >= -719_162 and there.max() <= 2_932_896))
+    ):
+        return pa.array(values.astype(np.int32), pa.int32(), mask=mask).cast(pa.date32())
+    if kind in ("time-millis", "time-micros"):
+        scale = 1000 if kind == "time-millis" else 1
+        if not there.size or (there.min() >= 0 and there.max() < DAY_US // scale):
+            scaled = np.where(mask, 0, values) if mask is not None else values
+            times = pa.array(scaled * scale, pa.int64(), mask=mask).cast(pa.time64("us"))
+            return pa.array(
+                [None if one is None else one.isoformat("microseconds") for one in times.to_pylist()], pa.string()
+            )
+    if type.kind == "int":
+        return pa.array(values.astype(np.int32), pa.int32(), mask=mask)
+    return pa.array(values, pa.int64(), mask=mask)
+
+
+# JSON -------------------------------------------------------------------------------------------------------------------
+
+
+def to_json(type: Type, entries: Entries, count: int, valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """The same values as JSON text: unions without a wrapper, bytes as base64, decimals and times as text."""
+    return json_text(_JsonColumns(entries).make(type, count, valid))
+
+
+def json_text(array: pa.Array, form: str | None = "base64") -> pa.Array:
+    """The values of an array as JSON text, null as null; binary ones in a form, without one as `rawlog cat` prints them."""
+    from rawlog.kernels.columns import spans
+    from rawlog.reading.render import Sink, json_leaf
+
+    sink, places = Sink(), np.empty((2, len(array)), np.int64)
+    json_leaf(array.type, form)(array, sink, places[0], places[1])
+    text = spans(sink.buffer[: sink.filled], places[0], places[1] - places[0])
+    return text.cast(pa.string())
+
+
+def fragments(texts: Sequence[str | None]) -> pa.Array:
+    """Pieces of JSON that are written as they are."""
+    return pa.ExtensionArray.from_storage(pa.json_(), pa.array(texts, pa.string()))
+
+
+class _JsonColumns(_Columns):
+    def _union(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
+        branch = self.entries.values(type.node)[:, 0]
+        there = [(number, one) for number, one in enumerate(type.inner) if one.kind != "null"]
+        made = []
+        for number, one in there:
+            own = branch == number
+            made.append(self.make(one, count, own if valid is None else own & valid))
+        if not made:
+            return pa.nulls(count)
+        if len(made) == 1:
+            return made[0]
+        texts: list[str | None] = [None] * count
+        for (number, _), array in zip(there, made, strict=True):
+            rows = np.flatnonzero(branch == number)
+            for row, text in zip(rows.tolist(), json_text(array.take(pa.array(rows))).to_pylist(), strict=True):
+                texts[row] = text
+        return fragments(texts)
+
+    def _leaf(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
+        made = super()._leaf(type, count, valid)
+        if pa.types.is_timestamp(made.type):
+            return _time_text(made)
+        if pa.types.is_date(made.type):
+            return made.cast(pa.string())
+        if pa.types.is_decimal(made.type):
+            return made.cast(pa.string()) if type.scale < 6 else _decimal_text(made)
+        if pa.types.is_floating(made.type):
+            finite = pc.fill_null(pc.is_finite(made), True)
+            if pc.all(finite).as_py():
+                return pa.ExtensionArray.from_storage(pa.json_(), made.cast(pa.float64()).cast(pa.string()))
+            return fragments([None if one is None else _float_text(one) for one in made.to_pylist()])
+        if type.logical in (*MICROSECOND, "date", "time-millis", "time-micros") and pa.types.is_integer(made.type):
+            return self._times(type, made)
+        if type.logical in ("timestamp-nanos", "local-timestamp-nanos") and pa.types.is_integer(made.type):
+            return self._nanos(type, made)
+        return made
+
+    def _times(self, type: Type, made: pa.Array) -> pa.Array:
+        """Dates and times of which some are not in the calendar: those stay numbers."""
+        texts: list[str | None] = []
+        for value in made.to_pylist():
+            if value is None:
+                texts.append(None)
+                continue
+            one = _number(type, np.array([value], np.int64), None)
+            shown = one if pa.types.is_integer(one.type) or pa.types.is_string(one.type) else _JsonColumns._shown(one)
+            texts.append(json.dumps(shown[0].as_py()))
+        return fragments(texts)
+
+    @staticmethod
+    def _shown(one: pa.Array) -> pa.Array:
+        if pa.types.is_timestamp(one.type):
+            return _time_text(one)
+        return one.cast(pa.string())
+
+    def _nanos(self, type: Type, made: pa.Array) -> pa.Array:
+        """Nanoseconds as times with six digits: the rest is cut off only if it is zero, else the number stays."""
+        texts: list[str | None] = []
+        zone = "" if str(type.logical).startswith("local") else "Z"
+        for value in made.to_pylist():
+            if value is None:
+                texts.append(None)
+            elif value % 1000:
+                texts.append(str(value))
+            else:
+                one = pa.array([value // 1000], pa.timestamp("us"))
+                texts.append(json.dumps(_time_text(one)[0].as_py() + zone))
+        return fragments(texts)
+
+
+def _time_text(made: pa.Array) -> pa.Array:
+    """Times as ISO 8601 with six digits; with a Z where they have a time zone. `strftime` would take fifteen times as long."""
+    text = made.cast(pa.timestamp("us")).cast(pa.string())
+    text = pc.binary_replace_slice(text, start=10, stop=11, replacement="T")
+    return pc.binary_join_element_wise(text, "Z", "") if made.type.tz else text
+
+
+def _decimal_text(made: pa.Array) -> pa.Array:
+    """Decimals as text without an exponent, which Arrow writes where there are many zeros after the point."""
+    return pa.array([None if one is None else format(one, "f") for one in made.to_pylist()], pa.string())
+
+
+def _float_text(value: float) -> str:
+    if value != value:
+        return '"NaN"'
+    return '"Infinity"' if value == float("inf") else '"-Infinity"' if value == float("-inf") else json.dumps(value)
+
+
+# Schemas that contain themselves ----------------------------------------------------------------------------------------
+
+
+class OneByOne:
+    """The values of a schema that contains itself, read one by one by fastavro."""
+
+    def __init__(self, text: str, referenced: Sequence[str] = ()) -> None:
+        """SchemaError if fastavro does not take the schema."""
+        import fastavro
+
+        self.names: dict[str, Any] = {}
+        self.logical: dict[int, Any] = {}
+        try:
+            for one in (*referenced, text):
+                self.schema = fastavro.parse_schema(_without_logical(_loaded(one)), self.names, _force=True)
+        except SchemaError:
+            raise
+        except Exception as error:
+            raise SchemaError(f"{type(error).__name__}: {error}") from None
+        parser = _Parser()
+        for one in (*referenced, text):
+            parser.define(_loaded(one), "")
+        self.parser, self.root = parser, _loaded(text)
+
+    def read(self, body: bytes) -> tuple[int, str | None, int]:
+        """How a body ended, its value as JSON text, and how many bytes are left after it."""
+        import io
+
+        import fastavro
+
+        stream = io.BytesIO(body)
+        try:
+            value = fastavro.schemaless_reader(stream, self.schema, None)
+        except (EOFError, IndexError) as error:
+            return (k.TRUNCATED if isinstance(error, EOFError) else k.CORRUPT), None, 0
+        except Exception:
+            return k.CORRUPT, None, 0
+        try:
+            shown = json.dumps(self._shown(value, self.root, ""), ensure_ascii=False)
+        except (RecursionError, ValueError, TypeError):
+            return k.CORRUPT, None, 0
+        return k.OK, shown, len(body) - stream.tell()
+
+    def _shown(self, value: Any, schema: Any, space: str) -> Any:
+        """A value in its JSON form; the schema says what bytes and numbers stand for."""
+        if isinstance(schema, list):
+            return self._branch(value, schema, space)
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            known = self.parser.named.get(schema if "." in schema or not space else f"{space}.{schema}")
+            schema, space = known or self.parser.named[schema]
+        if not isinstance(schema, dict):
+            return _plain(value, schema, {})
+        kind = schema.get("type")
+        if kind in ("record", "error"):
+            inner = _full(schema, space).rpartition(".")[0]
+            return {one["name"]: self._shown(value[one["name"]], one["type"], inner) for one in schema["fields"]}
+        if kind == "array":
+            return [self._shown(one, schema["items"], space) for one in value]
+        if kind == "map":
+            return {name: self._shown(one, schema["values"], space) for name, one in value.items()}
+        if isinstance(kind, (dict, list)):
+            return self._shown(value, kind, space)
+        return _plain(value, kind, schema)
+
+    def _branch(self, value: Any, schema: list[Any], space: str) -> Any:
+        if value is None:
+            return None
+        for one in schema:
+            try:
+                if one != "null":
+                    return self._shown(value, one, space)
+            except (KeyError, TypeError, AttributeError):
+                continue
+        return value
+
+
+def _without_logical(schema: Any) -> Any:
+    """A schema without logical types: fastavro rounds decimals and fails at far dates, so they are converted here."""
+    if isinstance(schema, list):
+        return [_without_logical(one) for one in schema]
+    if isinstance(schema, dict):
+        return {
+            name: value if name in ("default", "doc", "symbols", "aliases") else _without_logical(value)
+            for name, value in schema.items()
+            if name != "logicalType"
+        }
+    return schema
+
+
+def _plain(value: Any, kind: Any, schema: Mapping[str, Any]) -> Any:
+    """A value that holds no others, in its JSON form."""
+    import base64
+
+    made = _with_logical(Type(str(kind), size=int(schema.get("size", 0)) if kind == "fixed" else 0), schema)
+    if isinstance(value, bytes):
+        if made.logical == "decimal":
+            return _decimals(pa.array([value], pa.binary()), made).cast(pa.string())[0].as_py()
+        if made.logical == "uuid" and len(value) == 16:
+            return uuid_text(value)
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not np.isfinite(value):
+        return json.loads(_float_text(value))
+    if isinstance(value, int) and not isinstance(value, bool) and made.logical:
+        one = _number(made, np.array([value], np.int64), None)
+        shown = one if pa.types.is_integer(one.type) or pa.types.is_string(one.type) else _JsonColumns._shown(one)
+        return shown[0].as_py()
+    return value

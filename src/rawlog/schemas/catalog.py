@@ -1,0 +1,319 @@
+"""Catalog: every schema that a registry ever wrote, by id and by subject, as its topic `_schemas` tells.
+
+The state follows from a replay of the topic's records in order. Texts of deleted schemas are kept: the data still needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+DEFAULT = "."
+"""The context of subjects that name none."""
+TOPIC = "_schemas"
+TYPES = ("AVRO", "JSON", "PROTOBUF")
+#: Texts and chains of references beyond these are refused: a schema may come from anywhere.
+LARGEST_TEXT = 4 << 20
+MOST_REFERENCES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema that another one uses: `name` is what the text calls it."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema's text. `type` is AVRO, JSON or PROTOBUF."""
+
+    type: str
+    text: str
+    references: tuple[Reference, ...] = ()
+    context: str = DEFAULT
+    id: int | None = None
+    #: Some fields are encrypted by the client: they stay as they are.
+    is_encrypted: bool = False
+
+
+@dataclass(slots=True)
+class Version:
+    """A version of a subject. `state` is live, soft_deleted or hard_deleted; `order` is the place of its record in the topic."""
+
+    context: str
+    subject: str
+    version: int
+    schema: Schema
+    state: str = "live"
+    order: int = 0
+
+    @property
+    def name(self) -> str:
+        """The subject as its registry names it, with the context unless that is the default one."""
+        return self.subject if self.context == DEFAULT else f":{self.context}:{self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The schema that a record names, and what is known of it. `remark` says why it may be the wrong one."""
+
+    schema: Schema
+    subject: str | None = None
+    version: int | None = None
+    state: str = "live"
+    remark: str | None = None
+
+
+@dataclass(slots=True)
+class Catalog:
+    """Schemas by (context, id), versions by (context, subject, version). `problems` are records of the topic that say nothing."""
+
+    versions: dict[tuple[str, str, int], Version] = field(default_factory=dict)
+    #: All different schemas that an id ever named, the oldest first: ids can be given again.
+    by_id: dict[tuple[str, int], list[Schema]] = field(default_factory=dict)
+    by_guid: dict[bytes, Schema] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    #: How many versions were deleted whose text is gone.
+    lost: int = 0
+    _users: dict[tuple[str, int], list[Version]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.by_id)
+
+    # Filling ---------------------------------------------------------------------------------------------------------
+
+    def add(self, key: bytes | None, value: bytes | None, order: int = 0) -> None:
+        """Take in a record of the registry's topic, in the order of the topic. One that says nothing becomes a problem."""
+        named = _object(key)
+        if named is None or not isinstance(named.get("keytype"), str):
+            self.problems.append(f"offset {order}: the key is not that of a registry's record")
+            return
+        kind = named["keytype"]
+        subject, version = named.get("subject"), named.get("version")
+        if kind == "SCHEMA" and isinstance(subject, str) and _is_number(version):
+            self._add_schema(*split_subject(subject), int(version), value, order)
+        elif kind in ("DELETE_SUBJECT", "CLEAR_SUBJECT") and isinstance(subject, str):
+            self._delete(kind, *split_subject(subject), _object(value) or {})
+        elif kind not in ("CONFIG", "MODE", "CONTEXT", "ASSOC", "NOOP"):
+            self.problems.append(f"offset {order}: unknown kind of record {kind!r}")
+
+    def _add_schema(self, context: str, subject: str, version: int, value: bytes | None, order: int) -> None:
+        key = context, subject, version
+        if not value:
+            before = self.versions.get(key)
+            if before is None:
+                self.lost += 1
+            else:
+                before.state = "hard_deleted"
+            return
+        about = _object(value)
+        schema = None if about is None else _schema(about, context)
+        if about is None or schema is None:
+            self.problems.append(f"offset {order}: subject {subject!r}, version {version}: not a schema")
+            return
+        state = "soft_deleted" if about.get("deleted") is True else "live"
+        self.put(Version(context, subject, version, schema, state, order), about)
+
+    def put(self, version: Version, about: dict[str, Any] | None = None) -> None:
+        """Add a version of a subject, or replace it. `about` is the registry's own description of it."""
+        self.versions[version.context, version.subject, version.version] = version
+        schema = version.schema
+        if schema.id is not None:
+            known = self.by_id.setdefault((schema.context, schema.id), [])
+            if all(_content(one) != _content(schema) for one in known):
+                known.append(schema)
+            self._users.setdefault((schema.context, schema.id), []).append(version)
+        guid = guid_of(schema, about or {})
+        if guid is not None:
+            self.by_guid.setdefault(guid, schema)
+
+    def _delete(self, kind: str, context: str, subject: str, about: dict[str, Any]) -> None:
+        last = about.get("version")
+        for one in self.versions.values():
+            if (one.context, one.subject) != (context, subject):
+                continue
+            if kind == "CLEAR_SUBJECT" and one.state == "soft_deleted":
+                one.state = "hard_deleted"
+            elif (
+                kind == "DELETE_SUBJECT" and one.state == "live" and (not _is_number(last) or one.version <= int(last))
+            ):
+                one.state = "soft_deleted"
+
+    # Asking ----------------------------------------------------------------------------------------------------------
+
+    def find(self, id: int, topic: str | None, side: str) -> list[Found]:
+        """The schemas that an id may mean in a record of a topic (`side` is key or value), the most credible first; none if unknown."""
+        own = f"{topic}-{side}"
+        contexts = [context for context, number in self.by_id if number == id]
+        if not contexts:
+            return []
+        mine = [
+            one.context
+            for one in self.versions.values()
+            if one.subject == own and one.schema.id == id and one.context != DEFAULT
+        ]
+        remark = None
+        if mine:
+            context = mine[0]
+        elif DEFAULT in contexts:
+            context = DEFAULT
+        elif len(contexts) == 1 and not self.lost:
+            # Where schemas are lost, the id may well be that of a lost one.
+            context = contexts[0]
+            remark = f"id {id} exists in context {context} only, which is not the topic's own"
+        else:
+            return []
+        schemas = self.by_id[context, id]
+        found = [self._found(one, topic, side, remark) for one in schemas]
+        if len(schemas) > 1:
+            found.sort(key=lambda one: one.state != "live")
+            return [
+                Found(one.schema, one.subject, one.version, one.state, f"id {id} was given to several schemas")
+                for one in found
+            ]
+        return found
+
+    def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[Found]:
+        """The schema with a GUID; none if unknown."""
+        schema = self.by_guid.get(guid)
+        return [] if schema is None else [self._found(schema, topic, side, None)]
+
+    def _found(self, schema: Schema, topic: str | None, side: str, remark: str | None) -> Found:
+        chosen = self.used(schema, topic, side)
+        if chosen is None:
+            return Found(schema, None, None, "hard_deleted", remark)
+        return Found(schema, chosen.name, chosen.version, chosen.state, remark)
+
+    def used(self, schema: Schema, topic: str | None, side: str, name: str = "") -> Version | None:
+        """The version that a producer of a topic most likely used for a schema; `name` is that of the record or message."""
+        content = _content(schema)
+        users = (
+            self.versions[one.context, one.subject, one.version]
+            for one in self._users.get((schema.context, -1 if schema.id is None else schema.id), ())
+        )
+        wanted = (f"{topic}-{side}", f"{topic}-{name}", name)
+
+        def distance(one: Version) -> tuple[int, bool, int]:
+            is_near = topic is not None and one.subject.startswith(f"{topic}-")
+            near = wanted.index(one.subject) if one.subject in wanted else len(wanted) + (not is_near)
+            return near, one.state != "live", -one.version
+
+        return min((one for one in users if _content(one.schema) == content), key=distance, default=None)
+
+    def referenced(self, schema: Schema) -> list[tuple[Reference, Schema]]:
+        """The schemas that a schema uses, directly and through others, those that others use first. LookupError for a missing one."""
+        found: dict[tuple[str, str, int], tuple[Reference, Schema]] = {}
+        self._collect(schema, found, ())
+        return list(found.values())
+
+    def _collect(
+        self, schema: Schema, found: dict[tuple[str, str, int], tuple[Reference, Schema]], above: tuple[Any, ...]
+    ) -> None:
+        for reference in schema.references:
+            context, subject = split_subject(reference.subject)
+            key = (schema.context if context == DEFAULT else context), subject, reference.version
+            if key in above:
+                raise LookupError(f"subject {subject!r} refers to itself")
+            version = self.versions.get(key)
+            if version is None:
+                raise LookupError(f"{reference.name}: subject {subject!r}, version {reference.version}, is not there")
+            if len(found) >= MOST_REFERENCES:
+                raise LookupError(f"more than {MOST_REFERENCES:,} references")
+            self._collect(version.schema, found, (*above, key))
+            found[reference.name, subject, reference.version] = reference, version.schema
+
+    def latest(self, subject: str) -> Version | None:
+        """The newest version of a subject that is not deleted, in any context, the default one first."""
+        own = [one for one in self.versions.values() if one.subject == subject and one.state == "live"]
+        return max(own, key=lambda one: (one.context == DEFAULT, one.version), default=None)
+
+    def subjects(self) -> Iterator[Version]:
+        """Every version of every subject, in order."""
+        yield from (self.versions[key] for key in sorted(self.versions))
+
+
+def split_subject(name: str) -> tuple[str, str]:
+    """`:.emea:orders-value` -> the context `.emea` and the subject in it; a plain name is of the default context."""
+    if name.startswith(":."):
+        context, mark, subject = name[1:].partition(":")
+        if mark:
+            return context, subject
+    return DEFAULT, name
+
+
+def catalog_of(records: Iterable[tuple[bytes | None, bytes | None, int]]) -> Catalog:
+    """The catalog that records of a registry's topic add up to: key, value and offset, in order."""
+    made = Catalog()
+    for key, value, offset in records:
+        made.add(key, value, offset)
+    return made
+
+
+def guid_of(schema: Schema, about: dict[str, Any]) -> bytes | None:
+    """The GUID that a registry gives to a schema; None where it depends on more than is known."""
+    stored = about.get("md5")
+    if isinstance(stored, str):
+        import base64
+        import binascii
+
+        try:
+            found = base64.b64decode(stored, validate=True)
+        except (binascii.Error, ValueError):
+            found = b""
+        if len(found) == 16:
+            return found
+    if about.get("metadata") or about.get("ruleSet"):
+        return None
+    digest = hashlib.md5(schema.text.encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    for one in schema.references:
+        digest.update(one.name.encode("utf-8", "surrogatepass") + one.subject.encode("utf-8", "surrogatepass"))
+        digest.update((one.version & 0xFFFF_FFFF).to_bytes(4, "big"))
+    return digest.digest()
+
+
+def _content(schema: Schema) -> tuple[object, ...]:
+    return schema.type, schema.text, schema.references
+
+
+def _object(data: bytes | None) -> dict[str, Any] | None:
+    """A JSON object; None for anything else."""
+    if data is None or len(data) > LARGEST_TEXT:
+        return None
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _schema(about: dict[str, Any], context: str) -> Schema | None:
+    text, number, kind = about.get("schema"), about.get("id"), about.get("schemaType") or "AVRO"
+    listed = about.get("references") or ()
+    if (
+        not isinstance(text, str)
+        or not _is_number(number)
+        or kind not in TYPES
+        or not isinstance(listed, (list, tuple))
+    ):
+        return None
+    references = []
+    for one in listed:
+        if not isinstance(one, dict) or not _is_number(one.get("version")):
+            return None
+        references.append(Reference(str(one.get("name")), str(one.get("subject")), int(one["version"])))
+    rules = about.get("ruleSet") or {}
+    listed_rules = (
+        [*(rules.get("domainRules") or ()), *(rules.get("encodingRules") or ())] if isinstance(rules, dict) else []
+    )
+    is_encrypted = any(isinstance(one, dict) and "ENCRYPT" in str(one.get("type")) for one in listed_rules)
+    return Schema(kind, text, tuple(references), context, int(number), is_encrypted)

@@ -1,0 +1,404 @@
+"""Keys and values decoded: which schema each record names, and its value as JSON text.
+
+A value that cannot be decoded stays as it is, and is counted by reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from rawlog.schemas import avro, documents, framing, kernels, protobuf
+from rawlog.schemas.avro import SchemaError
+from rawlog.schemas.catalog import Catalog, Found
+from rawlog.schemas.columns import Reader
+from rawlog.schemas.messages import MessageReader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from rawlog.schemas.framing import Framed
+
+SIDES = ("value", "key")
+HOW = ("auto", "avro", "protobuf", "json", "string", "raw")
+SCHEMA = pa.struct([("id", pa.int32()), ("subject", pa.string()), ("version", pa.int32())])
+
+UNKNOWN_ID, NOT_FRAMED, TRUNCATED, CORRUPT, BAD_INDEX, BAD_HEADER, BAD_SCHEMA, NOT_JSON, NOT_TEXT, OTHER_KIND, OTHER_SCHEMA = (
+    "unknown_schema_id", "not_framed", "truncated", "corrupt_body", "bad_message_index", "bad_schema_id_header", "bad_schema", "not_json",
+    "not_text", "other_kind", "other_schema",
+)  # fmt: skip
+#: Why a value was not decoded, by the code that the rows have.
+REASONS = {
+    UNKNOWN_ID: "the schema id is not known",
+    NOT_FRAMED: "too short for a schema id",
+    TRUNCATED: "the value ends inside a field",
+    CORRUPT: "the value does not fit its schema",
+    BAD_INDEX: "the message index does not exist in the schema",
+    BAD_HEADER: "the header with the schema id is damaged",
+    BAD_SCHEMA: "the schema cannot be used",
+    NOT_JSON: "the value is not JSON",
+    NOT_TEXT: "the value is not text in UTF-8",
+    OTHER_KIND: "the schema is of another kind",
+    OTHER_SCHEMA: "it does not fit the columns; @written gives JSON text",
+}
+_REASON = {name: number for number, name in enumerate(REASONS)}
+_STATUS = {kernels.TRUNCATED: TRUNCATED, kernels.CORRUPT: CORRUPT, kernels.LIMIT: CORRUPT}
+
+
+class Decoded:
+    """A side of some records: which were decoded, with which schema, and why the others were not.
+
+    Values are collected in pieces, some rows each, as JSON texts or as columns.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.is_decoded = np.zeros(count, np.bool_)
+        #: For each row a number of `used` or of `REASONS`; -1: none.
+        self.schema = np.full(count, -1, np.int64)
+        self.why = np.full(count, -1, np.int64)
+        self.used: list[Found] = []
+        self._numbers: dict[Found, int] = {}
+        self.pieces: list[tuple[NDArray[np.int64], pa.Array]] = []
+        #: Of Protobuf: the full names of messages and their index paths, by row.
+        self.messages: dict[int, tuple[str, tuple[int, ...]]] = {}
+        self.trailing: dict[int, int] = {}
+
+    def failed(self, rows: NDArray[np.int64] | int, reason: str) -> None:
+        """Note why rows were not decoded."""
+        self.why[rows] = _REASON[reason]
+
+    def done(self, rows: NDArray[np.int64], values: pa.Array, found: Found | None) -> None:
+        """Take values of rows that were decoded with one schema, or without any."""
+        if not rows.size:
+            return
+        self.is_decoded[rows], self.why[rows] = True, -1
+        if found is not None:
+            self.schema[rows] = self._numbers.setdefault(found, len(self._numbers))
+            self.used = list(self._numbers)
+        self.pieces.append((rows, values))
+
+    def values(self, type: pa.DataType) -> pa.Array:
+        """The decoded values in order, null where there is none."""
+        if not self.pieces:
+            return pa.nulls(self.count, type)
+        place = np.full(self.count, -1, np.int64)
+        begin = 0
+        for rows, array in self.pieces:
+            place[rows] = np.arange(begin, begin + len(array))
+            begin += len(array)
+        whole = pa.concat_arrays([array for _, array in self.pieces])
+        if len(whole) == self.count and len(self.pieces) == 1:
+            return whole
+        return whole.take(pa.array(place, mask=place < 0))
+
+    def schemas(self) -> pa.Array:
+        """What was used for each row: id, subject and version."""
+        rows = [{"id": one.schema.id, "subject": one.subject, "version": one.version} for one in self.used]
+        return pa.array(rows, SCHEMA).take(pa.array(self.schema, mask=self.schema < 0))
+
+    def errors(self) -> pa.Array:
+        """Why rows were not decoded; null for those that were, and for those without a schema."""
+        return pa.array(list(REASONS)).take(pa.array(self.why, mask=self.why < 0))
+
+    def found(self, row: int) -> Found | None:
+        """The schema that was used for a row."""
+        return self.used[self.schema[row]] if self.schema[row] >= 0 else None
+
+    def reason(self, row: int) -> str | None:
+        """Why a row was not decoded."""
+        return list(REASONS)[self.why[row]] if self.why[row] >= 0 else None
+
+
+class Decoder:
+    """Decodes sides of records with the schemas of a catalog. What it makes of a schema is kept."""
+
+    def __init__(self, catalog: Catalog, wishes: Mapping[str, str]) -> None:
+        self.catalog, self.wishes = catalog, dict(wishes)
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def __getstate__(self) -> tuple[Catalog, dict[str, str]]:
+        return self.catalog, self.wishes
+
+    def __setstate__(self, state: tuple[Catalog, dict[str, str]]) -> None:
+        self.catalog, self.wishes = state
+        self._made = {}
+
+    def decode(
+        self,
+        column: pa.Array,
+        headers: pa.Array | None,
+        topics: pa.Array,
+        side: str,
+        reader: Reader | MessageReader | None = None,
+    ) -> Decoded:
+        """The values of a binary column of records: as JSON texts, or as columns of a `reader` schema. A way other than auto takes only
+        values of that kind.
+        """
+        result = Decoded(len(column))
+        how = self.wishes.get(side, "raw")
+        if how in ("raw", "string") or not len(column):
+            return result
+        framed = framing.frame(column, headers, side)
+        work = _Work(framed, side, how, reader, result)
+        encoded = topics.dictionary_encode()
+        names = [*encoded.dictionary.to_pylist(), None]
+        codes = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+        if how == "auto":  # records that Kafka writes for itself name no schemas
+            own = [number for number, one in enumerate(names) if (one or "").startswith("__")]
+            framed.kind[np.isin(codes, own)] = framing.PLAIN
+            framed.guid = {row: guid for row, guid in framed.guid.items() if framed.kind[row] == framing.BY_GUID}
+        if how != "json":
+            result.failed(np.flatnonzero(framed.kind == framing.TOO_SHORT), NOT_FRAMED)
+        result.failed(np.flatnonzero(framed.kind == framing.BAD_HEADER), BAD_HEADER)
+        self._by_id(work, codes, names)
+        self._by_guid(work, codes, names)
+        if how == "json":
+            self._plain_json(column, work)
+        return result
+
+    def _by_id(self, work: _Work, codes: NDArray[Any], topics: list[str | None]) -> None:
+        rows = np.flatnonzero(work.framed.kind == framing.BY_ID)
+        if not rows.size:
+            return
+        both = codes[rows].astype(np.int64) << 32 | work.framed.id[rows]
+        for one in np.unique(both).tolist():
+            number, topic = one & 0xFFFF_FFFF, topics[one >> 32]
+            self._group(rows[both == one], self._find(number, topic, work.side), topic, work)
+
+    def _find(self, id: int, topic: str | None, side: str) -> list[Found]:
+        key = "find", id, topic, side
+        if key not in self._made:
+            self._made[key] = self.catalog.find(id, topic, side)
+        found: list[Found] = self._made[key]
+        return found
+
+    def _by_guid(self, work: _Work, codes: NDArray[Any], topics: list[str | None]) -> None:
+        groups: dict[tuple[bytes, int], list[int]] = {}
+        for row, guid in work.framed.guid.items():
+            groups.setdefault((guid, int(codes[row])), []).append(row)
+        for (guid, code), rows in groups.items():
+            found = self.catalog.find_guid(guid, topics[code], work.side)
+            self._group(np.array(rows, np.int64), found, topics[code], work)
+
+    def _named(self, found: Found, topic: str | None, side: str, name: str) -> Found:
+        """The same schema with the subject that was used, now that the name of the record or message is known."""
+        key = "named", found, topic, side, name
+        if key not in self._made:
+            version = self.catalog.used(found.schema, topic, side, name)
+            self._made[key] = (
+                found
+                if version is None
+                else replace(found, subject=version.name, version=version.version, state=version.state)
+            )
+        made: Found = self._made[key]
+        return made
+
+    def _record_name(self, found: Found) -> str:
+        if found.schema.type != "AVRO":
+            return ""
+        made = self._maker(found)
+        if isinstance(made, avro.OneByOne):
+            return str(made.root.get("name", "")) if isinstance(made.root, dict) else ""
+        return made.type.name or str(made.type.kind)
+
+    def _group(self, rows: NDArray[np.int64], found: list[Found], topic: str | None, work: _Work) -> None:
+        """Decode rows that name the same schema; where an id was given twice, each schema is tried in turn."""
+        if not found:
+            work.result.failed(rows, UNKNOWN_ID)
+            return
+        for one in found:
+            if work.how != "auto" and one.schema.type != work.how.upper():
+                work.result.failed(rows, OTHER_KIND)
+                continue
+            try:
+                self._with(one, rows, topic, work)
+            except (SchemaError, LookupError):
+                work.result.failed(rows, BAD_SCHEMA)
+            rows = rows[~work.result.is_decoded[rows]]
+            if not rows.size:
+                return
+
+    def _with(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
+        if found.schema.type != "AVRO":
+            if work.reader is None:
+                self._one_by_one(found, rows, topic, work)
+            elif isinstance(work.reader, MessageReader) and found.schema.type == "PROTOBUF":
+                self._messages(work.reader, found, rows, topic, work)
+            else:
+                work.result.failed(rows, OTHER_SCHEMA)
+            return
+        if isinstance(work.reader, MessageReader):
+            work.result.failed(rows, OTHER_SCHEMA)
+            return
+        named = self._named(found, topic, work.side, self._record_name(found))
+        made = self._maker(found)
+        if isinstance(made, avro.OneByOne):
+            if work.reader is not None:
+                work.result.failed(rows, OTHER_SCHEMA)
+                return
+            self._recursive(made, named, rows, work)
+            return
+        step = avro.rows_at_once(made)
+        for first in range(0, rows.size, step):
+            self._columns(made, named, rows[first : first + step], work)
+
+    def _columns(self, made: avro.Program, named: Found, rows: NDArray[np.int64], work: _Work) -> None:
+        """Rows that were written with one Avro schema."""
+        framed, result = work.framed, work.result
+        entries = avro.run(made, framed.data, framed.start[rows], framed.stop[rows])
+        is_good = entries.status == kernels.OK
+        for status, reason in _STATUS.items():
+            result.failed(rows[entries.status == status], reason)
+        if work.reader is None:
+            values = avro.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
+        else:
+            assert isinstance(work.reader, Reader)
+            try:
+                values, is_good = work.reader.columns(made.type, entries, is_good)
+            except SchemaError:
+                result.failed(rows[is_good], OTHER_SCHEMA)
+                return
+            result.failed(rows[~is_good & (entries.status == kernels.OK)], OTHER_SCHEMA)
+        result.done(rows[is_good], values if is_good.all() else values.filter(pa.array(is_good)), named)
+        after = framed.stop[rows] - entries.ends
+        for place in np.flatnonzero(is_good & (after != 0)).tolist():
+            result.trailing[int(rows[place])] = int(after[place])
+
+    def _recursive(self, made: avro.OneByOne, found: Found, rows: NDArray[np.int64], work: _Work) -> None:
+        good, texts = [], []
+        for row in rows.tolist():
+            status, text, left = made.read(work.framed.body(row))
+            if status != kernels.OK:
+                work.result.failed(row, _STATUS[status])
+                continue
+            good.append(row)
+            texts.append(text)
+            if left:
+                work.result.trailing[row] = left
+        work.result.done(np.array(good, np.int64), pa.array(texts, pa.string()), found)
+
+    def _one_by_one(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
+        """JSON and Protobuf. A message's name tells the subject, so that rows with the same one are put together."""
+        result, is_json = work.result, found.schema.type == "JSON"
+        good: dict[str, list[tuple[int, str]]] = {}
+        for row in rows.tolist():
+            try:
+                text = (
+                    documents.to_json(work.framed.body(row))
+                    if is_json
+                    else self._protobuf(found, row, work.framed, result)
+                )
+            except EOFError:
+                result.failed(row, TRUNCATED)
+            except protobuf.BadIndex:
+                result.failed(row, BAD_INDEX)
+            except (SchemaError, LookupError):
+                raise
+            except ValueError:
+                result.failed(row, CORRUPT)
+            else:
+                good.setdefault("" if is_json else result.messages[row][0], []).append((row, text))
+        for name, pairs in good.items():
+            own, texts = zip(*pairs, strict=True)
+            named = self._named(found, topic, work.side, name)
+            result.done(np.array(own, np.int64), pa.array(texts, pa.string()), named)
+
+    def _messages(
+        self, reader: MessageReader, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work
+    ) -> None:
+        """Protobuf as columns: rows that hold the reader's message."""
+        good, values = [], []
+        for row in rows.tolist():
+            try:
+                _, body = self._body(found, row, work.framed, work.result)
+            except EOFError:
+                work.result.failed(row, TRUNCATED)
+                continue
+            except protobuf.BadIndex:
+                work.result.failed(row, BAD_INDEX)
+                continue
+            if work.result.messages[row][0] != reader.name:
+                work.result.failed(row, OTHER_SCHEMA)
+                continue
+            try:
+                values.append(reader.value(body))
+                good.append(row)
+            except ValueError:
+                work.result.failed(row, CORRUPT)
+        if good:
+            named = self._named(found, topic, work.side, reader.name)
+            work.result.done(np.array(good, np.int64), reader.columns(values), named)
+
+    def _body(self, found: Found, row: int, framed: Framed, result: Decoded) -> tuple[Any, bytes]:
+        """The message that a value names, and its body."""
+        made = self._maker(found)
+        if row in framed.rest:
+            path, _ = protobuf.read_indexes(framed.rest[row])
+            body = framed.body(row)
+        else:
+            whole = framed.body(row)
+            path, at = protobuf.read_indexes(whole)
+            body = whole[at:]
+        message = made.message(path)
+        result.messages[row] = made.messages[path], path
+        return message, body
+
+    def _protobuf(self, found: Found, row: int, framed: Framed, result: Decoded) -> str:
+        return protobuf.to_json(*self._body(found, row, framed, result))
+
+    def _maker(self, found: Found) -> Any:
+        """What decodes values of a schema. SchemaError or LookupError if it cannot be used."""
+        schema = found.schema
+        key = schema.type, schema.context, schema.text, schema.references
+        if key not in self._made:
+            try:
+                self._made[key] = self._make(found)
+            except (SchemaError, LookupError) as error:
+                self._made[key] = error
+        made = self._made[key]
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def _make(self, found: Found) -> Any:
+        used = self.catalog.referenced(found.schema)
+        if found.schema.type == "PROTOBUF":
+            return protobuf.compile_schema(found.schema.text, [(one.name, schema.text) for one, schema in used])
+        texts = [schema.text for _, schema in used]
+        try:
+            return avro.Program(avro.parse(found.schema.text, texts))
+        except avro.RecursiveSchema:
+            return avro.OneByOne(found.schema.text, texts)
+
+    def _plain_json(self, column: pa.Array, work: _Work) -> None:
+        """Values without a schema that are JSON texts."""
+        framed, result = work.framed, work.result
+        plain = np.flatnonzero((framed.kind == framing.PLAIN) | (framed.kind == framing.TOO_SHORT))
+        good, texts = [], []
+        for row in plain.tolist():
+            value = column[row].as_py()
+            if value is None:
+                continue
+            try:
+                texts.append(documents.to_json(bytes(value)))
+                good.append(row)
+            except ValueError:
+                result.failed(row, NOT_JSON)
+        result.done(np.array(good, np.int64), pa.array(texts, pa.string()), None)
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is decoded: the framed values of one side, how, and where the result goes."""
+
+    framed: Framed
+    side: str
+    how: str
+    reader: Reader | MessageReader | None
+    result: Decoded

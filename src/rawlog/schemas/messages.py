@@ -1,0 +1,141 @@
+"""MessageReader: the nested columns of one Protobuf message, for values that were written with any version of its schema.
+
+Versions need no rules of their own: a body is read with the reader's message; missing fields have their defaults, unknown ones are left
+out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rawlog.schemas.avro import MAX_US, MIN_US, SchemaError
+from rawlog.schemas.protobuf import Compiled, to_json
+
+MOST_FIELDS = 2000
+#: Arrow's types for those of fields, by the numbers that descriptors have (`FieldDescriptor.TYPE_…`).
+_SIMPLE = {
+    1: pa.float64(), 2: pa.float32(), 3: pa.int64(), 4: pa.decimal128(20, 0), 5: pa.int32(), 6: pa.decimal128(20, 0), 7: pa.int64(),
+    8: pa.bool_(), 9: pa.string(), 12: pa.binary(), 13: pa.int64(), 14: pa.string(), 15: pa.int32(), 16: pa.int64(), 17: pa.int32(),
+    18: pa.int64(),
+}  # fmt: skip
+_ENUM, _MESSAGE, _GROUP = 14, 11, 10
+_TIMESTAMP = "google.protobuf.Timestamp"
+_WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+Read = Callable[[Any], Any]
+
+
+class MessageReader:
+    """Columns of a message. Picklable."""
+
+    def __init__(self, compiled: Compiled, path: tuple[int, ...]) -> None:
+        """SchemaError if the message has no columns: it contains itself, or has no fields."""
+        self.compiled, self.path, self.name = compiled, path, compiled.messages[path]
+        self.arrow, self._read = self._made()
+
+    def __getstate__(self) -> tuple[Compiled, tuple[int, ...]]:
+        return self.compiled, self.path
+
+    def __setstate__(self, state: tuple[Compiled, tuple[int, ...]]) -> None:
+        self.compiled, self.path = state
+        self.name = self.compiled.messages[self.path]
+        self.arrow, self._read = self._made()
+
+    def _made(self) -> tuple[pa.DataType, Read]:
+        return _Columns().message(self.compiled.message(self.path).DESCRIPTOR, ())
+
+    def value(self, body: bytes) -> Any:
+        """A value as Arrow takes it. ValueError if the body is not such a message, or the columns cannot have its value."""
+        from google.protobuf.message import DecodeError
+
+        message = self.compiled.message(self.path)()
+        try:
+            message.ParseFromString(body)
+        except DecodeError as error:
+            raise ValueError(str(error)) from None
+        return self._read(message)
+
+    def columns(self, values: Sequence[Any]) -> pa.Array:
+        """Values as a column."""
+        return pa.array(values, self.arrow)
+
+
+class _Columns:
+    """Makes a type, and what reads values of it, from descriptors."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def message(self, descriptor: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
+        name = descriptor.full_name
+        if name == _TIMESTAMP:
+            return pa.timestamp("us", "UTC"), _instant
+        if name in _WRAPPERS:
+            return _SIMPLE[descriptor.fields_by_name["value"].type], lambda message: _plain(message.value)
+        if name.startswith("google.protobuf."):
+            return pa.string(), _text
+        names = [field.name.lower() for field in descriptor.fields]
+        if name in above or not names or len(set(names)) < len(names):
+            raise SchemaError(
+                f"message {name}: no columns: it contains itself, has no fields, or some differ only in case"
+            )
+        self.count += len(names)
+        if self.count > MOST_FIELDS:
+            raise SchemaError(f"more than {MOST_FIELDS:,} fields")
+        made = [(field, *self._field(field, (*above, name))) for field in descriptor.fields]
+        reads = [(field.name, read, _has_presence(field)) for field, _, read in made]
+
+        def read_all(message: Any) -> dict[str, Any]:
+            return {
+                name: None if presence and not message.HasField(name) else read(getattr(message, name))
+                for name, read, presence in reads
+            }
+
+        return pa.struct([pa.field(field.name, type) for field, type, _ in made]), read_all
+
+    def _field(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            key, key_read = self._one(field.message_type.fields_by_name["key"], above)
+            item, read = self._one(field.message_type.fields_by_name["value"], above)
+            return pa.map_(key, item), lambda value: [(key_read(name), read(one)) for name, one in value.items()]
+        type, read = self._one(field, above)
+        if field.is_repeated:
+            return pa.list_(pa.field("element", type)), lambda value: [read(one) for one in value]
+        return type, read
+
+    def _one(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
+        if field.type in (_MESSAGE, _GROUP):
+            return self.message(field.message_type, above)
+        if field.type == _ENUM:
+            symbols = {value.number: value.name for value in field.enum_type.values}
+            return pa.string(), lambda number: symbols.get(number, str(number))
+        return _SIMPLE[field.type], _plain
+
+
+def _has_presence(field: Any) -> bool:
+    return bool(field.has_presence) and not field.is_repeated
+
+
+def _plain(value: Any) -> Any:
+    return value
+
+
+def _instant(message: Any) -> int:
+    micros = message.seconds * 1_000_000 + message.nanos // 1000
+    if message.nanos % 1000 or not MIN_US <= micros <= MAX_US:
+        raise ValueError("a time that a column of microseconds cannot have")
+    return int(micros)
+
+
+def _text(message: Any) -> str:
+    """Durations and other well-known types as ProtoJSON; a text without its quotes."""
+    import json
+
+    shown = to_json(type(message), message.SerializeToString())
+    found = json.loads(shown)
+    return found if isinstance(found, str) else shown

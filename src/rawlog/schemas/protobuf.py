@@ -1,0 +1,276 @@
+"""Protobuf bodies as JSON. A schema's text is compiled once, by protoc in a process of its own, to descriptors that can be sent anywhere.
+
+Registries write text that protoc refuses: explicit map entries, and reserved numbers next to reserved names. Both are taken out of the text
+and, where they matter, put back into the descriptors.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rawlog.schemas.avro import SchemaError
+
+MAIN = "rawlog_schema.proto"
+#: A number that no field may have marks messages that are map entries, while protoc reads the text.
+MARK = 536_870_911
+SECONDS = 60
+MOST_INDEXES = 64
+_TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|\s+|.""", re.DOTALL)
+
+#: Files that Confluent's registry knows without a reference, as far as values need them.
+KNOWN = {
+    "confluent/meta.proto": 'syntax = "proto3"; package confluent;\n'
+    "message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }\n",
+    "confluent/type/decimal.proto": 'syntax = "proto3"; package confluent.type;\n'
+    "message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }\n",
+}
+
+
+class BadIndex(ValueError):
+    """Message indexes that lead to no message of the schema."""
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Descriptors of a schema and everything it imports, and its messages by index path. Picklable."""
+
+    files: bytes
+    messages: dict[tuple[int, ...], str]
+    _classes: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+    def __getstate__(self) -> tuple[bytes, dict[tuple[int, ...], str]]:
+        return self.files, self.messages
+
+    def __setstate__(self, state: tuple[bytes, dict[tuple[int, ...], str]]) -> None:
+        self.files, self.messages = state
+        self._classes = {}
+
+    def message(self, path: tuple[int, ...]) -> Any:
+        """The class of the message at an index path. BadIndex if there is none."""
+        if path not in self.messages:
+            raise BadIndex(f"message index {list(path)} does not exist")
+        if path not in self._classes:
+            from google.protobuf import message_factory
+
+            descriptor = self._pool.FindMessageTypeByName(self.messages[path])
+            self._classes[path] = message_factory.GetMessageClass(descriptor)
+        return self._classes[path]
+
+    @property
+    def _pool(self) -> Any:
+        return _pool(self.files)
+
+
+@lru_cache(maxsize=64)
+def _pool(files: bytes) -> Any:
+    """A pool of its own for each schema: two may define the same name."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    for one in descriptor_pb2.FileDescriptorSet.FromString(files).file:
+        pool.Add(one)
+    return pool
+
+
+def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Compiled:
+    """Compile a schema; `referenced` are the names and texts of the files that it imports. SchemaError with what protoc says."""
+    from google.protobuf import descriptor_pb2
+
+    ready = descriptor_of(text)
+    if ready is not None:
+        return _from_descriptor(ready, tuple(referenced))
+    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text, tuple(referenced)))
+    main = next(one for one in found.file if one.name == MAIN)
+    messages = dict(_paths(main.message_type, (), f"{main.package}." if main.package else ""))
+    for one in found.file:
+        for message in one.message_type:
+            _restore_maps(message)
+    return Compiled(found.SerializeToString(), messages)
+
+
+def _from_descriptor(ready: bytes, referenced: tuple[tuple[str, str], ...]) -> Compiled:
+    """The same for a schema that is stored as a descriptor: every message in it counts, entries of maps too."""
+    from google.protobuf import descriptor_pb2
+
+    main = descriptor_pb2.FileDescriptorProto.FromString(ready)
+    imports = "".join(f"import {json.dumps(name)};\n" for name in main.dependency)
+    found = descriptor_pb2.FileDescriptorSet.FromString(_compiled(f'syntax = "proto3";\n{imports}', referenced))
+    for one in list(found.file):
+        for message in one.message_type:
+            _restore_maps(message)
+        if one.name == MAIN:
+            found.file.remove(one)
+    main.name = MAIN
+    found.file.append(main)
+    messages = dict(_every_path(main.message_type, (), f"{main.package}." if main.package else ""))
+    return Compiled(found.SerializeToString(), messages)
+
+
+def _every_path(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    for number, one in enumerate(messages):
+        yield (*above, number), f"{prefix}{one.name}"
+        yield from _every_path(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+
+
+def _paths(messages: Any, above: tuple[int, ...], prefix: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Messages by index path. Entries that `map<>` implies are not in the text, so they are not counted; explicit ones are."""
+    for number, one in enumerate(one for one in messages if not one.options.map_entry):
+        yield (*above, number), f"{prefix}{one.name}"
+        yield from _paths(one.nested_type, (*above, number), f"{prefix}{one.name}.")
+
+
+def _restore_maps(message: Any) -> None:
+    """Make the messages that the text calls map entries such entries again."""
+    for one in message.nested_type:
+        _restore_maps(one)
+        if any(span.start == MARK for span in one.reserved_range):
+            one.options.map_entry = True
+            del one.reserved_range[:]
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
+    """A FileDescriptorSet of a schema's text and all that it imports."""
+    from rawlog.io.output import scratch
+
+    with scratch("schema-") as folder:
+        root = Path(folder)
+        files = {**KNOWN, **dict(referenced), MAIN: text}
+        for name, one in files.items():
+            _put(root, name, one)
+        return _run_protoc(root)
+
+
+def _put(root: Path, name: str, text: str) -> None:
+    """Write a .proto file that protoc accepts, under the name it is imported by. SchemaError for a name that leads elsewhere."""
+    from rawlog.io.output import Folder
+
+    parts = name.split("/")
+    if name.startswith("/") or "\\" in name or any(part in ("", ".", "..") for part in parts):
+        raise SchemaError(f"invalid name of an import: {name!r}")
+    path = root.joinpath(*parts)
+    Folder(str(root)).write(str(path.relative_to(root)), accepted(text))
+
+
+def accepted(text: str) -> str:
+    """A schema's text as protoc takes it: without reserved statements, explicit map entries marked."""
+    made: list[str] = []
+    statement: list[str] = []
+    for token in _TOKEN.findall(text):
+        if token.startswith(("//", "/*")):
+            continue
+        statement.append(token)
+        if token in (";", "{", "}"):
+            made.append(_statement(statement))
+            statement = []
+    return "".join([*made, *statement])
+
+
+def _statement(tokens: list[str]) -> str:
+    words = [one for one in tokens if not one.isspace()]
+    if words[:1] == ["reserved"] and words[-1] == ";":
+        return " "
+    if words == ["option", "map_entry", "=", "true", ";"]:
+        return f" reserved {MARK}; "
+    is_foreign = words[:2] == ["option", "("] and len(words) > 2 and words[2].lstrip(".").startswith("confluent.")
+    return " " if is_foreign and words[-1] == ";" else "".join(tokens)
+
+
+def _run_protoc(root: Path) -> bytes:
+    try:
+        import grpc_tools
+    except ImportError:
+        raise SchemaError("Protobuf schemas need grpcio-tools: install the extra `schemas`") from None
+    includes = [str(root), str(Path(next(iter(grpc_tools.__path__))) / "_proto"), *_common_protos()]
+    target = root / "schema.pb"
+    command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{one}" for one in includes)]
+    command += [f"--descriptor_set_out={target}", "--include_imports", MAIN]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=SECONDS, cwd=root, stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SchemaError(f"protoc did not end within {SECONDS} s") from None
+    if done.returncode or not target.is_file():
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise SchemaError("; ".join(said[:3]) or f"protoc ended with {done.returncode}")
+    return target.read_bytes()
+
+
+def _common_protos() -> list[str]:
+    """Where `google/type` and the like are, if they are installed."""
+    import importlib.util
+
+    found = importlib.util.find_spec("google.type")
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    return [str(Path(one).parents[1]) for one in places]
+
+
+def descriptor_of(text: str) -> bytes | None:
+    """The FileDescriptorProto that some registries keep in base64 instead of text; None for anything else."""
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.message import DecodeError
+
+    if re.fullmatch(r"[A-Za-z0-9+/\s]+=*\s*", text) is None:
+        return None
+    try:
+        raw = base64.b64decode("".join(text.split()), validate=True)
+        found = descriptor_pb2.FileDescriptorProto.FromString(raw)
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+    return raw if found.message_type else None
+
+
+def read_indexes(body: bytes, start: int = 0) -> tuple[tuple[int, ...], int]:
+    """The path of message indexes in front of a body, and where the body begins. EOFError if they are cut, BadIndex if invalid."""
+    count, at = _zigzag(body, start)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= MOST_INDEXES:
+        raise BadIndex(f"{count} message indexes")
+    path = []
+    for _ in range(count):
+        one, at = _zigzag(body, at)
+        path.append(one)
+    return tuple(path), at
+
+
+def _zigzag(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data):
+            raise EOFError
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise BadIndex("a message index is too long")
+
+
+def to_json(message: Any, body: bytes) -> str:
+    """A body as ProtoJSON with the field names of the schema. ValueError if it is not such a message, or a time is out of range."""
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message import DecodeError
+
+    one = message()
+    try:
+        one.ParseFromString(body)
+        shown = MessageToDict(one, preserving_proto_field_name=True)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,113 @@
+"""Fields of JSON values and headers: the kernel compared with Python's json, in `--where`, on hostile texts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rawlog.core.errors import OptionError
+from rawlog.core.tables import RECORDS
+from rawlog.reading.fields import field_of
+from rawlog.reading.paths import parse_path
+from rawlog.reading.where import columns_of, evaluate
+
+NAMES = st.sampled_from(["a", "b", "user", "x y", "é", 'q"', ""])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+STEPS = st.lists(NAMES | st.integers(0, 3), max_size=3)
+
+
+def expected(document: Any, steps: list[Any]) -> str | None:
+    for step in steps:
+        try:
+            if isinstance(step, str) != isinstance(document, dict):
+                return None
+            document = document[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    if document is None or isinstance(document, str):
+        return document
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+@given(st.lists(VALUES, min_size=1, max_size=4), STEPS, st.sampled_from([None, 1, "\t"]), st.booleans())
+def test_a_field_is_what_python_finds(documents: list[Any], steps: list[Any], indent: Any, ascii: bool) -> None:
+    texts = [json.dumps(one, indent=indent, ensure_ascii=ascii).encode() for one in documents]
+    found = field_of(pa.array([None, *texts], pa.binary()), tuple(steps)).to_pylist()
+    assert found[0] is None
+    for one, document in zip(found[1:], documents, strict=True):
+        wanted = expected(document, steps)
+        if wanted is None or isinstance(document, str) or one is None:
+            assert one == wanted
+        else:
+            assert one == wanted or json.loads(one) == json.loads(wanted)
+
+
+@given(st.lists(st.binary(max_size=30) | st.text('{}[]",:\\ abu1n', max_size=20).map(str.encode), max_size=5), STEPS)
+def test_any_bytes_are_read_without_harm(texts: list[bytes], steps: list[Any]) -> None:
+    found = field_of(pa.array(texts, pa.binary()), tuple(steps))
+    found.validate(full=True)
+    assert len(found) == len(texts)
+
+
+def test_paths() -> None:
+    assert parse_path("value.items[0].sku") == ("value", ("items", 0, "sku"))
+    assert parse_path("headers.trace-id") == ("headers", ("trace-id",))
+    for text in ("", "[0]", "value..x", "value[x]", "value."):
+        with pytest.raises(OptionError):
+            parse_path(text)
+
+
+def rows(*values: Any) -> pa.RecordBatch:
+    made = [
+        {
+            "value": one if isinstance(one, bytes) else json.dumps(one).encode(),
+            "headers": [{"key": "h", "value": str(at).encode()}],
+        }
+        for at, one in enumerate(values)
+    ]
+    return pa.RecordBatch.from_pylist(made, schema=RECORDS.schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("value.user = 'ann'", [True, False, None, None]),
+        ("value.n > 5", [False, True, None, None]),
+        ("value.n + 1 = 6", [True, False, None, None]),
+        ("value.inner.items[1].x = 'y'", [True, None, None, None]),
+        ("value.ok = true", [True, False, None, None]),
+        ("value.user IS NULL", [False, False, True, True]),
+        ("value.user LIKE 'a%' AND value.n BETWEEN 1 AND 9", [True, False, None, None]),
+        ("records.value.user IN ('bob', 'eve')", [False, True, None, None]),
+        ("headers.h = '2'", [False, False, True, False]),
+        ("headers.h < 2", [True, True, False, False]),
+    ],
+)
+def test_where_asks_for_fields(text: str, wanted: list[bool | None]) -> None:
+    batch = rows(
+        {"user": "ann", "n": 5, "ok": True, "inner": {"items": [0, {"x": "y"}]}},
+        {"user": "bob", "n": 6.5, "ok": False},
+        {"other": 1},
+        b"not json",
+    )
+    found = evaluate(text, batch, RECORDS).to_pylist()
+    assert found == wanted
+
+
+def test_the_column_of_a_field_is_read() -> None:
+    assert columns_of("value.user.name = 'x' OR headers.h = '1' OR key.a[0] = 2", RECORDS) == [
+        "value",
+        "headers",
+        "key",
+    ]
+    with pytest.raises(OptionError):
+        columns_of("topic.user = 'x'", RECORDS)
