@@ -5,9 +5,10 @@ The bytes of records are `reader`'s and `legacy`'s; this is what a batch's own h
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +68,12 @@ def fault(frames: Frames) -> DataError:
     length = int.from_bytes(bytes(frames.data[at : at + 4]), "big", signed=True)
     message = f"batch length {length}, at least {SMALLEST_LENGTH} expected"
     if length >= SMALLEST_LENGTH:
-        message = f"batch length {length:,} is beyond the end of the file, although more data follows"
+        where = (
+            "reaches into"
+            if frames.data.size - at - 4 >= length
+            else "is beyond the end of the file, although there are"
+        )
+        message = f"batch length {length:,} {where} batches after it"
     return CorruptError(
         message,
         position=frames.reached_in_file,
@@ -149,18 +155,53 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     good, error = sound(frames, head)
     if error is not None:
         frames, head = frames.slice(0, good), head.slice(0, good)
-    keep = None
-    if want.table.name == RECORDS.name and head.any(Attributes.CONTROL):
-        keep = ~head.has(Attributes.CONTROL)
-    if want.context is not None:
-        taken = want.context.takes(head)
-        keep = taken if keep is None else keep & taken
-    if keep is not None and not keep.all():
+    keep = _kept(head, want)
+    if not keep.all():
         frames, head = only(frames, keep), head.only(keep)
     for start, stop in pieces(frames, head):
         yield from _records(frames.slice(start, stop), head.slice(start, stop), want)
     if error is not None:
         raise error
+
+
+def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+    """The records of batches as rows of `records` and `kafka.records`, decoded once. It ends at the first batch with an error."""
+    names = _record_columns({name for want in wants for name in want.table.names})
+    limit, max_headers = min(want.limit for want in wants), min(want.max_headers for want in wants)
+    head = heads(frames)
+    good, _ = sound(frames, head)
+    frames, head = frames.slice(0, good), head.slice(0, good)
+    keeps = [_kept(head, want) for want in wants]
+    taken = np.logical_or.reduce(keeps)
+    numbers = np.flatnonzero(taken)
+    if numbers.size < good:
+        frames, head, keeps = only(frames, taken), head.only(taken), [keep[taken] for keep in keeps]
+    done = 0
+    for start, stop in pieces(frames, head):
+        try:
+            run = decode_bounded(frames.slice(start, stop), head.slice(start, stop), names, limit, max_headers)
+            for some, own, decoded in run:
+                first = some.first - frames.first
+                end = int(numbers[first + len(some) - 1]) + 1
+                rows = [
+                    _rows(some, own, want, decoded, keep[first : first + len(some)])
+                    for want, keep in zip(wants, keeps, strict=True)
+                ]
+                yield end - done, rows
+                done = end
+        except DataError:
+            return
+    yield good - done, ()
+
+
+def _kept(head: Heads, want: Want) -> NDArray[np.bool_]:
+    """Which batches hold rows of the table that is wanted."""
+    keep = np.ones(len(head), np.bool_)
+    if want.table.name == RECORDS.name and head.any(Attributes.CONTROL):
+        keep &= ~head.has(Attributes.CONTROL)
+    if want.context is not None:
+        keep &= want.context.takes(head)
+    return keep
 
 
 def _plain(frames: Frames, want: Want) -> Generator[pa.RecordBatch, None, Frames]:
@@ -255,17 +296,26 @@ def _slices(frames: Frames, head: Heads, names: set[str], limit: int, max_header
 
 def _records(frames: Frames, head: Heads, want: Want) -> Iterator[pa.RecordBatch]:
     """The records of sound batches; before an error, those of the batches in front of the one that has it."""
-    names = set(want.table.names)
+    needed = _record_columns(set(want.table.names))
     try:
-        for some, own, decoded in decode_bounded(frames, head, _record_columns(names), want.limit, want.max_headers):
+        for some, own, decoded in decode_bounded(frames, head, needed, want.limit, want.max_headers):
             if decoded.count:
-                made = columns.batch(want.table, _with_batch_columns(some, own, want, names, decoded), decoded.count)
-                marks = columns.Marks(_replaced(decoded), far=decoded.far > 0 and "timestamp" in names)
-                yield columns.marked(made, marks)
+                yield _rows(some, own, want, decoded)
     except DataError as error:
         bad = int(np.searchsorted(frames.starts, error.position or 0, side="right")) - 1
         error.position = int(frames.positions[bad])
         raise
+
+
+def _rows(
+    frames: Frames, head: Heads, want: Want, decoded: Columns, keep: NDArray[np.bool_] | None = None
+) -> pa.RecordBatch:
+    """Decoded records as rows of a table: all of them, or those of the batches that `keep` says."""
+    names = set(want.table.names)
+    made = columns.batch(want.table, _with_batch_columns(frames, head, want, names, decoded), decoded.count)
+    marks = columns.Marks(_replaced(decoded), far=decoded.far > 0 and "timestamp" in names)
+    made = columns.marked(made, marks)
+    return made if keep is None or keep.all() else made.filter(pa.array(np.repeat(keep, decoded.counts)))
 
 
 def _replaced(decoded: Columns) -> frozenset[str]:
@@ -298,7 +348,7 @@ def _from_file(want: Want, names: set[str], count: int) -> dict[str, pa.Array]:
     place = want.file.place
     said = {"topic": place.topic, "partition": place.partition, "path": want.file.path}
     return {
-        name: columns.constant(value, want.table.column(name).type, count)
+        name: columns.constant(value, want.table.column(name).type, count, compact=want.compact)
         for name, value in said.items()
         if name in names
     }
@@ -310,25 +360,39 @@ def _from_batches(frames: Frames, head: Heads, want: Want, names: set[str], deco
     if "batch_position" in names:
         made["batch_position"] = columns.integers(frames.positions[row], "bigint")
     for name in names & {"magic", "leader_epoch", "producer_id", "producer_epoch"}:
-        made[name] = columns.integers(head[name][row], want.table.column(name).type)
+        made[name] = _repeated(head[name], want.table.column(name).type, row)
     if "codec" in names:
-        made["codec"] = CODEC_NAMES.take(pa.array(head.codec[row]))
+        codecs = head.codec
+        if (codecs == codecs[0]).all():
+            name = CODEC_NAMES[int(codecs[0])].as_py()
+            made["codec"] = columns.constant(name, "string", decoded.count, compact=want.compact)
+        else:
+            made["codec"] = CODEC_NAMES.take(pa.array(codecs[row]))
     if "sequence" in names:
         made["sequence"] = columns.integers(_sequences(head, row, decoded.arrays["offset"]), "int")
     for name, bit in (("is_transactional", Attributes.TRANSACTIONAL), ("is_control", Attributes.CONTROL)):
         if name in names:
-            made[name] = columns.booleans(head.has(bit)[row])
+            made[name] = _repeated(head.has(bit), "boolean", row)
     if "control_type" in names:
         control = head.has(Attributes.CONTROL)[row]
         made["control_type"] = _control_types(decoded.arrays["key"], control)
     if "aborted" in names:
         aborted = want.context.aborted(head) if want.context is not None else np.zeros(len(frames), np.bool_)
-        made["aborted"] = columns.booleans(aborted[row])
+        made["aborted"] = _repeated(aborted, "boolean", row)
     return made
+
+
+def _repeated(values: NDArray[Any], type: str, row: NDArray[np.int64]) -> pa.Array:
+    """A column of what batches say, for every record; mostly all batches of a window say the same."""
+    if (values == values[0]).all():
+        return columns.constant(values[0].item(), type, row.size)
+    return columns.booleans(values[row]) if type == "boolean" else columns.integers(values[row], type)
 
 
 def _sequences(head: Heads, row: NDArray[np.int64], offsets: pa.Array) -> NDArray[np.int64]:
     """Sequences run from the base on, one per offset, and wrap after 2147483647 to 0; -1 where the batch has none."""
+    if (head["base_sequence"] < 0).all():
+        return np.full(row.size, NONE, np.int64)
     base = head["base_sequence"][row]
     delta = offsets.to_numpy() - head["base_offset"][row]
     return np.where(base < 0, NONE, (base + delta) & 0x7FFF_FFFF)

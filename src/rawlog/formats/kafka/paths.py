@@ -5,14 +5,26 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from rawlog.core.format import File, Place
 from rawlog.core.layout import Layout
 from rawlog.formats.kafka.layouts import BATCH, ENTRY_V0, ENTRY_V1, MAGIC_V2, OUTLINE, SMALLEST_BATCH
 
+if TYPE_CHECKING:
+    from rawlog.core.store import Store
+
 _SEGMENT = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(?:\.(deleted|cleaned|swap))?")
 _DIRECTORY = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]{32}-(delete|stray|future))?")
 _LARGEST_OFFSET = (1 << 63) - 1
+_ID = r"[A-Za-z0-9_-]{22}"
+#: A file of a segment in remote storage: start offset, id of the segment, what it is.
+_COPY = re.compile(rf"(\d{{1,20}})-({_ID})\.([a-z_-]+)")
+_REMOTE_DIRECTORY = re.compile(rf"(.+)-(\d+)-({_ID})")
+_REMOTE_TOPIC = re.compile(rf"(.+)-({_ID})")
+#: The leader epochs of a segment in remote storage, as LocalTieredStorage and as Aiven's plug-in name them.
+EPOCHS = "leader-epoch-checkpoint"
+REMOTE_EPOCHS = ("leader_epoch_checkpoint", "leader-epoch-checkpoint")
 ENTRIES = (ENTRY_V0, ENTRY_V1)
 ENTRY_BITS = 0x0B
 """What the attributes of an entry may say: codecs 0 to 3, log append time."""
@@ -57,14 +69,81 @@ def directory_place(folder: str) -> Place:
     return Place(found.group(1), int(found.group(2)), group=folder, state=found.group(3))
 
 
+class RemotePartition(NamedTuple):
+    """Whose segments a directory of remote storage has; the topic's id as text."""
+
+    topic: str
+    partition: int
+    topic_id: str
+
+
+def remote_directory(folder: str) -> RemotePartition | None:
+    """What the name of a directory in remote storage says: `<topic>-<partition>-<topic id>`, as LocalTieredStorage has it, or
+    `<topic>-<topic id>/<partition>`, as Aiven's plug-in does. None for another directory.
+    """
+    above, name = split(folder)
+    found = _REMOTE_DIRECTORY.fullmatch(name)
+    if found is not None:
+        topic, number, own = found.groups()
+    else:
+        found, number = _REMOTE_TOPIC.fullmatch(split(above)[1]), name
+        if found is None or not (number.isascii() and number.isdecimal()):
+            return None
+        topic, own = found.groups()
+    return RemotePartition(topic, int(number), own) if int(number) <= 0x7FFF_FFFF else None
+
+
+def copy_file(*kinds: str) -> Callable[[str], Place | None]:
+    """A matcher for `<start offset>-<segment id>.<kind>`: a file of a segment in remote storage."""
+
+    def match(path: str) -> Place | None:
+        folder, name = split(path)
+        found = _COPY.fullmatch(name)
+        if found is None or found.group(3) not in kinds or int(found.group(1)) > _LARGEST_OFFSET:
+            return None
+        own, start = remote_directory(folder), int(found.group(1))
+        local = EPOCHS if found.group(3) in REMOTE_EPOCHS else f"{start:020d}.{found.group(3)}"
+        if own is not None:
+            return Place(own.topic, own.partition, start, folder, remote=local)
+        if len(found.group(1)) < 20:  # such a name alone says too little
+            return None
+        place = directory_place(folder)
+        return Place(place.topic, place.partition, start, folder, place.state, remote=local)
+
+    return match
+
+
+def segment_id(path: str) -> str | None:
+    """The id of the segment that a file in remote storage is of, as text; None where its name has none."""
+    found = _COPY.fullmatch(split(path)[1])
+    return None if found is None else found.group(2)
+
+
+def store_name(store: Store) -> str | None:
+    """The name of a partition that a broker would load; None for other directories, and for the metadata log, which is KRaft's."""
+    for file in store:
+        place = file.place
+        if file.format == "kafka.log" and place.state is None and place.topic not in (None, METADATA_TOPIC):
+            return f"{place.topic}-{place.partition}"
+    return None
+
+
 def segment_file(extension: str) -> Callable[[str], Place | None]:
-    """A matcher for `<20 digits>.<extension>`, also with the suffixes of files that are on their way in or out."""
+    """A matcher for `<20 digits>.<extension>`, also with the suffixes of files that are on their way in or out, and for the same file of a
+    segment in remote storage.
+    """
+    copied = copy_file(extension)
 
     def match(path: str) -> Place | None:
         folder, name = split(path)
         found = _SEGMENT.fullmatch(name)
-        if found is None or found.group(2) != extension or int(found.group(1)) > _LARGEST_OFFSET:
+        if found is None:
+            return copied(path)
+        if found.group(2) != extension or int(found.group(1)) > _LARGEST_OFFSET:
             return None
+        own = remote_directory(folder)
+        if own is not None:  # a plain copy, without an id
+            return Place(own.topic, own.partition, int(found.group(1)), folder, found.group(3), remote=name)
         place = directory_place(folder)
         return Place(place.topic, place.partition, int(found.group(1)), folder, found.group(3) or place.state)
 
@@ -79,6 +158,11 @@ def file_named(*names: str) -> Callable[[str], Place | None]:
         return directory_place(folder) if name in names else None
 
     return match
+
+
+def epoch_file(path: str) -> Place | None:
+    """A matcher for the leader epochs of a partition, or of a segment in remote storage."""
+    return file_named(EPOCHS)(path) or copy_file(*REMOTE_EPOCHS)(path)
 
 
 def sniff_log(head: bytes, size: int) -> bool:
