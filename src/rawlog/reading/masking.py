@@ -1,0 +1,525 @@
+"""Masking: rows that may be shared, because chosen fields are dropped, hashed, fixed or replaced by others of the same form.
+
+Equal texts give equal masks in every field, topic and system, so that masked rows can still be joined. Hashes and formats depend on a
+secret. Tests of a selection see the rows as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring, encode_basestring_ascii
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rawlog.core.errors import AccessError, OptionError, unknown
+from rawlog.core.tables import HEADERS
+from rawlog.core.text import counted
+from rawlog.core.times import parse_span
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rawlog.core.tables import Table
+    from rawlog.reading.select import Tally
+
+SECRET = "RAWLOG_MASK_SECRET"  # noqa: S105 - the name of a variable
+LEAST_SECRET = 8
+#: Hexadecimal digits of a hash whose size is not that of its source.
+HASH_SIZE = 32
+ROUNDS = 10
+#: So many masks are remembered, so that equal texts cost nothing.
+MOST_KNOWN = 1 << 16
+HOWS = ("drop", "hash", "fixed:TEXT", "digits", "shift:TIME")
+#: What becomes of values that are not JSON, if fields are masked.
+OTHERS = ("refuse", "keep", "drop", "hash")
+#: A step to every item of a list.
+EVERY = -1
+Step = str | int
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9}|\*)\]")
+#: What a schema registry puts before a JSON text: a zero and the number of the schema.
+_FRAME = 5
+
+
+class _Drop:
+    """What takes the place of something that is left out."""
+
+
+_DROP = _Drop()
+
+
+class _Number(str):
+    """A number of a JSON text, as it is written there."""
+
+    __slots__ = ()
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object of a JSON text: its members in order; a name may be there twice."""
+
+
+class Masker:
+    """The masks of texts. Those that depend on the secret are the same wherever the secret is."""
+
+    def __init__(self, secret: bytes, *, keep_sizes: bool = False) -> None:
+        self._secret, self.keep_sizes = secret, keep_sizes
+        self._known: dict[tuple[str, bytes], bytes] = {}
+
+    def __repr__(self) -> str:
+        return "Masker()"  # a secret is never shown
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells secrets apart without showing them."""
+        return self._stream(b"fingerprint", 4).hex()
+
+    def hash(self, text: bytes) -> bytes:
+        """A keyed hash in hexadecimal digits; as long as the text if sizes are kept."""
+        size = len(text) if self.keep_sizes else HASH_SIZE
+        return self._remembered("hash", text, lambda: self._stream(b"hash" + text, size // 2 + 1).hex().encode()[:size])
+
+    def digits(self, text: bytes) -> bytes:
+        """Other digits for digits and other letters for letters; everything else, and the length, stays. Texts that differ stay different,
+        if they are ASCII.
+        """
+        return self._remembered("digits", text, lambda: self._in_form(text))
+
+    def number(self, text: bytes) -> bytes:
+        """The same for a number: it stays one with as many digits."""
+        return self._remembered("number", text, lambda: self._other_number(text.decode()).encode())
+
+    def fixed(self, text: bytes, new: bytes) -> bytes:
+        """Another text; cut or filled with `x` to the same length if sizes are kept."""
+        return new[: len(text)].ljust(len(text), b"x") if self.keep_sizes else new
+
+    def _remembered(self, how: str, text: bytes, make: Callable[[], bytes]) -> bytes:
+        found = self._known.get((how, text))
+        if found is None:
+            found = make()
+            if len(self._known) < MOST_KNOWN:
+                self._known[how, text] = found
+        return found
+
+    def _stream(self, text: bytes, size: int) -> bytes:
+        """So many bytes that only the secret tells."""
+        return hashlib.shake_256(hmac.digest(self._secret, text, "sha256")).digest(size)
+
+    def _in_form(self, text: bytes) -> bytes:
+        try:
+            code, decoded = "utf-8", text.decode()
+        except UnicodeDecodeError:
+            code, decoded = "latin-1", text.decode("latin-1")
+        return self._permuted(decoded, [_alphabet(one) for one in decoded]).encode(code)
+
+    def _other_number(self, text: str) -> str:
+        mantissa, mark, exponent = re.match(r"([^eE]*)([eE]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+        alphabets = ["0123456789" if one.isdecimal() else "" for one in mantissa]
+        first = mantissa.startswith("-")
+        if mantissa[first : first + 2].isdecimal() and mantissa[first] != "0" and len(mantissa) > first + 1:
+            alphabets[first] = "123456789"  # JSON has no number that begins with 0
+        return self._permuted(mantissa, alphabets) + mark + exponent
+
+    def _permuted(self, text: str, alphabets: Sequence[str]) -> str:
+        """A permutation of all texts of this form: a Feistel network over the places of its digits and letters, each with its own base."""
+        places = [number for number, alphabet in enumerate(alphabets) if alphabet]
+        bases = [len(alphabets[place]) for place in places]
+        values = [_index(alphabets[place], text[place]) for place in places]
+        form = "".join(alphabet[:1] or one for one, alphabet in zip(text, alphabets, strict=True)).encode(
+            "utf-8", "surrogatepass"
+        )
+        half = (len(places) + 1) // 2
+        for number in range(ROUNDS):
+            one, other = (slice(0, half), slice(half, None)) if number % 2 == 0 else (slice(half, None), slice(0, half))
+            message = b"form%d:%s:%s" % (number, form, bytes(values[other]))
+            stream = self._stream(message, 4 * len(values[one]))
+            added = (int.from_bytes(stream[at : at + 4], "big") for at in range(0, len(stream), 4))
+            values[one] = [
+                (value + more) % base for value, more, base in zip(values[one], added, bases[one], strict=True)
+            ]
+        made = list(text)
+        for place, value in zip(places, values, strict=True):
+            made[place] = alphabets[place][value]
+        return "".join(made)
+
+
+def _alphabet(one: str) -> str:
+    if one.isdigit():
+        return "0123456789"
+    if not one.isalpha():
+        return ""
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if one.isupper() else "abcdefghijklmnopqrstuvwxyz"
+
+
+def _index(alphabet: str, one: str) -> int:
+    found = alphabet.find(one)
+    return found if found >= 0 else ord(one) % len(alphabet)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One field and what becomes of it: `drop`, `hash`, `fixed`, `digits`, or for times `shift`."""
+
+    text: str
+    column: str
+    steps: tuple[Step, ...]
+    how: str
+    fixed: bytes = b""
+    shift: int = 0
+
+    @property
+    def shown(self) -> str:
+        """The rule, as it is written in a list of them."""
+        more = {"fixed": f":{self.fixed.decode()}", "shift": f":{self.shift}"}.get(self.how, "")
+        return f"{self.text}={self.how}{more}"
+
+    def bytes_mask(self, masker: Masker) -> Callable[[bytes], bytes | None]:
+        """What becomes of bytes; None: they are dropped."""
+        if self.how == "drop":
+            return lambda _: None
+        if self.how == "fixed":
+            return lambda text: masker.fixed(text, self.fixed)
+        return masker.hash if self.how == "hash" else masker.digits
+
+    def json_mask(self, masker: Masker) -> Callable[[Any], Any]:
+        """What becomes of a value in a JSON text. Null stays null, as there is nothing to hide."""
+        of_bytes = self.bytes_mask(masker)
+
+        def change(value: Any) -> Any:
+            if value is None:
+                return None
+            if self.how == "drop":
+                return _DROP
+            if self.how == "digits" and isinstance(value, _Object):
+                return _Object((name, change(one)) for name, one in value)
+            if self.how == "digits" and isinstance(value, list):
+                return [change(one) for one in value]
+            if isinstance(value, _Number) and (self.how == "digits" or (self.how == "hash" and masker.keep_sizes)):
+                return _Number(masker.number(value.encode()).decode())
+            if self.how == "digits" and not isinstance(value, str):
+                return value
+            text = value if isinstance(value, str) else _dumped(value, ",", ":", encode_basestring)
+            return (of_bytes(text.encode("utf-8", "surrogatepass")) or b"").decode("utf-8", "replace")
+
+        return change
+
+
+class Mask:
+    """The transform of a selection that masks fields of keys, values and headers, and moves times."""
+
+    is_tested = False
+
+    def __init__(self, rules: Sequence[Rule], masker: Masker, other: str = "refuse") -> None:
+        """`other` is what becomes of keys and values that are not JSON if fields of them are masked (OTHERS)."""
+        self.rules, self.masker, self.other = tuple(rules), masker, other
+        self.counts: Tally = Counter()
+
+    def __repr__(self) -> str:
+        made = ",".join(rule.shown for rule in self.rules)
+        sizes = ", sizes kept" if self.masker.keep_sizes else ""
+        return f"masked {made}{sizes}" + (f", secret {self.masker.fingerprint}" if self.needs_secret else "")
+
+    @property
+    def needs_secret(self) -> bool:
+        return self.other == "hash" or any(rule.how in ("hash", "digits") for rule in self.rules)
+
+    @property
+    def columns(self) -> set[str]:
+        return {rule.column for rule in self.rules}
+
+    def table(self, table: Table) -> Table:
+        """The same columns. OptionError for a table that lacks one that is to be masked."""
+        for rule in self.rules:
+            kind = table.column(rule.column).type if rule.column in table.names else None
+            if kind != {"headers": HEADERS, "timestamp": "timestamp"}.get(rule.column, "binary"):
+                raise OptionError(f"--mask {rule.text}: rows of {table.name} have no {rule.column} that can be masked")
+        return table
+
+    def needs(self, table: Table, names: Sequence[str]) -> Sequence[str]:
+        """The same columns, and the key next to headers that may repeat it."""
+        more = ["key"] if "headers" in names and "key" in self.columns and "key" not in names else []
+        return [*names, *more]
+
+    def begin(self) -> Self:
+        return type(self)(self.rules, self.masker, self.other)
+
+    def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+        """The masked rows. A header whose value is the key is masked as the key is."""
+        self.counts["", "rows"] += batch.num_rows
+        if not batch.num_rows:
+            return batch
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        made = dict(columns)
+        for name in self.columns & columns.keys():
+            rules = [rule for rule in self.rules if rule.column == name]
+            if name == "timestamp":
+                made[name] = self._shifted(columns[name], rules[0])
+            elif name != "headers":
+                whole = [rule for rule in rules if not rule.steps]
+                change = self._whole if whole else self._fields
+                made[name] = change(columns[name], whole or rules)
+        if "headers" in columns and self.columns & {"headers", "key"}:
+            made["headers"] = self._headers(columns["headers"], columns.get("key"), made.get("key"))
+        import pyarrow as pa
+
+        return pa.RecordBatch.from_arrays([made[name] for name in columns], schema=batch.schema)
+
+    def _shifted(self, column: pa.Array, rule: Rule) -> pa.Array:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.counts[rule.text, "masked"] += len(column)
+        return pc.add_checked(column.cast(pa.int64()), rule.shift).cast(column.type)
+
+    def _whole(self, column: pa.Array, rules: Sequence[Rule]) -> pa.Array:
+        """Whole keys or values."""
+        import pyarrow as pa
+
+        [rule] = rules
+        self.counts[rule.text, "masked"] += len(column)
+        change = rule.bytes_mask(self.masker)
+        return pa.array([None if one is None else change(one) for one in column.to_pylist()], column.type)
+
+    def _fields(self, column: pa.Array, rules: Sequence[Rule]) -> pa.Array:
+        """Fields of values that are JSON texts. Others are counted."""
+        import pyarrow as pa
+
+        changes = [(rule, rule.json_mask(self.masker)) for rule in rules]
+        return pa.array(
+            [None if one is None else self._changed(one, changes) for one in column.to_pylist()], column.type
+        )
+
+    def _changed(self, value: bytes, changes: Sequence[tuple[Rule, Callable[[Any], Any]]]) -> bytes | None:
+        start = _FRAME if value[:1] == b"\0" else 0
+        try:
+            document = _parsed(value[start:])
+            if document is not None and not isinstance(document, list):
+                raise ValueError("a number or a text has no fields")
+        except (ValueError, RecursionError):
+            for rule, _ in changes:
+                self.counts[rule.text, "not JSON"] += 1
+            return None if self.other == "drop" else self.masker.hash(value) if self.other == "hash" else value
+        is_changed = False
+        for rule, change in changes:
+            found = _change(document, rule.steps, change)
+            self.counts[rule.text, "masked" if found else "missing"] += 1
+            is_changed |= found
+        if not is_changed:
+            return value
+        made = _encoded(document, value)
+        if self.masker.keep_sizes:
+            made = made.ljust(len(value) - start)
+            self.counts["", "larger"] += len(made) > len(value) - start
+        return value[:start] + made
+
+    def _headers(self, column: pa.Array, old: pa.Array | None, new: pa.Array | None) -> pa.Array:
+        """The headers of rows, masked by their names, or as the key if they repeat it."""
+        import pyarrow as pa
+
+        masks = {".".join(map(str, rule.steps)): rule for rule in self.rules if rule.column == "headers"}
+        changes = {name: rule.bytes_mask(self.masker) for name, rule in masks.items()}
+        is_key_masked = any(rule.column == "key" for rule in self.rules) and old is not None and new is not None
+        keys = old.to_pylist() if is_key_masked and old is not None else [None] * len(column)
+        masked = new.to_pylist() if is_key_masked and new is not None else keys
+        rows: list[list[dict[str, Any]] | None] = []
+        for headers, key, instead in zip(column.to_pylist(), keys, masked, strict=True):
+            if headers is None:
+                rows.append(None)
+                continue
+            kept: list[dict[str, Any]] = []
+            for one in headers:
+                rule, value = masks.get(one["key"]), one["value"]
+                if rule is not None:
+                    self.counts[rule.text, "masked"] += 1
+                    if rule.how == "drop":
+                        continue
+                    value = None if value is None else changes[one["key"]](value)
+                elif key and value == key:
+                    if instead is None:
+                        continue
+                    value = instead
+                kept.append({"key": one["key"], "value": value})
+            rows.append(kept)
+        return pa.array(rows, column.type)
+
+    def judge(self, counts: Tally) -> list[str]:
+        """Notes on values without a field. OptionError if a field was in none of the rows, as its name may be wrong; and if values are not
+        JSON, as it is unknown whether they have it, unless it was said what becomes of them.
+        """
+        rows = counts["", "rows"]
+        for rule in self.rules if rows else ():
+            other = counts[rule.text, "not JSON"]
+            what = f"{counted(other, rule.column)} {'is' if other == 1 else 'are'} not JSON"
+            if not counts[rule.text, "masked"]:
+                more = f"; {what}" if other else ""
+                raise OptionError(f"--mask {rule.text}: none of {counted(rows, 'row')} has this field{more}")
+            if other and self.other == "refuse":
+                raise OptionError(
+                    f"--mask {rule.text}: {what}, and may have what is to be masked; choose others by --topic or --where, or say what "
+                    "becomes of them: --mask-other drop, hash or keep"
+                )
+        return [*self._notes(counts)]
+
+    def _notes(self, counts: Tally) -> Iterator[str]:
+        for rule in self.rules:
+            missing, other = counts[rule.text, "missing"], counts[rule.text, "not JSON"]
+            if missing:
+                yield f"--mask {rule.text}: {counted(missing, 'row')} without this field"
+            if other:
+                done = {"drop": "dropped", "hash": "hashed as a whole"}.get(self.other, "not masked")
+                yield f"--mask {rule.text}: {counted(other, 'row')} {done}: the {rule.column} is not JSON"
+        if counts["", "larger"]:
+            yield f"--mask: {counted(counts['', 'larger'], 'value')} could not keep the size"
+        if self.needs_secret:
+            yield f"masked with the secret {self.masker.fingerprint} (its fingerprint): other results of this secret can be joined"
+
+
+# JSON ----------------------------------------------------------------------------------------------------------------------
+
+
+def _parsed(text: bytes) -> Any:
+    """A JSON text with its numbers as they are written and its objects with all their members. ValueError for other bytes."""
+    numbers: dict[str, Any] = dict.fromkeys(("parse_float", "parse_int", "parse_constant"), _Number)
+    return json.loads(text, object_pairs_hook=_Object, **numbers)
+
+
+def _encoded(document: Any, source: bytes) -> bytes:
+    """A JSON text in the style of another."""
+    style = (", ", ": ") if b'": ' in source else (",", ":")
+    try:
+        return _dumped(document, *style, encode_basestring).encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return _dumped(document, *style, encode_basestring_ascii).encode()
+
+
+def _dumped(node: Any, comma: str, colon: str, quote: Callable[[str], str]) -> str:
+    if isinstance(node, _Number):
+        return str(node)
+    if isinstance(node, str):
+        return quote(node)
+    if isinstance(node, _Object):
+        members = (f"{quote(name)}{colon}{_dumped(one, comma, colon, quote)}" for name, one in node)
+        return f"{{{comma.join(members)}}}"
+    if isinstance(node, list):
+        return f"[{comma.join(_dumped(one, comma, colon, quote) for one in node)}]"
+    return {None: "null", True: "true", False: "false"}[node]
+
+
+def _change(node: Any, steps: tuple[Step, ...], change: Callable[[Any], Any]) -> bool:
+    """Change the fields that steps lead to; whether there is one."""
+    step, *rest = steps
+    found = False
+    if isinstance(node, _Object):
+        places = [number for number, (name, _) in enumerate(node) if name == step]
+    elif isinstance(node, list) and isinstance(step, int):
+        places = [*range(len(node))] if step == EVERY else [step] if step < len(node) else []
+    else:
+        return False
+    for place in reversed(places):
+        value = node[place][1] if isinstance(node, _Object) else node[place]
+        if rest:
+            found |= _change(value, tuple(rest), change)
+            continue
+        found, made = True, change(value)
+        if made is _DROP and isinstance(node, _Object):
+            del node[place]
+        else:
+            made = None if made is _DROP else made  # the items after it keep their places
+            node[place] = (node[place][0], made) if isinstance(node, _Object) else made
+    return found
+
+
+# Options -------------------------------------------------------------------------------------------------------------------
+
+
+def parse_mask(
+    given: str | Sequence[str] | Mapping[str, str],
+    secret_file: str | os.PathLike[str] | None = None,
+    *,
+    keep_sizes: bool = False,
+    other: str = "refuse",
+) -> Mask:
+    """The mask that `value.card=hash,key=drop` describes. OptionError for anything else, and if a secret is needed and there is none;
+    AccessError for a file that cannot be read.
+    """
+    if other not in OTHERS:
+        raise unknown("way to handle values that are not JSON", other, OTHERS)
+    rules = [_rule(field, how) for field, how in _pairs(given)]
+    if not rules:
+        raise OptionError("--mask: nothing named; FIELD=HOW expected, such as value.card=hash")
+    names = [rule.text for rule in rules]
+    for rule in rules:
+        wholes = [one for one in rules if one.column == rule.column and rule.column != "headers"]
+        if names.count(rule.text) > 1 or (len(wholes) > 1 and any(not one.steps for one in wholes)):
+            raise OptionError(f"--mask {rule.text}: masked twice")
+        if rule.how == "drop" and keep_sizes:
+            raise OptionError(f"--mask {rule.text}: drop keeps no size; hash, fixed and digits do")
+    secret = _secret(secret_file)
+    made = Mask(rules, Masker(secret or b"", keep_sizes=keep_sizes), other)
+    if secret is None and made.needs_secret:
+        raise OptionError(f"--mask: hash and digits need a secret: in a file (--mask-secret-file), or in ${SECRET}")
+    return made
+
+
+def _pairs(given: str | Sequence[str] | Mapping[str, str]) -> list[tuple[str, str]]:
+    if isinstance(given, Mapping):
+        return [(str(field).strip(), str(how)) for field, how in given.items()]
+    texts = [given] if isinstance(given, str) else list(given)
+    parts = [part for text in texts for part in re.split(r",(?=[^=,]+=)", text) if part.strip()]
+    for part in parts:
+        if "=" not in part:
+            raise OptionError(f"--mask {part!r}: FIELD=HOW expected, such as value.card=hash")
+    return [(field.strip(), how) for field, _, how in (part.partition("=") for part in parts)]
+
+
+def _rule(text: str, given: str) -> Rule:
+    how, _, more = given.strip().partition(":")
+    column, steps = _path(text)
+    if column == "timestamp":
+        if how != "shift" or steps:
+            raise OptionError(f"--mask {text}={given}: times can only be moved: timestamp=shift:-30d")
+        return Rule(text, column, (), "shift", shift=parse_span(more))
+    if how not in ("drop", "hash", "fixed", "digits") or (more and how != "fixed"):
+        raise unknown(f"way to mask {text}", given.strip(), HOWS)
+    if column == "headers" and not steps:
+        raise OptionError(f"--mask {text}: name a header, such as headers.user")
+    return Rule(text, column, steps, how, more.encode())
+
+
+def _path(text: str) -> tuple[str, tuple[Step, ...]]:
+    """`value.items[*].sku` -> the column and the steps from there."""
+    column = re.match(r"[^.\[]*", text)[0]  # type: ignore[index]
+    if column not in ("key", "value", "headers", "timestamp"):
+        raise unknown("field to mask", column, ("key", "value", "headers", "timestamp"))
+    if column == "headers":
+        return column, (text[len("headers.") :],) if text[len("headers.") :] else ()
+    steps: list[Step] = []
+    at = len(column)
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None:
+            raise OptionError(f"--mask {text}: a field such as value.user or value.items[*].sku expected")
+        steps.append(found[1] if found[1] is not None else EVERY if found[2] == "*" else int(found[2]))
+        at = found.end()
+    return column, tuple(steps)
+
+
+def _secret(file: str | os.PathLike[str] | None) -> bytes | None:
+    if file is not None:
+        try:
+            secret = Path(file).read_bytes().rstrip(b"\r\n")
+        except OSError as error:
+            raise AccessError(f"{os.fspath(file)}: {error.strerror or error}") from None
+        where = os.fspath(file)
+    elif SECRET in os.environ:
+        secret, where = os.environb[SECRET.encode()], f"${SECRET}"
+    else:
+        return None
+    if len(secret) < LEAST_SECRET:
+        raise OptionError(f"{where}: the secret of a mask has at least {LEAST_SECRET} bytes, this one {len(secret)}")
+    return secret
