@@ -145,7 +145,11 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Tr
         return None
     segments = Store.of(group).share(_sorted_logs).get(file.place.state, [])
     at = bisect_right(segments, file.place.start_offset or 0, key=lambda one: one.place.start_offset or 0)
-    return LookAhead(file, tuple(segments[at : at + NEAR]), more=len(segments) > at + NEAR)
+    # Those after the near ones are listed when somebody asks, unless some are elsewhere, in remote storage.
+    near = at + NEAR
+    if any(one.place.remote is not None for one in segments[at + NEAR :]):
+        near = len(segments)
+    return LookAhead(file, tuple(segments[at:near]), more=len(segments) > near)
 
 
 def _sorted_logs(store: Store) -> dict[str | None, list[File]]:
@@ -173,12 +177,25 @@ def of_partition(segments: Sequence[File]) -> tuple[Transactions, dict[int, int]
     return found, dict(pending)
 
 
+def of_store(store: Store) -> tuple[dict[int, folds.Producer], list[Aborted]]:
+    """The producers of a partition with a transaction that no marker ends, and the aborted transactions, by its log alone."""
+    state = _state_of(store.share(_sorted_logs).get(None, ()))
+    opened = state.open_transactions()
+    return {number: one for number, one in state.states.items() if number in opened}, state.aborted
+
+
 def _walk(segments: tuple[File, ...]) -> Transactions:
     return _walked(segments)[0]
 
 
 @lru_cache(maxsize=4)
 def _walked(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, int], ...]]:
+    state = _state_of(segments)
+    opened = state.open_transactions()
+    return _transactions(opened, state.aborted), tuple(opened.items())
+
+
+def _state_of(segments: Sequence[File]) -> folds.Producers:
     """From headers alone; from checked batches where one that would hold everything back is damaged."""
     ordered = sorted(segments, key=lambda one: one.place.start_offset or 0)
     state = folds.Producers(transactional_only=True)
@@ -188,8 +205,7 @@ def _walked(segments: tuple[File, ...]) -> tuple[Transactions, tuple[tuple[int, 
             _take(state, segment, window, places)
     if not all(is_sound(*places[first]) for first in state.open_transactions().values()):
         state = _checked(ordered)
-    opened = state.open_transactions()
-    return _transactions(opened, state.aborted), tuple(opened.items())
+    return state
 
 
 def _checked(segments: Sequence[File]) -> folds.Producers:
