@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.jobs.kills import Harness
+from tests.jobs.kills import Harness, Rewriting
+
+if TYPE_CHECKING:
+    from tests.services.s3 import S3Server
 
 FULL = int(os.environ.get("RAWLOG_KILLS", "0"))
 
@@ -20,6 +24,25 @@ def test_killed_at_random_moments_each_record_is_in_once(tmp_path: Path) -> None
     harness.make(4_000)
     rounds = harness.play(4, ("driver",))
     assert any(one.code == -9 for one in rounds), "no round was long enough to be killed"
+
+
+def test_killed_while_sources_are_rewritten_the_lake_has_what_is_there(tmp_path: Path) -> None:
+    harness = Rewriting(tmp_path, 5, ("--engine", "local", "--threads", "2"))
+    harness.make(40)
+    rounds = harness.play(max(4, FULL), ("driver",))
+    assert any(one.code == -9 for one in rounds), "no round was long enough to be killed"
+
+
+def test_killed_while_sources_are_rewritten_and_the_lake_is_in_a_bucket(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.filesystem().create_dir("kills")
+    harness = Rewriting(tmp_path, 6, ("--engine", "local", "--threads", "2", "--catalog", str(tmp_path / "catalog.db")))
+    harness.lake, harness.target = tmp_path / "catalog.db", f"s3://kills/{tmp_path.name}"
+    harness.make(40)
+    harness.play(max(3, FULL), ("driver",))
 
 
 @pytest.mark.slow

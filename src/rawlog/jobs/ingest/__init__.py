@@ -7,33 +7,39 @@ each table. Nothing is ingested twice and nothing is lost, whenever a run dies: 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, DataError, RawlogError, unknown
+from rawlog.core.errors import AccessError, DataError, OptionError, RawlogError, unknown
 from rawlog.core.findings import Findings
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.store import Store, joined, unread_size
 from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
 from rawlog.io.output import refuse_nested
-from rawlog.io.storage import is_remote
+from rawlog.io.storage import is_remote, remembering, stored_path
 from rawlog.io.walk import walk
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.folds import by_unit, fold
 from rawlog.jobs.ingest.plan import Plan, splits_of
-from rawlog.jobs.ingest.values import Decoded, Ingested, Piece, Reached, Recut, Task
+from rawlog.jobs.ingest.rewritten import check_policy, mark
+from rawlog.jobs.ingest.values import Decoded, Distrusted, Ingested, IngestSplit, Reached, Recut, Span
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import Lake, Overtaken
 from rawlog.jobs.lake.names import check_url, data_path, unit_mark
 from rawlog.jobs.lake.payload import References, stored
+from rawlog.jobs.lake.removal import thin
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_tree
-from rawlog.reading.rows import Decoder
-from rawlog.reading.select import Selection
+from rawlog.reading.replicas import choose, facts_of
+from rawlog.reading.rows import Decoder, decode_streams
+from rawlog.reading.select import Selection, Tally
 from rawlog.reading.tree import Tree
+from rawlog.schemas.transform import Decode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,10 +61,14 @@ class Ingest(Job[Decoded, Ingested]):
         tables: Sequence[str] | None = None,
         selection: Selection | None = None,
         partition_by: Sequence[str] | None = None,
+        on_rewrite: str = "replace",
+        decode: Decode | None = None,
     ) -> None:
         """`tables` are names of tables to fill, None for all that the files have. OptionError for an unknown one.
 
-        `partition_by` is how new tables are partitioned: by topic, partition, hour, day, month or year.
+        `partition_by` is how new tables are partitioned: by topic, partition, hour, day, month or year. `on_rewrite` says what
+        is done with the rows of files that were rewritten since the last run: `replace` them, `keep` them and take only later offsets, or
+        `refuse` the files. `decode` puts decoded values next to the bytes of `records`.
         AccessError if `lake` is not a lake and cannot become one.
         """
         if tables is not None:
@@ -67,11 +77,16 @@ class Ingest(Job[Decoded, Ingested]):
         self.names = None if tables is None else tuple(dict.fromkeys(tables))
         self.selection = (selection or Selection()).replace(errors="skip", columns=None, limit=None)
         check_names(partition_by or ())
+        self.on_rewrite = check_policy(on_rewrite)
         self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
         self.stage = self.lake.path
+        #: What decodes values, and the same with the schemas of the tree that was planned.
+        self.asked = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
+        self.decode: Decode | None = None
         self.partition_by = None if partition_by is None else check_names(partition_by)
         self.cuts: Mapping[str, Sequence[Cut]] = {}
         self.uncut: frozenset[str] = frozenset()
+        self.damaged: frozenset[str] = frozenset()
         self._plan: Plan | None = None
         self._splits = 0
         self._merged: list[Checked] | None = None
@@ -100,14 +115,18 @@ class Ingest(Job[Decoded, Ingested]):
     def complete(self, run: Callable[[], Ingested]) -> Ingested:
         """Run with an engine, and again while the plan turns out to be wrong.
 
-        It is wrong if an index is wrong about where frames begin (such files are then read whole), or if another run has ingested
-        some of the sources meanwhile (the rest is planned again).
+        It is wrong if an index is wrong about where frames begin (such files are then read whole), if a file that was rewritten turns out
+        to be damaged (its rows are then not replaced), or if another run has ingested some of the sources meanwhile (the rest is planned
+        again).
         """
+        self.damaged = frozenset()
         for _ in range(ATTEMPTS):
             try:
                 return run()
             except Recut as recut:
                 self.uncut |= recut.paths
+            except Distrusted as distrusted:
+                self.damaged |= distrusted.paths
             except Overtaken:
                 continue
         return run()
@@ -122,27 +141,40 @@ class Ingest(Job[Decoded, Ingested]):
             check_url(root)
         if self._plan is not None:
             self.lake.sweep(self._plan.run)
-        self._plan = planned = Plan(
-            self.lake,
-            self._inside(tree),
-            tree,
-            self._tables(tree),
-            self.selection,
-            self.uncut,
-            self.partition_by,
-        )
+        chosen: list[str] = []
+        self.decode = None if self.asked is None else self.asked.bound(tree, self.selection)
+        with remembering():
+            tree = choose(tree, self.selection, chosen.append)
+            self._plan = planned = Plan(
+                self.lake,
+                self._inside(tree),
+                tree,
+                self._tables(tree),
+                self.selection,
+                self.uncut,
+                self.partition_by,
+                chosen,
+                self.on_rewrite,
+                self.damaged,
+            )
+        planned.check_masked()
         self.cuts = planned.cuts
         self._splits, self._merged = 0, None
-        tasks = [Task(planned.run, files=files) for files in splits_of(planned.to_inspect, lambda file: file.size)]
-        tasks += [Task(planned.run, pieces=pieces) for pieces in splits_of(planned.pieces, lambda piece: piece.size)]
+        splits = [
+            IngestSplit(planned.run, files=files) for files in splits_of(planned.to_inspect, lambda file: file.size)
+        ]
+        splits += [IngestSplit(planned.run, spans=spans) for spans in splits_of(planned.spans, lambda span: span.size)]
         units = by_unit([one for folds in planned.folds.values() for one in folds])
         for run in splits_of(units, lambda unit: sum(one.size for one in unit)):
-            tasks.append(Task(planned.run, folds=tuple(one for unit in run for one in unit)))
-        return self._numbered(tasks)
+            splits.append(IngestSplit(planned.run, folds=tuple(one for unit in run for one in unit)))
+        splits += [
+            IngestSplit(planned.run, old_files=old) for old in splits_of(planned.old_files, lambda file: file.size)
+        ]
+        return self._numbered(splits)
 
-    def _numbered(self, tasks: Sequence[Task]) -> list[Split]:
-        first, self._splits = self._splits, self._splits + len(tasks)
-        return [Split(first + number, _size(task), task) for number, task in enumerate(tasks)]
+    def _numbered(self, splits: Sequence[IngestSplit]) -> list[Split]:
+        first, self._splits = self._splits, self._splits + len(splits)
+        return [Split(first + number, _size(own), own) for number, own in enumerate(splits)]
 
     def follow(self, done: Sequence[Decoded]) -> list[Split]:
         """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together."""
@@ -155,22 +187,26 @@ class Ingest(Job[Decoded, Ingested]):
         summaries = {path: summary for one in done for path, summary in one.summaries.items()}
         summaries |= {one.file.path: one.summary for one in self._merged if one.summary is not None}
         stores = [group.with_summaries(summaries) for group in planned.groups]
-        tasks = [Task(planned.run, files=(file,)) for file in again]
-        tasks += [Task(planned.run, groups=groups) for groups in splits_of(stores, unread_size)]
+        splits = [IngestSplit(planned.run, files=(file,)) for file in again]
+        splits += [IngestSplit(planned.run, groups=groups) for groups in splits_of(stores, unread_size)]
         if again or self._merged or any(one.files for one in done):
-            tasks.append(Task(planned.run, tree=joined(planned.tree.files, stores)))
-        return self._numbered(tasks)
+            splits.append(IngestSplit(planned.run, tree=joined(planned.tree.files, stores)))
+        return self._numbered(splits)
 
     def _inside(self, tree: Tree) -> Tree:
         """The files that are wanted, without those of the lake itself."""
         assert self.lake is not None
         lake = self.lake.path + "/"
         kept = (file for file in tree if self.selection.takes_file(file) and not file.path.startswith(lake))
-        return Tree(tree.roots, tuple(kept))
+        return replace(tree, files=tuple(kept))
 
     def _tables(self, tree: Tree) -> list[Table]:
         """The tables to fill by decoding or folding: without `files` and `findings`, which inspection fills."""
         able = [name for name in tree.tables if name not in (FILES.name, FINDINGS.name)]
+        if self.selection.transforms:  # other tables have the same bytes under other names
+            able = [name for name in able if name == RECORDS.name]
+            if others := [name for name in self.names or () if name not in (RECORDS.name, FILES.name, FINDINGS.name)]:
+                raise OptionError(f"tables {', '.join(others)}: masked rows can only be ingested as `records`")
         if self.names is not None:
             for name in self.names:
                 if name not in tree.tables and name not in registry.tables():
@@ -181,66 +217,90 @@ class Ingest(Job[Decoded, Ingested]):
     # Work -------------------------------------------------------------------------------------------------------------
 
     def work(self, split: Split, stage: Stage) -> Decoded:
-        """Inspect the split's files, decode its pieces, and write the rows as Parquet below the lake."""
-        task: Task = split.task
-        sheets = Sheets(lambda table: data_path(stage.path, table, task.run), stage.name, self.cuts)
+        """Inspect the split's files, decode its spans, and write the rows as Parquet below the lake."""
+        with remembering():
+            return self._work(split, stage)
+
+    def _work(self, split: Split, stage: Stage) -> Decoded:
+        own: IngestSplit = split.content
+        sheets = Sheets(lambda table: data_path(stage.path, table, own.run), stage.name, self.cuts)
         try:
-            if task.pieces:
-                return self._decode(split.number, task, sheets, stage)
-            if task.folds:
-                return self._fold(split.number, task, sheets, stage)
-            if task.files:
-                return self._inspect(split.number, task, sheets, stage)
-            return self._compare(split.number, task, sheets, stage)
+            if own.spans:
+                return self._decode(split.number, own, sheets, stage)
+            if own.old_files:
+                return self._thin(split.number, own, stage)
+            if own.folds:
+                return self._fold(split.number, own, sheets, stage)
+            if own.files:
+                return self._inspect(split.number, own, sheets, stage)
+            return self._compare(split.number, own, sheets, stage)
         except BaseException:
             sheets.discard()
             raise
 
-    def _inspect(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
+    def _inspect(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
-        for file in task.files:
+        damaged = []
+        for file in own.files:
             checked = check_file(
                 file, Chosen(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
             )
-            every.add(_finish(checked, sheets))
+            damaged += _add(every, _finish(checked, sheets), file)
         self._report(every, sheets)
-        return Decoded(number, sheets.close(), files=task.files, errors=every.errors, warnings=every.warnings)
+        return Decoded(
+            number,
+            sheets.close(),
+            files=own.files,
+            errors=every.errors,
+            warnings=every.warnings,
+            damaged=tuple(damaged),
+        )
 
-    def _compare(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
+    def _compare(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
-        for group in task.groups:
+        stores: dict[str, tuple[str, ...]] = {}
+        for group in own.groups:
             every.items += inspect_group(group).items
-        if task.tree is not None:
-            every.items += inspect_tree(Tree((), task.tree.files), None, task.tree.summaries).items
-        stage.advance(_size(task))
+            if any(facts := facts_of(group)):
+                stores[group.path] = facts
+        if own.tree is not None:
+            every.items += inspect_tree(Tree((), own.tree.files), None, own.tree.summaries).items
+        stage.advance(_size(own))
         self._report(every, sheets)
-        return Decoded(number, sheets.close(), errors=every.errors, warnings=every.warnings)
+        return Decoded(number, sheets.close(), errors=every.errors, warnings=every.warnings, stores=stores)
 
     def _report(self, found: Findings, sheets: Sheets) -> None:
         for batch in found.to_arrow().to_batches():
             sheets.add(FINDINGS, batch)
 
-    def _decode(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
-        """Each piece is read once, for all the tables that want it and for verification."""
+    def _decode(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
+        """Each span is read once, for all the tables that want it and for verification."""
         reached: list[Reached] = []
         every = Findings()
         files: list[File] = []
+        damaged: list[str] = []
         summaries: dict[str, Any] = {}
         splits: list[tuple[int, Checked]] = []
-        references = References(f"{task.run}/{stage.name}")
-        for piece in task.pieces:
-            taking = _Taking(piece, self.selection, sheets, stage, references)
+        references = References(f"{own.run}/{stage.name}")
+        decoded: Tally = Counter()
+        selection = self.selection.begun()
+        for span in own.spans:
+            decode = None if self.decode is None else self.decode.begin()
+            taking = _Taking(span, selection, sheets, stage, references, decode)
             checked = taking.run()
+            if decode is not None:
+                every.items += decode.findings(span.file)
+                decoded += decode.counts
             reached += taking.reached()
             if checked is None:
                 continue
-            if piece.start or (piece.stop is not None and piece.stop < piece.file.size):
-                splits.append((piece.start, checked))
+            if span.start or (span.stop is not None and span.stop < span.file.size):
+                splits.append((span.start, checked))
                 continue
-            every.add(_finish(checked, sheets))
-            files.append(piece.file)
+            damaged += _add(every, _finish(checked, sheets), span.file)
+            files.append(span.file)
             if checked.summary is not None:
-                summaries[piece.file.path] = checked.summary
+                summaries[span.file.path] = checked.summary
         self._report(every, sheets)
         return Decoded(
             number,
@@ -251,12 +311,30 @@ class Ingest(Job[Decoded, Ingested]):
             checked=tuple(splits),
             errors=every.errors,
             warnings=every.warnings,
+            tallies=selection.tallies,
+            decoded=decoded,
+            damaged=tuple(damaged),
         )
 
-    def _fold(self, number: int, task: Task, sheets: Sheets, stage: Stage) -> Decoded:
+    def _thin(self, number: int, own: IngestSplit, stage: Stage) -> Decoded:
+        """Write data files of the lake again without the rows of rewritten sources."""
+        thinned = []
+        for at, old in enumerate(own.old_files):
+            sheets = Sheets(lambda table: data_path(stage.path, table, own.run), f"{stage.name}-{at}", self.cuts)
+            try:
+                one = thin(old, sheets)
+            except BaseException:
+                sheets.discard()
+                raise
+            stage.advance(old.size)
+            if one is not None:
+                thinned.append(one)
+        return Decoded(number, (), thinned=tuple(thinned))
+
+    def _fold(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         notes: list[str] = []
         folded = []
-        for one in task.folds:
+        for one in own.folds:
             table = registry.table_named(one.table)
             mark = unit_mark(one.unit)
             try:
@@ -278,31 +356,44 @@ class Ingest(Job[Decoded, Ingested]):
         """One commit for each table, `records` first and `jobs` last. What an earlier call committed stays as it is."""
         assert self.lake is not None
         assert self._plan is not None
-        return Commit(self.lake, self._plan, done, self._merged or ()).run()
+        notes = self.selection.judge(one.tallies for one in done if one.tallies)
+        records = RECORDS
+        if self.decode is not None:
+            records = self.decode.table(RECORDS)
+            notes += self.decode.judge(sum((one.decoded for one in done), Counter()))
+        made = Commit(self.lake, self._plan, done, self._merged or (), records).run()
+        return replace(made, notes=(*made.notes, *notes)) if notes else made
 
 
 class _Taking:
-    """Ingests one piece of a file: each window of frames is decoded for each of the tables."""
+    """Ingests one span of a file: each window of frames is decoded for each of the tables."""
 
     def __init__(
-        self, piece: Piece, selection: Selection, sheets: Sheets, stage: Stage, references: References
+        self,
+        span: Span,
+        selection: Selection,
+        sheets: Sheets,
+        stage: Stage,
+        references: References,
+        decode: Decode | None = None,
     ) -> None:
-        self.piece, self.sheets, self.stage, self.references = piece, sheets, stage, references
-        tables = [(registry.table_named(name), part) for name, part in piece.parts]
-        self.decoders = [Decoder(part, table, selection.suited(table)) for table, part in tables]
-        self.stop, self.frames, self.windows = piece.start, 0, 0
+        self.span, self.sheets, self.stage, self.references, self.decode = span, sheets, stage, references, decode
+        tables = [(registry.table_named(name), part) for name, part in span.parts]
+        self.decoders = [Decoder(part, table, selection.suited(table), compact=True) for table, part in tables]
+        self.stop, self.frames, self.windows = span.start, 0, 0
+        self.first_row = references.rows
         #: Where a decoder stopped at an unknown version, and after how many frames. Verification reports it; rows before it are ingested.
         self.ended: dict[str, tuple[int, int]] = {}
         self.failure: BaseException | None = None
         self.is_gone = False
 
     def run(self) -> Checked | None:
-        """Read the piece; the result of verification, if it is to be checked. Raises what writing raised."""
-        file, part = self.piece.file, self.piece.parts[0][1]
+        """Read the span; the result of verification, if it is to be checked. Raises what writing raised."""
+        file, part = self.span.file, self.span.parts[0][1]
         checked: Checked | None = None
         error: RawlogError | None = None
-        if self.piece.is_checked:
-            store = Store((file, *self.piece.near))
+        if self.span.is_checked:
+            store = Store((file, *self.span.near))
             checked = check_file(
                 file,
                 Chosen(),
@@ -327,7 +418,7 @@ class _Taking:
             raise self.failure
         if error is not None:
             # It was deleted before it was opened, as happens to the oldest segments of a live log: left out; the next run looks again.
-            if self.windows or os.path.lexists(file.path) or is_remote(file.path):
+            if self.windows or os.path.lexists(stored_path(file.path)) or is_remote(file.path):
                 raise error
             self.is_gone = True
         return checked
@@ -346,34 +437,53 @@ class _Taking:
         self.frames += len(frames)
         self.stage.advance(max(0, frames.reached_in_file - self.stop), len(frames))
         self.stop = frames.reached_in_file
-        tables = {one.table: self._rows(one, frames) for one in self.decoders if one.table.name not in self.ended}
+        decoders = [one for one in self.decoders if one.table.name not in self.ended]
+        streams = zip(decoders, decode_streams(decoders, frames), strict=True)
+        tables = {one.table: self._rows(one, rows) for one, rows in streams}
         records = tables.pop(RECORDS, None)
         for table, rows in tables.items():
             if table.payload and records is not None:
                 for owner, batch in self.references.share(table, rows, records):
-                    self.sheets.add(stored(owner), batch)
+                    self._add(owner, batch)
                 records = None
                 continue
             for batch in rows:
                 self.sheets.add(stored(table), self.references.keep(batch) if table.payload else batch)
         for batch in records or ():
-            self.sheets.add(stored(RECORDS), self.references.number(batch))
+            self._add(RECORDS, self.references.number(batch))
 
-    def _rows(self, decoder: Decoder, frames: Frames) -> Iterator[pa.RecordBatch]:
+    def _add(self, table: Table, batch: pa.RecordBatch) -> None:
+        """Add rows as the lake stores them; those of `records` are decoded, if that is asked for."""
+        if self.decode is not None and table is RECORDS:
+            made = stored(self.decode.table(RECORDS))
+            self.sheets.add(made, self.decode.apply(batch, RECORDS).select(list(made.names)))
+            return
+        self.sheets.add(stored(table), batch)
+
+    def _rows(self, decoder: Decoder, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of a window; none of later ones once the decoder cannot go on."""
         try:
-            for batch in decoder.see(frames):
+            for batch in rows:
                 self.stage.advance(0, 0, batch.num_rows)
                 yield batch
         except DataError:
             self.ended[decoder.table.name] = self.stop, self.frames
 
     def reached(self) -> list[Reached]:
-        """How far the piece was ingested into each table."""
+        """How far the span was ingested into each table."""
         if self.is_gone:
             return []
         at = self.stop, self.frames
-        return [Reached(name, part, *self.ended.get(name, at)) for name, part in self.piece.parts]
+        marks: dict[int, int] = {}
+        made = []
+        for name, part in self.span.parts:
+            stop, frames = self.ended.get(name, at)
+            is_last = part.stop is None or part.stop >= part.file.size
+            if stop not in marks:
+                marks[stop] = (mark(part.file.path, stop) or 0) if is_last else 0
+            rows = self.references.since(self.first_row) if name == RECORDS.name else ()
+            made.append(Reached(name, part, stop, frames, marks[stop], rows))
+        return made
 
 
 def _finish(checked: Checked, sheets: Sheets) -> Findings:
@@ -381,6 +491,12 @@ def _finish(checked: Checked, sheets: Sheets) -> Findings:
     assert checked.measure is not None
     sheets.add(FILES, checked.measure.row())
     return checked.finish(Chosen())
+
+
+def _add(every: Findings, found: Findings, file: File) -> list[str]:
+    """Add the findings of a file to others; its path, if there are errors among them."""
+    every.add(found)
+    return [file.path] if found.errors else []
 
 
 def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
@@ -400,10 +516,10 @@ def _merged(done: Sequence[Decoded], again: list[File]) -> list[Checked]:
     return merged
 
 
-def _size(task: Task) -> int:
-    folded = {one.unit: one.size for one in task.folds}
-    looked_at = _bytes(task.files) + sum(map(unread_size, task.groups))
-    return looked_at + sum(piece.size for piece in task.pieces) + sum(folded.values())
+def _size(own: IngestSplit) -> int:
+    folded = {one.unit: one.size for one in own.folds}
+    looked_at = _bytes(own.files) + sum(map(unread_size, own.groups)) + sum(old.size for old in own.old_files)
+    return looked_at + sum(span.size for span in own.spans) + sum(folded.values())
 
 
 def _bytes(files: Sequence[File]) -> int:

@@ -11,10 +11,12 @@ from rawlog.core.findings import Findings
 from rawlog.core.format import File
 from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
 from rawlog.jobs.ingest import folds
-from rawlog.jobs.ingest.plan import Plan, mark
-from rawlog.jobs.ingest.values import Decoded, Ingested, Reached, Recut
+from rawlog.jobs.ingest.plan import Plan
+from rawlog.jobs.ingest.replicas import among
+from rawlog.jobs.ingest.values import Decoded, Distrusted, Ingested, Reached, Recut
 from rawlog.jobs.lake import JOBS, History, Lake, Taken, lake_name
 from rawlog.jobs.lake.names import data_path
+from rawlog.jobs.lake.state import RowRange
 from rawlog.jobs.sheet import Sheet, Written
 from rawlog.reading.inspection import Checked, Chosen
 
@@ -25,16 +27,32 @@ if TYPE_CHECKING:
 class Commit:
     """The end of a run: what the splits wrote becomes part of the tables."""
 
-    def __init__(self, lake: Lake, planned: Plan, done: Sequence[Decoded], merged: Sequence[Checked] = ()) -> None:
-        """`merged` are files that were read in splits: their rows of `files` and `findings` are written here."""
+    def __init__(
+        self,
+        lake: Lake,
+        planned: Plan,
+        done: Sequence[Decoded],
+        merged: Sequence[Checked] = (),
+        records: Table = RECORDS,
+    ) -> None:
+        """`merged` are files that were read in splits: their rows of `files` and `findings` are written here. `records` is the table of
+        that name with the columns that the splits wrote.
+        """
+        self.records = records
         self.lake, self.plan, self.done, self.merged = lake, planned, done, merged
         self.errors = sum(one.errors for one in done)
         self.warnings = sum(one.warnings for one in done)
         self.rows: dict[str, int] = {}
         self.files: dict[str, list[str]] = {}
+        self.damaged = {path for one in done for path in one.damaged}
+        #: Data files from which rows are removed, by table, and the files with the rest of their rows.
+        self.old: dict[str, list[str]] = {}
         for one in done:
             for written in one.written:
                 self._count(written)
+            for thinned in one.thinned:
+                self.old.setdefault(thinned.table, []).append(thinned.url)
+                self.files.setdefault(thinned.table, []).extend(written.path for written in thinned.written)
 
     def _count(self, written: Written) -> None:
         self.files.setdefault(written.table, []).append(written.path)
@@ -46,16 +64,30 @@ class Commit:
         looked = [file for one in self.done for file in one.files] + [one.file for one in self.merged]
         if self.merged:
             self._write_merged()
-        # `records` first: rows of other tables refer to its rows.
-        for table in sorted(planned.tables, key=lambda table: table.name != RECORDS.name):
-            before = {path: planned.starts[table.name][path] for path in sources[table.name]}
-            self._commit(table, sources[table.name], before=before, cuts=planned.cuts[table.name])
+        if distrusted := self.damaged & {path for paths in planned.rewritten.removed.values() for path in paths}:
+            raise Distrusted(distrusted)
+        for table in sorted(planned.tables, key=_order):
+            self._commit_rows(table, sources[table.name])
         folded = [table for table in planned.folded if self._commit_fold(table)]
         if looked:
-            seen = {file.path: _looked_at(file) for file in looked}
-            self._commit(FILES, seen, replacing=lambda _, history: _paths_in(_known(history, seen)))
-            self._commit(FINDINGS, seen, replacing=lambda table, history: self._old_findings(table, history, seen))
-        for table in (RECORDS, FILES, FINDINGS, JOBS):
+            taken = {path: one for own in sources.values() for path, one in own.items()}
+            seen = {file.path: _looked_at(file, taken.get(file.path)) for file in looked}
+            gone = planned.rewritten.removed
+            old = {name: {*seen, *gone.get(name, ())} for name in (FILES.name, FINDINGS.name)}
+            self._commit(
+                FILES,
+                seen,
+                replacing=lambda _, history: _paths_in(_known(history, old[FILES.name])),
+                removed=gone.get(FILES.name, ()),
+                stores={path: facts for one in self.done for path, facts in one.stores.items()},
+            )
+            self._commit(
+                FINDINGS,
+                seen,
+                replacing=lambda table, history: self._old_findings(table, history, old[FINDINGS.name]),
+                removed=gone.get(FINDINGS.name, ()),
+            )
+        for table in (self.records, FILES, FINDINGS, JOBS):
             self.lake.ensure(table, planned.cuts.get(table.name, ()))
         size = sum(reached.stop - (reached.part.start or 0) for reached in self._first_reached())
         outcome = self._outcome(len({*(file.path for file in looked), *(p for s in sources.values() for p in s)}), size)
@@ -63,8 +95,29 @@ class Commit:
             self._write_job(outcome)
         return outcome
 
+    def _commit_rows(self, table: Table, sources: Mapping[str, Taken]) -> None:
+        """Add what was decoded to a table; rows of sources that were rewritten are removed by the same commit."""
+        known, removed = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
+        rows: dict[str, list[RowRange]] | None = None
+        if table.name == RECORDS.name:
+            rows = {}
+            for one in self.done:
+                for reached in one.reached:
+                    if reached.table == table.name and reached.rows:
+                        rows.setdefault(reached.part.file.path, []).extend(reached.rows)
+        self._commit(
+            table,
+            sources,
+            before={path: known.get(path) for path in (*sources, *removed)},
+            cuts=self.plan.cuts[table.name],
+            removed=removed,
+            old=self.old.get(table.name, ()),
+            rows=rows,
+        )
+
     def _commit(self, table: Table, sources: Mapping[str, Taken], **more: Any) -> None:
-        if sources:
+        table = self.records if table.name == RECORDS.name else table
+        if sources or more.get("removed"):
             self.lake.commit(
                 table, self.plan.run, self.files.get(table.name, []), sources, selection=self.plan.chosen, **more
             )
@@ -103,14 +156,16 @@ class Commit:
             before = self.plan.starts[table.name][path]
             file = parts[0].part.file
             frames = (before.frames if before is not None else 0) + sum(reached.frames for reached in parts)
-            stop = max(parts[-1].stop, before.stop if before is not None else 0)
-            taken[path] = Taken(file.size, file.modified, stop, frames, mark(path, stop))
+            stop, mark = parts[-1].stop, parts[-1].mark
+            if before is not None and before.stop > stop:
+                stop, mark = before.stop, before.mark
+            taken[path] = Taken(file.size, file.modified, stop, frames, mark)
         if gaps:
             raise Recut(gaps)
         return taken
 
     def _first_reached(self) -> Iterator[Reached]:
-        """Each piece once, whatever the number of its tables."""
+        """Each span once, whatever the number of its tables."""
         seen: set[tuple[str, int | None]] = set()
         for one in self.done:
             for reached in one.reached:
@@ -125,7 +180,9 @@ class Commit:
         for one in self.merged:
             assert one.measure is not None
             rows.append(one.measure.row())
-            found.add(one.finish(Chosen()))
+            own = one.finish(Chosen())
+            found.add(own)
+            self.damaged |= {one.file.path} if own.errors else set()
         self.errors += found.errors
         self.warnings += found.warnings
         self._write(FILES, "merged", rows)
@@ -142,7 +199,7 @@ class Commit:
         if written is not None:
             self._count(written)
 
-    def _old_findings(self, table: Any, history: History, seen: Mapping[str, Taken]) -> Any:
+    def _old_findings(self, table: Any, history: History, seen: Iterable[str]) -> Any:
         """An expression for the findings that the new ones replace: of the files that were inspected, and of several files together."""
         from pyiceberg.expressions import And, Or
 
@@ -153,10 +210,10 @@ class Commit:
         in_groups = {one.code for family in families for one in family.all_group_rules}
         in_trees = {one.code for family in families for one in family.all_rules}
         grouped = {file.path for group in self.plan.groups for file in group}
-        here = {file.path for file in self.plan.tree}
+        here = {file.path for file in self.plan.tree} | {group.path for group in self.plan.tree.groups}
         if not in_groups | in_trees:
             return by_path
-        filtered = table.scan(row_filter=_among("code", sorted(in_groups | in_trees)))
+        filtered = table.scan(row_filter=among("code", sorted(in_groups | in_trees)))
         found = filtered.select("code", "path").to_arrow().to_pylist()
         # A finding on several files names any of them, perhaps one that has not changed itself.
         old = {
@@ -166,7 +223,7 @@ class Commit:
         }
         result = by_path
         for code in sorted({code for code, _ in old}):
-            joint = And(_among("code", [code]), _among("path", sorted(path for one, path in old if one == code)))
+            joint = And(among("code", [code]), among("path", sorted(path for one, path in old if one == code)))
             result = joint if result is None else Or(result, joint)
         return result
 
@@ -207,8 +264,18 @@ class Commit:
         self.lake.commit(JOBS, outcome.run, self.files.get(JOBS.name, []), {})
 
 
-def _looked_at(file: File) -> Taken:
-    return Taken(file.size, file.modified, file.size, 0, 0)
+def _order(table: Table) -> tuple[bool, bool]:
+    """Tables of messages last: until all of them are committed, their state tells that a log was rewritten. Of those `records` first: rows
+    of the others refer to its rows.
+    """
+    is_of_messages = bool(registry.formats_with(table) & registry.formats_with(RECORDS))
+    return is_of_messages, table.name != RECORDS.name
+
+
+def _looked_at(file: File, taken: Taken | None) -> Taken:
+    """The state of a file that was inspected; `taken` is that of its rows in another table, if it was read for one."""
+    stop, mark = (file.size, 0) if taken is None else (taken.stop, taken.mark)
+    return Taken(file.size, file.modified, stop, 0, mark)
 
 
 def _known(history: History, paths: Iterable[str]) -> list[str]:
@@ -216,12 +283,4 @@ def _known(history: History, paths: Iterable[str]) -> list[str]:
 
 
 def _paths_in(paths: Sequence[str]) -> Any:
-    return _among("path", paths) if paths else None
-
-
-def _among(column: str, values: Sequence[str]) -> Any:
-    """PyIceberg's expression for a column with one of some values; its type hints are those of another form."""
-    from pyiceberg import expressions
-
-    make: Any = expressions.In
-    return make(column, values)
+    return among("path", paths) if paths else None

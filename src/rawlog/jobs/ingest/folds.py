@@ -16,6 +16,7 @@ from rawlog.core.errors import AccessError
 from rawlog.core.format import Family, File
 from rawlog.core.tables import Table
 from rawlog.io.storage import exists
+from rawlog.jobs.ingest.replicas import Earlier
 from rawlog.jobs.lake import Folded, History
 from rawlog.reading import rows
 from rawlog.reading.parts import plan
@@ -49,13 +50,18 @@ def family_of(table: str) -> Family | None:
     return next((family for family in registry.families() if table in family.folds), None)
 
 
-def due(table: str, tree: Tree, history: History, selection: str) -> Iterator[Fold]:
-    """The units of a table whose files are not as the lake recorded them."""
+def due(table: str, tree: Tree, history: History, selection: str, earlier: Earlier | None = None) -> Iterator[Fold]:
+    """The units of a table whose files are not as the lake recorded them. Of what the lake has from `earlier` replicas, only a better one
+    is folded, and its rows replace theirs.
+    """
     family = family_of(table)
     assert family is not None
-    for unit, files in family.units_for(table, family.files_for(table, tree)).items():
+    for name, files in family.units_for(table, family.files_for(table, tree)).items():
+        unit = name if earlier is None else earlier.unit(name, history.units)
+        if unit is None:
+            continue
         before = history.units.get(unit)
-        fold = Fold(table, unit, (*files, *_unseen(unit, files, before)))
+        fold = Fold(table, unit, (*files, *(_unseen(unit, files, before) if unit == name else ())))
         if before != fold.state(selection) or any(file.modified is None for file in files):
             yield fold
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, OptionError
+from rawlog.core.errors import OptionError
 from rawlog.core.format import File
-from rawlog.core.tables import FILES, FINDINGS, Table
-from rawlog.io.storage import Source
+from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
+from rawlog.io.storage import below
 from rawlog.jobs.ingest import folds
-from rawlog.jobs.ingest.values import Piece
+from rawlog.jobs.ingest.replicas import Earlier
+from rawlog.jobs.ingest.rewritten import Comparison, known_names, read_marks, replaced
+from rawlog.jobs.ingest.values import Span
 from rawlog.jobs.job import packed
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
+from rawlog.jobs.lake.removal import OldFile, Removal, merged, old_files, rows_of
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
 from rawlog.jobs.verify import near
 from rawlog.reading.parts import Part, asked_of, cut, whole
@@ -27,8 +30,8 @@ from rawlog.reading.tree import Tree
 #: Bytes of input per split: about a second of work, and one Parquet file per table.
 SMALLEST, LARGEST = 16 << 20, 128 << 20
 SPLITS = 8
-#: Bytes at either end of what was ingested whose checksum identifies it.
-MARK = 4096
+#: A file takes as long as so many more bytes, however small it is; and no split has more files than this.
+FILE_COST, MOST_FILES = 256 << 10, 1000
 
 
 class Plan:
@@ -43,49 +46,74 @@ class Plan:
         selection: Selection,
         uncut: frozenset[str],
         partition_by: Sequence[str] | None = None,
+        chosen: Sequence[str] = (),
+        on_rewrite: str = "replace",
+        damaged: frozenset[str] = frozenset(),
     ) -> None:
-        """`tree` are the wanted files of the `whole` tree, whose other files may be needed to understand them.
+        """`tree` are the wanted files of the `whole` tree, whose other files may be needed to understand them. `chosen` are notes on
+        the replicas that were chosen. `on_rewrite` says what is done about files that were rewritten, those that are `damaged` excepted.
 
         OptionError if a table exists already with other partitions than are asked for.
         """
         assert lake.writer is not None, "only inside `with`"
         self.run = lake.writer.new_run()
         self.started = time.time()
-        self.tree, self.whole, self.selection, self.uncut = tree, whole, selection, uncut
+        self.selection, self.uncut = selection, uncut
         self.tables = [table for table in tables if folds.family_of(table.name) is None]
         self.folded = [table for table in tables if folds.family_of(table.name) is not None]
         self.chosen = _selection_text(selection)
         loaded = {table.name: lake.load(lake_name(table)) for table in (*tables, FILES, FINDINGS)}
         self.histories: dict[str, History] = {name: history_of(found) for name, found in loaded.items()}
+        names = known_names(whole, {path for history in self.histories.values() for path in history.sources})
+        self.tree, self.whole = _renamed(tree, names), _renamed(whole, names)
+        self.chosen_replicas = tuple(chosen)
+        every = selection.replicas == "all"
+        self.earlier = Earlier() if every else Earlier.find(self.whole, self.histories, loaded[FILES.name])
         self.cuts = {table.name: _cuts(loaded[table.name], table, partition_by) for table in self.tables}
         self.folds = {
-            table.name: list(folds.due(table.name, whole, self.histories[table.name], self.chosen))
+            table.name: list(folds.due(table.name, self.whole, self.histories[table.name], self.chosen, self.earlier))
             for table in self.folded
         }
-        self.refused: dict[str, str] = {}
+        self.twins = _twins(self.whole)
+        compared = Comparison(
+            on_rewrite,
+            self.whole.files,
+            self.histories,
+            self._is_unlike,
+            self.whole.group_of,
+            lambda file, table: self.selection.suited(table).takes_file(file),
+            self.chosen,
+            self.earlier,
+            loaded[FILES.name],
+            damaged,
+            self.twins,
+        )
+        self.rewritten = compared.run(self.tables)
+        self.old_files = self._removals(lake, loaded)
+        self.refused = self.rewritten.refused
         pending = {table.name: self._pending(table) for table in self.tables}
         self.starts: dict[str, dict[str, Taken | None]] = {
             name: {path: taken for path, taken in found.items() if path not in self.refused}
             for name, found in pending.items()
         }
         self.to_inspect = [
-            file for file in tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)
+            file for file in self.tree if file.path not in self.refused and self._is_unlike(file, FILES, FINDINGS)
         ]
         looked = {file.path for file in self.to_inspect}
-        #: A group is inspected again when one of its files is new or has changed.
-        self.groups = [group for group in tree.groups if any(file.path in looked for file in group)]
-        self.pieces = self._checked(self._cut(), looked)
+        #: A group is inspected again when one of its files is new or has changed; as a whole, also if only some of it is wanted.
+        self.groups = [group for group in self.whole.groups if any(file.path in looked for file in group)]
+        self.spans = self._checked(self._cut(), looked)
 
-    def _checked(self, pieces: list[Piece], looked: set[str]) -> list[Piece]:
-        """The same pieces; files that are new as a whole are checked by the pass that decodes them."""
+    def _checked(self, spans: list[Span], looked: set[str]) -> list[Span]:
+        """The same spans; files that are new as a whole are checked by the pass that decodes them."""
         grown = {path for found in self.starts.values() for path, taken in found.items() if taken is not None}
         made = []
-        for piece in pieces:
-            file = piece.file
+        for span in spans:
+            file = span.file
             if file.path in looked and file.path not in grown:
-                piece = replace(piece, is_checked=True, near=near(file, self.whole.group_of(file)))
-            made.append(piece)
-        taken = {piece.file.path for piece in made if piece.is_checked}
+                span = Span(span.parts, True, near(file, self.whole.group_of(file)))
+            made.append(span)
+        taken = {span.file.path for span in made if span.is_checked}
         self.to_inspect = [file for file in self.to_inspect if file.path not in taken]
         return made
 
@@ -97,6 +125,25 @@ class Plan:
                 return True
         return False
 
+    def _removals(self, lake: Lake, loaded: dict[str, Any]) -> list[OldFile]:
+        """The data files with rows of sources that were rewritten. A source is refused if nothing says which rows of `records` are its."""
+        gone = self.rewritten.removed.get(RECORDS.name, set())
+        systems = [loaded[table.name] for table in self.tables if table.payload and loaded[table.name] is not None]
+        rows, unclear = rows_of(gone, self.histories[RECORDS.name], systems) if gone else ({}, set())
+        for path in sorted(unclear):
+            why = (
+                "was rewritten; it was ingested by an older rawlog, and which rows of records came from it is not known"
+            )
+            self.rewritten.refuse(path, why)
+        found: list[OldFile] = []
+        for table in self.tables:
+            paths = frozenset(self.rewritten.removed.get(table.name, ()))
+            ranges = merged({path: rows[path] for path in paths}) if table.name == RECORDS.name else ()
+            removal = Removal(ranges=ranges) if table.name == RECORDS.name else Removal(paths)
+            if loaded[table.name] is not None and removal.values:
+                found += old_files(lake, lake.table_of(lake_name(table)) or table, loaded[table.name], removal)
+        return found
+
     def _pending(self, table: Table) -> dict[str, Taken | None]:
         """The files of which a table lacks some bytes, each with what it has."""
         able, selection = registry.formats_with(table), self.selection.suited(table)
@@ -106,22 +153,34 @@ class Plan:
             if file.problem is not None or not selection.takes_file(file):
                 continue
             taken = sources.get(file.path)
-            if taken is not None:
-                if not self._is_unlike(file, table):
-                    continue
-                # Also asked of a file that no format recognises any more.
-                why = _replaced(file, taken)
+            if file.path in self.rewritten.removed.get(table.name, ()):
+                pending[file.path] = None
+                continue
+            if (table.name, file.path) in self.rewritten.kept:
+                pending[file.path] = self.rewritten.kept[table.name, file.path]
+                continue
+            if taken is not None and (not self._is_unlike(file, table) or file.size == taken.stop):
+                continue
+            if taken is None and (twin := self._twin(file, sources)) is not None:
+                why = replaced(file, twin, read_marks({(file.path, twin.stop)} if twin.stop <= file.size else ()))
                 if why is not None:
                     self.refused[file.path] = why
                     continue
-                if file.size == taken.stop:
+                if file.size == twin.stop:
                     continue
+                taken = twin
             if file.format in able and file.place.state is None:
-                pending[file.path] = taken
+                rest = self.earlier.rest(table.name, file, self.whole.group_of(file), taken)
+                if rest is None or rest.stop < file.size:
+                    pending[file.path] = rest
         return pending
 
-    def _cut(self) -> list[Piece]:
-        """The pieces of all pending files, each once for all tables that need it."""
+    def _twin(self, file: File, sources: Mapping[str, Taken]) -> Taken | None:
+        """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
+        return next((sources[path] for path in self.twins.get(file.path, ()) if path in sources), None)
+
+    def _cut(self) -> list[Span]:
+        """The spans of all pending files, each once for all tables that need it."""
         files = {file.path: file for file in self.whole}
         edges: dict[tuple[str, int], list[tuple[int | None, int | None, int]]] = {}
         wanted: dict[tuple[str, int | None, int | None], dict[str, Part]] = {}
@@ -131,20 +190,37 @@ class Plan:
             for path, taken in self.starts[table.name].items():
                 group = self.whole.group_of(files[path])
                 part = whole(files[path], group, table, chosen, asked)
-                # Not beyond its size when it was listed: every table sees the same bytes of a file that grows.
-                part = replace(part, stop=files[path].size)
-                if taken is not None and taken.stop:
-                    part = replace(part, start=taken.stop, first=taken.frames)
                 begin = (path, 0 if taken is None else taken.stop)
                 if begin not in edges:
-                    pieces = [part] if path in self.uncut else cut(part, group, LARGEST, reading=False)
-                    edges[begin] = [(piece.start, piece.stop, piece.first) for piece in pieces]
-                for start, stop, first in edges[begin]:
+                    start, first = (taken.stop, taken.frames) if taken is not None and taken.stop else (None, 0)
+                    # Not beyond its size when it was listed: every table sees the same bytes of a file that grows.
+                    ends = Part(part.files, start, files[path].size, first, part.context, part.floor)
+                    spans = [ends] if path in self.uncut else cut(ends, group, LARGEST, reading=False)
+                    edges[begin] = [(span.start, span.stop, span.first) for span in spans]
+                for start, stop, first in edges[begin]:  # made directly: there may be millions
                     parts = wanted.setdefault((path, start, stop), {})
-                    parts[table.name] = replace(part, start=start, stop=stop, first=first)
+                    parts[table.name] = Part(part.files, start, stop, first, part.context, part.floor)
         order = {path: number for number, path in enumerate(files)}
-        found = [Piece(tuple(parts.items())) for parts in wanted.values()]
-        return sorted(found, key=lambda piece: (order[piece.file.path], piece.start))
+        found = [Span(tuple(parts.items())) for parts in wanted.values()]
+        return sorted(found, key=lambda span: (order[span.file.path], span.start))
+
+    def check_masked(self) -> None:
+        """OptionError if the lake has rows of these files that were masked in another way or not at all, or any rows that were masked with
+        another secret: such rows cannot be joined.
+        """
+        own = _masks(self.chosen)
+        for table in self.tables:
+            known = self.histories[table.name].selections
+            for file in self.tree:
+                earlier = _masks(known.get(file.path, self.chosen))
+                if earlier != own:
+                    how = " and ".join(earlier) or "not masked"
+                    raise OptionError(f"{file.path}: the lake has rows of this file that are {how}; use another lake")
+            secrets = {_SECRET.findall(text)[-1] for text in set(known.values()) if own and _SECRET.search(text)}
+            if secrets - set(_SECRET.findall(self.chosen)):
+                raise OptionError(
+                    "the lake has rows that were masked with another secret; use that one, or another lake"
+                )
 
     def notes(self) -> list[str]:
         """Notes on sources that were ingested with another selection."""
@@ -155,10 +231,25 @@ class Plan:
                 if earlier is not None and earlier != self.chosen:
                     others.setdefault(earlier, set()).add(file.path)
         return [
-            f"{len(paths):,} files were ingested before with {earlier or 'no selection'}; rows left out then stay out"
-            for earlier, paths in sorted(others.items())
-            if earlier
+            *self.chosen_replicas,
+            *self.earlier.notes(),
+            *self.rewritten.notes(),
+            *(
+                f"{len(paths):,} files were ingested before with {earlier or 'no selection'}; rows left out then stay out"
+                for earlier, paths in sorted(others.items())
+                if earlier
+            ),
         ]
+
+
+def _twins(tree: Tree) -> dict[str, list[str]]:
+    """For each file of which there is, or was, a copy in remote storage: the paths of the others with the same bytes."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for file in tree:
+        if file.place.remote is not None and file.place.group is not None:
+            key = (file.place.group, file.place.remote)
+            alike.setdefault(key, [below(*key)]).append(file.path)
+    return {path: paths for paths in alike.values() for path in paths}
 
 
 def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -> tuple[Cut, ...]:
@@ -174,31 +265,29 @@ def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -
 
 
 def splits_of(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:
-    """Runs of items, in order, each large enough for a split."""
-    return packed(items, size_of, min(max(sum(map(size_of, items)) // SPLITS, SMALLEST), LARGEST))
+    """Runs of items, in order, each large enough for a split; not more than take about as long as a large file."""
+    cost = [size_of(item) + FILE_COST for item in items]
+    target = min(max(sum(cost) // SPLITS, SMALLEST), LARGEST)
+    runs = packed(list(zip(items, cost, strict=True)), lambda pair: pair[1], target, MOST_FILES)
+    return [tuple(item for item, _ in run) for run in runs]
 
 
-def mark(path: str, stop: int) -> int:
-    """A checksum of the first and the last bytes before `stop`."""
-    try:
-        with Source(path) as source:
-            head = source.read(0, min(MARK, stop))
-            tail = source.read(max(0, stop - MARK), min(MARK, stop))
-    except AccessError:
-        return 0
-    return zlib.crc32(tail, zlib.crc32(head))
+def _renamed(tree: Tree, names: Mapping[str, File]) -> Tree:
+    """A tree with the names under which the lake knows some of its files."""
+    return replace(tree, files=tuple(names.get(file.path, file) for file in tree)) if names else tree
 
 
-def _replaced(file: File, taken: Taken) -> str | None:
-    """Why a file is no longer the one that was ingested, or None if it may have grown."""
-    if file.size < taken.stop:
-        return f"has {file.size:,} bytes, {taken.stop:,} were ingested: it was truncated or replaced"
-    if mark(file.path, taken.stop) != taken.mark:
-        return "holds other bytes than were ingested: it was rewritten or replaced"
-    return None
+_SECRET = re.compile("secret ([0-9a-f]{8})")
+
+
+def _masks(selection: str) -> list[str]:
+    """How rows were masked, by the text of a selection."""
+    made = json.loads(selection).get("transforms", []) if selection else []
+    return [one for one in made if one.startswith("masked ")]
 
 
 def _selection_text(selection: Selection) -> str:
     names = ("topics", "topic_pattern", "partitions", "from_offset", "to_offset", "since", "until", "key", "where")
     given = {name: getattr(selection, name) for name in names if getattr(selection, name) not in ((), None)}
+    given |= {"transforms": [str(one) for one in selection.transforms]} if selection.transforms else {}
     return json.dumps(given, default=repr) if given else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +12,16 @@ from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.jobs.ingest.folds import Fold
 from rawlog.jobs.job import Done, Outcome
+from rawlog.jobs.lake.removal import OldFile, Thinned
+from rawlog.jobs.lake.state import RowRange
 from rawlog.jobs.sheet import Written
 from rawlog.reading.inspection import Checked
 from rawlog.reading.parts import Part
+from rawlog.reading.select import Tally
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Span:
     """A range of bytes of a file, as a part for each of the tables that need it."""
 
     parts: tuple[tuple[str, Part], ...]
@@ -47,25 +51,32 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What one split does: files to inspect alone, groups of files to inspect together, pieces to decode, units to fold."""
+class IngestSplit:
+    """What one split does: files to inspect alone, groups of files to inspect together, spans to decode, units to fold."""
 
     run: str
     files: tuple[File, ...] = ()
     groups: tuple[Store, ...] = ()
-    pieces: tuple[Piece, ...] = ()
+    spans: tuple[Span, ...] = ()
     folds: tuple[Fold, ...] = ()
+    #: Data files of the lake from which rows of rewritten sources are removed.
+    old_files: tuple[OldFile, ...] = ()
     tree: Store | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a part was read for one table: up to byte `stop`, through `frames` frames."""
+    """How far a part was read for one table: up to byte `stop`, through `frames` frames.
+
+    `mark` identifies the bytes before `stop`; `rows` are those of `records` that came from the part.
+    """
 
     table: str
     part: Part
     stop: int
     frames: int
+    mark: int = 0
+    rows: tuple[RowRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,15 @@ class Decoded(Done):
     checked: tuple[tuple[int, Checked], ...] = ()
     errors: int = 0
     warnings: int = 0
+    #: What transforms of the rows counted.
+    tallies: tuple[Tally, ...] = ()
+    #: What was not decoded, and why.
+    decoded: Tally = field(default_factory=Counter)
+    #: Files in which errors were found; and the data files from which rows were removed.
+    damaged: tuple[str, ...] = ()
+    thinned: tuple[Thinned, ...] = ()
+    #: The facts that identify the stores that were inspected, by directory.
+    stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +116,7 @@ class Ingested(Outcome):
     unchanged: int
     errors: int
     warnings: int
-    #: Files that hold other bytes than were ingested, with the reason; their rows were not changed.
+    #: Files that were rewritten and left out, with the reason; their rows were not changed.
     refused: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -111,3 +131,11 @@ class Recut(RawlogError):
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = frozenset(paths)
         super().__init__(f"{len(self.paths)} files must be read whole")
+
+
+class Distrusted(RawlogError):
+    """Files that were rewritten and are damaged now: their rows must not replace the sound ones that the lake has."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = frozenset(paths)
+        super().__init__(f"{len(self.paths)} rewritten files are damaged")

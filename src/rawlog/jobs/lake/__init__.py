@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,13 +30,24 @@ from rawlog.jobs.lake.names import (
     is_lake,
     known_tables,
     lake_name,
+    same_files,
     unit_mark,
     url,
 )
 from rawlog.jobs.lake.payload import SPLIT, DataFile, Payloads, stored
-from rawlog.jobs.lake.state import Folded, History, Taken, history_of, newest_first, summary_of
+from rawlog.jobs.lake.state import (
+    Folded,
+    History,
+    RowRange,
+    Taken,
+    history_of,
+    is_replacing,
+    newest_first,
+    summary_of,
+)
 from rawlog.jobs.lake.writers import Writer, is_alive, is_run
 from rawlog.jobs.partitions import Cut
+from rawlog.schemas.transform import added_columns
 
 __all__ = [
     "JOBS",
@@ -54,7 +65,8 @@ __all__ = [
 #: The name of a lake's own catalog.
 CATALOG_NAME = "rawlog"
 #: The newest version of a table. 2: its rows refer, or are referred to, by `lake_split` and `lake_row`; an older rawlog would lose that.
-VERSION = 2
+#: 3: `records`, which records for each source which rows came from it.
+VERSION = 3
 #: How often a commit is tried when others commit at the same time, and the longest wait between two tries, in seconds.
 ATTEMPTS, PATIENCE = 30, 1.0
 #: Seconds to wait for a catalog that another process has locked.
@@ -66,6 +78,8 @@ PROPERTIES = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
+    # Whole paths as bounds of a data file: the first 16 characters of most are the same.
+    "write.metadata.metrics.column.path": "full",
 }
 
 
@@ -220,9 +234,19 @@ class Lake:
             )
         return table
 
-    def data_files(self, name: str) -> list[str]:
-        """The Parquet files that hold a table's rows now, as URLs."""
-        return [str(file.file_path) for file in self._files(self.load(name), name)]
+    def table_of(self, name: str) -> Table | None:
+        """One of rawlog's tables as the lake has it: `records` with the columns of decoded values. None if there is no such table."""
+        known = known_tables().get(name)
+        found = self.load(name) if known is not None and known.name == RECORDS.name else None
+        if known is None or found is None:
+            return known
+        there = {field.name for field in found.schema().fields}
+        more = [column for side in ("key", "value") for column in added_columns(side) if column.name in there]
+        return known.with_columns(*known.columns, *more)
+
+    def data_files(self, name: str, row_filter: Any = None) -> list[str]:
+        """The Parquet files that hold a table's rows now, as URLs; with an expression of PyIceberg, those that may have such rows."""
+        return [str(file.file_path) for file in self._files(self.load(name), name, row_filter)]
 
     def payloads(self) -> Payloads:
         """Where the payloads are that rows of systems' tables refer to. Ask for the data files of such a table first."""
@@ -230,20 +254,34 @@ class Lake:
         table = self.load(name)
         if table is None or (number := _column_id(table, SPLIT)) is None:
             return Payloads(())
-        found = []
-        for file in self._files(table, name):
-            bounds = [(one or {}).get(number) for one in (file.lower_bounds, file.upper_bounds)]
-            found.append(DataFile(str(file.file_path), *(None if one is None else one.decode() for one in bounds)))
-        return Payloads(tuple(found))
+        return Payloads(
+            tuple(_with_bounds(file, number) for file in self._files(table, name)),
+            tuple(_with_bounds(file, number) for file in self._removed_files(table)),
+        )
+
+    def _removed_files(self, table: Any) -> Iterator[Any]:
+        """The data files that were exchanged because their sources had been rewritten, as far as snapshots still list them."""
+        from pyiceberg.manifest import ManifestEntryStatus
+
+        with self.access():
+            listed = {snapshot.snapshot_id for snapshot in table.snapshots()}
+            for snapshot in filter(is_replacing, table.snapshots()):
+                if snapshot.parent_snapshot_id not in listed:
+                    continue
+                for manifest in snapshot.manifests(table.io):
+                    if manifest.added_snapshot_id == snapshot.snapshot_id:
+                        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+                        yield from (e.data_file for e in entries if e.status == ManifestEntryStatus.DELETED)
 
     def has_references(self, name: str) -> bool:
         """Whether rows of a table may refer to payloads in `rawlog.records`: not if only older versions wrote it."""
         table = self.load(name)
         return table is not None and _column_id(table, SPLIT) is not None
 
-    def _files(self, table: Any | None, name: str) -> list[Any]:
+    def _files(self, table: Any | None, name: str, row_filter: Any = None) -> list[Any]:
+        chosen = {} if row_filter is None else {"row_filter": row_filter}
         with self.access():
-            tasks = [] if table is None else list(table.scan().plan_files())
+            tasks = [] if table is None else list(table.scan(**chosen).plan_files())
         if any(task.delete_files for task in tasks):
             raise AccessError(f"{self.path}: table {name} has delete files; compact it with the engine that wrote them")
         return [task.file for task in tasks]
@@ -257,7 +295,7 @@ class Lake:
                 make_once(lambda: self._create(name, table, cuts), lambda: self.catalog.table_exists(name))
                 found = self.catalog.load_table(name)
             known = {field.name for field in found.schema().fields}
-            missing = {key: value for key, value in PROPERTIES.items() if key not in found.properties}
+            missing = {key: value for key, value in _properties(table).items() if key not in found.properties}
             if int(found.properties.get("rawlog.lake", 0)) < _version(table):
                 missing["rawlog.lake"] = str(_version(table))
             if not known.issuperset(table.names) or missing:
@@ -278,7 +316,7 @@ class Lake:
             name,
             table.schema,
             location=f"{self.location}/{name.replace('.', '/')}",
-            properties={**PROPERTIES, "rawlog.lake": str(_version(table)), "comment": table.about},
+            properties={**_properties(table), "rawlog.lake": str(_version(table)), "comment": table.about},
         ) as transaction:
             if cuts:
                 with transaction.update_spec() as spec:
@@ -304,11 +342,17 @@ class Lake:
         units: Mapping[str, Folded] | None = None,
         units_before: Mapping[str, Folded | None] | None = None,
         cuts: Sequence[Cut] = (),
+        removed: Collection[str] = (),
+        old: Collection[str] = (),
+        rows: Mapping[str, Collection[RowRange]] | None = None,
+        stores: Mapping[str, tuple[str, ...]] | None = None,
     ) -> bool:
         """Add data files and the state of their sources to a table, in one step; False if this run did it before.
 
         `before` and `units_before` are the state of the sources and units when the run was planned: Overtaken if it has changed since.
         `replacing` gives an expression for rows that the new ones replace; the files of `units` replace those that the units had.
+        `removed` are sources whose earlier rows are not in the table any more: the files replace the data files `old`. `rows` are the
+        rows of `records` that came from each source, `stores` the facts that identify those that were inspected.
         """
 
         def snapshot(target: Any, history: History) -> None:
@@ -322,14 +366,23 @@ class Lake:
                     raise Overtaken(
                         f"{self.path}: another run folded {unit} into {lake_name(table)} meanwhile; run again"
                     )
-            summary, urls = summary_of(run, sources, selection, units or {}), [url(file) for file in files]
-            if units:
-                old = {unit_mark(unit) for unit in units}
-                commits.exchange(target, urls, summary, lambda path: path.rpartition("/")[2].partition("-")[0] in old)
+            summary = summary_of(run, sources, selection, units or {}, removed=removed, rows=rows, stores=stores)
+            urls = [url(file) for file in files]
+            if old:
+                self._check_present(target, old)
+                commits.exchange(target, urls, summary, frozenset(old).__contains__)
+            elif units:
+                marks = {unit_mark(unit) for unit in units}
+                commits.exchange(target, urls, summary, lambda path: path.rpartition("/")[2].partition("-")[0] in marks)
             else:
                 commits.append(target, urls, summary, None if replacing is None else replacing(target, history))
 
         return self.change(lambda: self.ensure(table, cuts), run, snapshot)
+
+    def _check_present(self, table: Any, files: Collection[str]) -> None:
+        """Overtaken if some data files are not in a table any more: another run has joined or exchanged them."""
+        if not set(files) <= {str(task.file.file_path) for task in table.scan().plan_files()}:
+            raise Overtaken(f"{self.path}: another run changed {'.'.join(table.name())} meanwhile; run again")
 
     def change(self, load: Callable[[], Any], run: str | None, snapshot: Callable[[Any, History], None]) -> bool:
         """Make a snapshot of a table; retried while others make one at the same time. False if `run` has made one already."""
@@ -361,10 +414,16 @@ class Lake:
         removed = 0
         for name, folders in self._run_folders(run):
             table = self.load(name)
-            named = self.named(table)
+            named = same_files(self.named(table))
             for folder in folders:
-                for entry in list(listing(folder)):
-                    if url(entry.path) not in named:
+                try:
+                    entries = list(listing(folder))
+                except AccessError:
+                    if is_remote(folder) or os.path.isdir(folder):
+                        raise
+                    continue  # another run that begins has swept it meanwhile
+                for entry in entries:
+                    if not same_files([entry.path]) <= named:
                         self.remove(entry.path, table)
                         removed += 1
                 with contextlib.suppress(OSError):
@@ -409,13 +468,24 @@ class Lake:
                 table.io.delete(path)
 
 
+def _with_bounds(file: Any, column: int) -> DataFile:
+    """A data file of `records` with the bounds of its column `lake_split`."""
+    least, greatest = ((one or {}).get(column) for one in (file.lower_bounds, file.upper_bounds))
+    return DataFile(str(file.file_path), least and least.decode(), greatest and greatest.decode())
+
+
 def _column_id(table: Any, name: str) -> int | None:
     return next((field.field_id for field in table.schema().fields if field.name == name), None)
 
 
 def _version(table: Table) -> int:
     """The lake version of a table as it is stored."""
-    return VERSION if SPLIT in table.names else 1
+    return VERSION if table.name == RECORDS.name else 2 if SPLIT in table.names else 1
+
+
+def _properties(table: Table) -> dict[str, str]:
+    """The properties of a table."""
+    return {key: value for key, value in PROPERTIES.items() if not key.endswith(".path") or "path" in table.names}
 
 
 def _object_store() -> dict[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
 def append(table: Any, files: Collection[str], summary: dict[str, str], replacing: Any = None) -> None:
     """Add data files, and remove the rows that match an expression, if one is given."""
-    with table.transaction() as transaction:
+    with _without_leftovers(table), table.transaction() as transaction:
         if replacing is not None and table.current_snapshot() is not None:
             with warnings.catch_warnings():
                 # Nothing to replace is fine.
@@ -20,6 +21,31 @@ def append(table: Any, files: Collection[str], summary: dict[str, str], replacin
         else:
             with transaction.update_snapshot(snapshot_properties=summary).fast_append():
                 pass
+
+
+@contextmanager
+def _without_leftovers(table: Any) -> Iterator[None]:
+    """Removing rows rewrites data files. If another run commits first, the files that were rewritten in vain are removed again."""
+    from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+    made: list[str] = []
+    new_output = table.io.new_output
+
+    def remembered(location: str) -> Any:
+        made.append(location)
+        return new_output(location)
+
+    table.io.new_output = remembered
+    try:
+        yield
+    except (CommitFailedException, ValidationException):
+        for location in made:
+            if location.endswith(".parquet"):
+                with suppress(OSError):
+                    table.io.delete(location)
+        raise
+    finally:
+        table.io.new_output = new_output
 
 
 def exchange(table: Any, files: Collection[str], summary: dict[str, str], is_old: Callable[[str], bool]) -> None:

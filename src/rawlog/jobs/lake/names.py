@@ -77,6 +77,22 @@ def unit_mark(unit: str) -> str:
     return hashlib.blake2b(unit.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
+def same_files(paths: Iterable[str]) -> set[str]:
+    """What identifies files, however their paths are written: `file:/a` (as Java writes it), `file:///a`, `/a`, or through a link."""
+    folders: dict[str, str] = {}
+    found = set()
+    for path in paths:
+        if is_remote(path):
+            scheme, rest = path.split("://", 1)
+            found.add(f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}")
+            continue
+        folder, name = os.path.split(local_path(path))
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        found.add(f"{folders[folder]}/{name}")
+    return found
+
+
 def url(path: str) -> str:
     """A path as it is written in Iceberg's metadata."""
     # Not percent-encoded: PyIceberg does not decode.

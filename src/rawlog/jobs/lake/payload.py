@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,6 +20,9 @@ from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.tables import RECORDS, Column, Table
 from rawlog.io.storage import file_system
 from rawlog.jobs.sheet import dataset
+from rawlog.kernels.columns import constant
+from rawlog.schemas.decoding import SIDES
+from rawlog.schemas.transform import added_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +32,8 @@ REFERENCE = (
     Column(SPLIT, "string", "of the row of rawlog.records that holds the payload: the split of a run that wrote it"),
     Column(ROW, "bigint", "of the same row: its number in that split; null: the payload is in this row"),
 )
+#: Columns that `records` has where values were decoded.
+DECODED = frozenset(column.name for side in SIDES for column in added_columns(side))
 #: Rows that are read and completed at a time, and about how many bytes of payload.
 ROWS, BYTES = 1 << 14, 64 << 20
 #: Splits that are read side by side.
@@ -38,10 +44,21 @@ SEARCHED = 1 << 10
 Rows = NDArray[np.int64]
 
 
+@lru_cache(maxsize=64)
 def stored(table: Table) -> Table:
     """A table as a lake stores it: `records`, and tables whose rows may refer to it, have two more columns."""
     refers = table.name == RECORDS.name or table.payload
     return table.with_columns(*table.columns, *REFERENCE) if refers and ROW not in table.names else table
+
+
+def fitted(table: Table, batch: Any) -> Any:
+    """A batch with all columns of a table: those that it lacks are null."""
+    import pyarrow as pa
+
+    empty = [field for field in table.schema if field.name not in batch.schema.names]
+    for field_ in empty:
+        batch = batch.append_column(field_, pa.nulls(batch.num_rows, field_.type))
+    return batch.select(table.schema.names).cast(table.schema)
 
 
 def needs_payload(table: Table, columns: Iterable[str]) -> bool:
@@ -68,21 +85,33 @@ class References:
         first, self.rows = self.rows, self.rows + batch.num_rows
         return self._with_reference(batch, np.arange(first, self.rows))
 
+    def since(self, first: int) -> tuple[tuple[str, int, int], ...]:
+        """The rows of `records` from a number on, as a range; nothing if there is none."""
+        return ((self.split, first, self.rows),) if self.rows > first else ()
+
     def share(
         self, table: Table, rows: Iterator[pa.RecordBatch], records: Iterator[pa.RecordBatch]
     ) -> Iterator[tuple[Table, pa.RecordBatch]]:
-        """The rows of a system's table and of `records` for the same frames, as they are to be stored."""
+        """The rows of a system's table and of `records` for the same frames, as they are to be stored. Both are in the same order."""
         import pyarrow as pa
 
-        held, first = pa.Table.from_batches([], RECORDS.schema), self.rows
+        held, first = pa.RecordBatch.from_pylist([], RECORDS.schema), self.rows
         for batch in rows:
-            while held.num_rows < batch.num_rows and (more := next(records, None)) is not None:
-                held = pa.concat_tables([held, pa.Table.from_batches([more], RECORDS.schema)])
-                yield RECORDS, self.number(more)
-            same = _same(batch, held, table)
-            yield table, self._referring(batch, table, same, first)
-            if (used := int(same.max(initial=-1)) + 1) > 0:
-                held, first = held.slice(used), first + used
+            while batch.num_rows:
+                same = _same(batch, held, table)
+                used, found = int(same.max(initial=-1)) + 1, int(np.flatnonzero(same >= 0).max(initial=-1)) + 1
+                # Rows after the last one that was found may be in the next batch of `records`.
+                is_short = found < batch.num_rows and held.num_rows - used <= batch.num_rows - found
+                more = next(records, None) if is_short else None
+                done = batch.num_rows if more is None else found
+                if done:
+                    yield table, self._referring(batch.slice(0, done), table, same[:done], first)
+                held, first, batch = held.slice(used), first + used, batch.slice(done)
+                if more is not None:
+                    if held.nbytes > BYTES:  # rows of `records` that no row refers to
+                        held, first = held.slice(held.num_rows), first + held.num_rows
+                    yield RECORDS, self.number(more)
+                    held = pa.concat_batches([_plain(held), _plain(more)]) if held.num_rows else more
         for more in records:
             yield RECORDS, self.number(more)
 
@@ -94,38 +123,41 @@ class References:
         import pyarrow as pa
 
         refers = same >= 0
-        if refers.any():
-            own = pa.array(np.arange(batch.num_rows), mask=refers)
-            for name in table.payload:
-                column = batch.column(name)
-                emptied = pa.nulls(len(column), column.type) if refers.all() else column.take(own)
-                batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), emptied)
-        return self._with_reference(batch, np.where(refers, same + first, -1))
+        if not refers.any():
+            return self.keep(batch)
+        every = bool(refers.all())
+        own = None if every else pa.array(np.arange(batch.num_rows), mask=refers)
+        for name in table.payload:
+            column = batch.column(name)
+            emptied = pa.nulls(len(column), column.type) if every else column.take(own)
+            batch = batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), emptied)
+        return self._with_reference(batch, same + first if every else np.where(refers, same + first, -1))
 
     def _with_reference(self, batch: pa.RecordBatch, numbers: Rows) -> pa.RecordBatch:
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        refers = numbers >= 0
-        split = pc.if_else(pa.array(refers), self.split, pa.scalar(None, pa.string()))
-        reference = [split, pa.array(numbers, pa.int64(), mask=~refers)]
-        schema = pa.schema([*batch.schema, pa.field(SPLIT, pa.string()), pa.field(ROW, pa.int64())])
-        return pa.RecordBatch.from_arrays([*batch.columns, *reference], schema=schema)
+        count = batch.num_rows
+        if count and numbers.min() >= 0:
+            split = constant(self.split, "string", count, compact=True)
+            row = pa.array(numbers, pa.int64())
+        else:
+            mask = numbers < 0
+            codes = pa.array(np.zeros(count, np.int32), mask=mask)
+            split = pa.DictionaryArray.from_arrays(codes, pa.array([self.split], pa.string()))
+            row = pa.array(numbers, pa.int64(), mask=mask)
+        schema = pa.schema([*batch.schema, pa.field(SPLIT, split.type), pa.field(ROW, pa.int64())])
+        return pa.RecordBatch.from_arrays([*batch.columns, split, row], schema=schema)
 
 
-def _same(batch: pa.RecordBatch, records: pa.Table, table: Table) -> Rows:
+def _same(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> Rows:
     """For each row of a system's table the row of `records` that is the same message with the same payload; -1: there is none."""
     import pyarrow as pa
 
     count = batch.num_rows
-    pairs = [
-        (
-            pa.chunked_array([batch.column(own)]).cast(records.column(theirs).type),
-            records.column(theirs).slice(0, count),
-        )
-        for own, theirs in (*table.row_key.items(), *table.payload.items())
-    ]
-    if all(own.equals(theirs) for own, theirs in pairs):  # nearly always
+    if not records.num_rows:
+        return np.full(count, -1, np.int64)
+    front = records if records.num_rows == count else records.slice(0, count)
+    if front.num_rows == count and _all_equal(batch, front, table):  # nearly always
         return np.arange(count)
     own, theirs = _codes(batch, records, table)
     _, mine, other = np.intersect1d(own, theirs, return_indices=True)
@@ -135,33 +167,57 @@ def _same(batch: pa.RecordBatch, records: pa.Table, table: Table) -> Rows:
     return same
 
 
-def _equal(batch: pa.RecordBatch, records: pa.Table, table: Table) -> NDArray[np.bool_]:
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of `records` without dictionaries."""
+    return batch.cast(RECORDS.schema)
+
+
+def _all_equal(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> bool:
+    """Whether two batches hold the same messages with the same payload, row by row."""
+    for own, theirs in (*table.row_key.items(), *table.payload.items()):
+        one, two = batch.column(own), records.column(theirs)
+        if not _is_same(one, two) and not (one if one.type == two.type else one.cast(two.type)).equals(two):
+            return False
+    return True
+
+
+def _is_same(one: pa.Array, two: pa.Array) -> bool:
+    """Whether two columns are the same memory, as they are where one decoding made both: then nothing need be compared."""
+    is_simple = one.type.num_fields == 0 and not hasattr(one, "dictionary")
+    if not is_simple or (one.type, one.offset, len(one)) != (two.type, two.offset, len(two)):
+        return False
+    pairs = zip(one.buffers(), two.buffers(), strict=False)
+    return all((mine and mine.address) == (other and other.address) for mine, other in pairs)
+
+
+def _equal(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> NDArray[np.bool_]:
     """Which rows hold the same payload; where nested columns differ in any row, none is taken for the same."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     equal = np.ones(batch.num_rows, np.bool_)
     for name, other in table.payload.items():
-        one, two = pa.chunked_array([batch.column(name)]), records.column(other)
+        one, two = batch.column(name), records.column(other)
         if one.equals(two):
             continue
         if pa.types.is_nested(one.type):
             return np.zeros(batch.num_rows, np.bool_)
         both = pc.and_(one.is_null(), two.is_null())
-        equal &= pc.or_(both, pc.fill_null(pc.equal(one, two), False)).to_numpy()
+        equal &= pc.or_(both, pc.fill_null(pc.equal(one, two), False)).to_numpy(zero_copy_only=False)
     return equal
 
 
-def _codes(batch: pa.RecordBatch, records: pa.Table, table: Table) -> tuple[Rows, Rows]:
+def _codes(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> tuple[Rows, Rows]:
     """A number for each row of both tables, the same where the row key is."""
     import pyarrow as pa
 
     codes = np.zeros(batch.num_rows + records.num_rows, np.int64)
     for name, other in table.row_key.items():
-        theirs = records.column(other)
-        both = pa.chunked_array([batch.column(name).cast(theirs.type), *theirs.chunks]).combine_chunks()
+        type = RECORDS.schema.field(other).type
+        both = pa.concat_arrays([batch.column(name).cast(type), records.column(other).cast(type)])
         indices = both.dictionary_encode("encode").indices.to_numpy().astype(np.int64)
-        codes = np.unique(codes * (int(indices.max(initial=0)) + 1) + indices, return_inverse=True)[1]
+        if indices.any():
+            codes = np.unique(codes * (int(indices.max()) + 1) + indices, return_inverse=True)[1]
     return codes[: batch.num_rows], codes[batch.num_rows :]
 
 
@@ -176,7 +232,7 @@ def check_complete(path: str) -> None:
     system, inner = file_system(path)
     with pq.ParquetFile(system.open_input_file(inner)) as file:
         names = set(file.schema_arrow.names)
-        if ROW not in names or names == set(stored(RECORDS).names):
+        if ROW not in names or names - DECODED == set(stored(RECORDS).names):
             return
         if any(pc.count(batch.column(ROW)).as_py() for batch in file.iter_batches(columns=[ROW])):
             raise OptionError(
@@ -202,6 +258,9 @@ class Payloads:
     """Where the payloads of a lake are. Picklable: tasks read with it."""
 
     files: tuple[DataFile, ...]
+    #: Data files that older snapshots list, and that the newest one does not because sources were rewritten: a table that refers to
+    #: their rows is about to be changed too, or a run died before it was.
+    former: tuple[DataFile, ...] = ()
 
     def read(self, files: Sequence[str], table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of data files of a system's table, with their payload, in order."""
@@ -251,8 +310,14 @@ class _Reading:
         if stop == 0:
             # Another program may have written `records` in another order: a few rows are looked for in all of it.
             batch = batch.slice(0, SEARCHED)
-            place, found = _gather(batch, lambda split, rows: self._search(split, rows, columns))
-            stop = _first(batch, place)
+            for files in (self.payloads.files, self.payloads.former):
+                place, found = _gather(
+                    batch,
+                    lambda split, rows, files=files: self._search(split, rows, columns, files),  # type: ignore[misc]
+                )
+                stop = _first(batch, place)
+                if stop:
+                    break
             if stop == 0:
                 split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
                 raise AccessError(
@@ -271,11 +336,13 @@ class _Reading:
         for cursor in self.cursors[split]:
             yield from (batch for _, batch in cursor.rows(int(rows.min()), int(rows.max())))
 
-    def _search(self, split: str, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, wherever they are."""
+    def _search(
+        self, split: str, rows: Rows, columns: list[str], among: Sequence[DataFile]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, wherever they are in some data files."""
         from pyarrow import dataset as ds
 
-        files = [one.url for one in self.payloads.files if one.may_hold(split)]
+        files = [one.url for one in among if one.may_hold(split)]
         chosen = (ds.field(SPLIT) == split) & ds.field(ROW).isin(rows.tolist())
         if files:
             yield from dataset(files, stored(RECORDS).subset([*columns, SPLIT, ROW])).to_batches(filter=chosen)

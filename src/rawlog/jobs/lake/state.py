@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Text from this size on is kept compressed.
@@ -32,6 +32,10 @@ class Taken:
     mark: int
 
 
+#: Rows of `rawlog.records` that one split of a run wrote, one after another: `lake_split`, the first `lake_row`, the one after the last.
+RowRange = tuple[str, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Folded:
     """What the rows of a unit of a folded table were made of: the selection, and size and time of every file."""
@@ -48,6 +52,10 @@ class History:
     sources: Mapping[str, Taken]
     selections: Mapping[str, str]
     units: Mapping[str, Folded]
+    #: Of `rawlog.records`: which of its rows came from a source. A source that is missing here was ingested by an older rawlog.
+    rows: Mapping[str, tuple[RowRange, ...]] = field(default_factory=dict)
+    #: Of `rawlog.files`: the facts that identified a store when it was last inspected, by directory.
+    stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def history_of(table: Any | None) -> History:
@@ -56,20 +64,40 @@ def history_of(table: Any | None) -> History:
     sources: dict[str, Taken] = {}
     selections: dict[str, str] = {}
     units: dict[str, Folded] = {}
+    rows: dict[str, list[RowRange] | None] = {}
+    #: Sources whose rows a newer commit removed: what older ones record of them is void.
+    removed: set[str] = set()
+    stores: dict[str, tuple[str, ...]] = {}
     for snapshot in newest_first(table):
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if "rawlog.run" in summary:
             runs.add(summary["rawlog.run"])
         others = dict(_unpacked(summary.get("rawlog.selections", "[]")))
+        ranges = _unpacked(summary["rawlog.rows"]) if "rawlog.rows" in summary else None
         for path, *values in _unpacked(summary.get("rawlog.sources", "[]")):
+            if path in removed:
+                continue
             if path not in sources:
                 sources[path] = Taken(*values)
                 selections[path] = others.get(path, summary.get("rawlog.selection", ""))
+            if ranges is None:
+                rows[path] = None
+        for path, own in ranges or ():
+            if path in removed:
+                continue
+            if own is None:
+                rows[path] = None
+            elif (known := rows.setdefault(path, [])) is not None:
+                known.extend((split, first, stop) for split, first, stop in own)
         for name, selection, made_of in _unpacked(summary.get("rawlog.units", "[]")):
             units.setdefault(name, Folded(selection, {path: (size, modified) for path, size, modified in made_of}))
+        for path, *facts in _unpacked(summary.get("rawlog.stores", "[]")):
+            stores.setdefault(path, tuple(facts))
+        removed.update(_unpacked(summary.get("rawlog.removed", "[]")))
         if "rawlog.base" in summary:
             break
-    return History(frozenset(runs), sources, selections, units)
+    known_rows = {path: tuple(found) for path, found in rows.items() if found is not None}
+    return History(frozenset(runs), sources, selections, units, known_rows, stores)
 
 
 def newest_first(table: Any | None) -> list[Any]:
@@ -77,25 +105,59 @@ def newest_first(table: Any | None) -> list[Any]:
     return [] if table is None else sorted(table.snapshots(), key=lambda one: -(one.sequence_number or 0))
 
 
-def summary_of(run: str, sources: Mapping[str, Taken], selection: str, units: Mapping[str, Folded]) -> dict[str, str]:
-    """The record of the sources that a commit changed."""
+def summary_of(
+    run: str,
+    sources: Mapping[str, Taken],
+    selection: str,
+    units: Mapping[str, Folded],
+    *,
+    removed: Collection[str] = (),
+    rows: Mapping[str, Collection[RowRange]] | None = None,
+    stores: Mapping[str, tuple[str, ...]] | None = None,
+) -> dict[str, str]:
+    """The record of the sources that a commit changed. `removed` are sources whose earlier rows it removes."""
     summary = {"rawlog.run": run, "rawlog.selection": selection, "rawlog.sources": _sources(sources)}
+    if rows is not None:
+        summary["rawlog.rows"] = _rows(rows)
+    if stores:
+        summary["rawlog.stores"] = _stores(stores)
+    if removed:
+        summary["rawlog.removed"] = _packed(sorted(removed))
     return {**summary, "rawlog.units": _units(units)} if units else summary
 
 
 def everything(history: History) -> dict[str, str]:
     """The record of a base: everything that the snapshots up to it record."""
     others = [[path, selection] for path, selection in history.selections.items() if selection]
-    return {
+    summary = {
         "rawlog.base": "true",
         "rawlog.sources": _sources(history.sources),
         "rawlog.selections": _packed(others),
         "rawlog.units": _units(history.units),
     }
+    if history.rows:
+        summary["rawlog.rows"] = _rows({path: history.rows.get(path) for path in history.sources})
+    if history.stores:
+        summary["rawlog.stores"] = _stores(history.stores)
+    return summary
+
+
+def is_replacing(snapshot: Any) -> bool:
+    """Whether a snapshot removed rows of rewritten sources."""
+    return snapshot.summary is not None and "rawlog.removed" in snapshot.summary.additional_properties
 
 
 def _sources(sources: Mapping[str, Taken]) -> str:
-    return _packed([[path, *asdict(taken).values()] for path, taken in sources.items()])
+    return _packed([[path, one.size, one.modified, one.stop, one.frames, one.mark] for path, one in sources.items()])
+
+
+def _stores(stores: Mapping[str, tuple[str, ...]]) -> str:
+    return _packed([[path, *facts] for path, facts in stores.items()])
+
+
+def _rows(rows: Mapping[str, Iterable[RowRange] | None]) -> str:
+    """None: the rows of a source are not known."""
+    return _packed([[path, None if ranges is None else list(ranges)] for path, ranges in rows.items()])
 
 
 def _units(units: Mapping[str, Folded]) -> str:
@@ -107,13 +169,13 @@ def _units(units: Mapping[str, Folded]) -> str:
     )
 
 
-def _packed(values: list[Any]) -> str:
+def _packed(values: Any) -> str:
     text = json.dumps(values, separators=(",", ":"))
     return text if len(text) < PACKED else "z:" + base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def _unpacked(text: str) -> list[list[Any]]:
+def _unpacked(text: str) -> list[Any]:
     if text.startswith("z:"):
         text = zlib.decompress(base64.b64decode(text[2:])).decode()
-    loaded: list[list[Any]] = json.loads(text)
+    loaded: list[Any] = json.loads(text)
     return loaded

@@ -7,29 +7,27 @@ commit.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from rawlog.core.errors import AccessError
-from rawlog.core.tables import Table
 from rawlog.io.storage import is_remote, listing
+from rawlog.jobs.job import Stage
 from rawlog.jobs.lake import Lake, commits
-from rawlog.jobs.lake.names import data_path, known_tables, lake_name, url
-from rawlog.jobs.lake.payload import stored
+from rawlog.jobs.lake.join import SHARE, TARGET, Join
+from rawlog.jobs.lake.names import same_files
 from rawlog.jobs.lake.state import everything, history_of, newest_first
 from rawlog.jobs.lake.writers import living
-from rawlog.jobs.sheet import Sheet
+from rawlog.reading.tree import Tree
 
 #: Seconds that a snapshot stays after it was replaced, and that a file stays that no snapshot lists, unless an option says otherwise.
 GRACE = 24 * 3600
 #: While somebody writes, files up to this age may belong to a commit that is under way.
 YOUNG = 3600
-#: Data files below this size are small; joined ones are about as large as the second.
-SMALL, JOINED = 32 << 20, 256 << 20
-#: Fewer small files than this are left as they are.
-FEW = 4
+#: Data files below this size are small.
+SMALL = TARGET // SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,8 @@ def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = Fals
     until = time.time() - (max(grace, YOUNG) if busy else grace)
     # Listed first: what is committed from now on is not among them.
     there = [entry for entry in listing(_folder(lake, name)) if entry.modified is None or entry.modified < until]
-    named = _named(lake, _loaded(lake, name))
-    found = [(entry.path, entry.size) for entry in there if url(entry.path) not in named]
+    named = same_files(_named(lake, _loaded(lake, name)))
+    found = [(entry.path, entry.size) for entry in there if not same_files([entry.path]) <= named]
     if not dry_run:
         for path, _ in found:
             lake.remove(path, table)
@@ -136,98 +134,37 @@ def _named(lake: Lake, table: Any) -> set[str]:
     return named | lake.named(table)
 
 
-def join(lake: Lake, name: str, *, dry_run: bool = False) -> tuple[int, int]:
-    """Write the rows of small data files into few large ones; how many there were, and are. Rows and their order stay the same.
-
-    Folded tables are left as they are: their files are replaced unit by unit.
-    """
-    table = _loaded(lake, name)
-    known = known_tables().get(name)
-    if known is None or history_of(table).units:
-        return 0, 0
-    lots = _lots(lake, table)
-    if dry_run or not lots:
-        return sum(map(len, lots)), len(lots)
-    if lake.writer is None:
-        raise AssertionError("only inside `with`")
-    run = lake.writer.new_run()
-    joined, made = [], []
-    for number, lot in enumerate(lots):
-        path = f"{data_path(lake.path, name, run)}/joined-{number}.parquet"
-        made.append(_rewritten(lake, stored(known), lot, path))
-        joined += lot
-    old = {str(file.file_path) for file in joined}
-
-    def exchange(target: Any, _: object) -> None:
-        present = {str(task.file.file_path) for task in target.scan().plan_files()}
-        if not old <= present:
-            raise AccessError(f"{lake.path}: {name} was changed meanwhile; nothing was joined")
-        commits.exchange(target, [url(path) for path in made], {"rawlog.joined": run}, old.__contains__)
-
+def join(lake: Lake, name: str, *, dry_run: bool = False, target: int = TARGET) -> tuple[int, int]:
+    """Write the rows of small data files of a table into few large ones, here and now; how many there were, and are."""
+    job = Join(lake, [name], target)
+    if dry_run:
+        lots = job.lots()
+        return sum(len(lot.urls) for lot in lots), len(lots)
+    splits = job.plan(Tree((), ()))
     try:
-        lake.change(lambda: _loaded(lake, name), None, exchange)
+        done = [job.work(split, Stage(lake.path, f"{split.number:05d}")) for split in splits]
+        return job.commit(done).get(name, (0, 0))
     finally:
-        lake.sweep(run)
-    return len(joined), len(made)
-
-
-def _lots(lake: Lake, table: Any) -> list[list[Any]]:
-    """Small data files of one partition that together make about one large file, in the order they were added."""
-    with lake.access():
-        tasks = [task for task in table.scan().plan_files() if not task.delete_files]
-    small = [
-        task.file
-        for task in tasks
-        if task.file.file_size_in_bytes < SMALL and task.file.spec_id == table.spec().spec_id
-    ]
-    by_partition: dict[str, list[Any]] = {}
-    for file in small:
-        by_partition.setdefault(repr(file.partition), []).append(file)
-    lots: list[list[Any]] = []
-    for files in by_partition.values():
-        lot: list[Any] = []
-        for file in sorted(files, key=lambda one: str(one.file_path)):
-            lot.append(file)
-            if sum(one.file_size_in_bytes for one in lot) >= JOINED:
-                lots.append(lot)
-                lot = []
-        lots.append(lot)
-    return [lot for lot in lots if len(lot) >= FEW]
-
-
-def _rewritten(lake: Lake, table: Table, files: Sequence[Any], path: str) -> str:
-    """One data file with the rows of several."""
-    import pyarrow.parquet as pq
-
-    sheet, iceberg = Sheet(path, table), _loaded(lake, lake_name(table))
-    with lake.access():
-        for file in files:
-            with iceberg.io.new_input(str(file.file_path)).open() as stream:
-                for batch in pq.ParquetFile(stream).iter_batches(1 << 16):
-                    sheet.add(_as(table, batch))
-    written = sheet.close()
-    assert written is not None
-    return written.path
-
-
-def _as(table: Table, batch: Any) -> Any:
-    """A batch with all columns of a table: those that it lacks are null."""
-    import pyarrow as pa
-
-    empty = [field for field in table.schema if field.name not in batch.schema.names]
-    for field_ in empty:
-        batch = batch.append_column(field_, pa.nulls(batch.num_rows, field_.type))
-    return batch.select(table.schema.names).cast(table.schema)
+        job.clean()
 
 
 def keep(
-    lake: Lake, *, expire_after: float | None, clean_after: float | None, compact: bool, dry_run: bool = False
+    lake: Lake,
+    *,
+    expire_after: float | None,
+    clean_after: float | None,
+    compact: Callable[[], Mapping[str, tuple[int, int]]] | None = None,
+    target: int = TARGET,
+    dry_run: bool = False,
 ) -> Iterator[Change]:
-    """Join, expire and remove, as asked, table by table. What was done to each, or would be."""
+    """Join, expire and remove, as asked. What was done to each table, or would be. `compact` runs the job that joins data files."""
+    joined = compact() if compact is not None and not dry_run else {}
     for name in lake.tables():
         change = Change(name)
-        if compact:
-            change.joined, change.made = join(lake, name, dry_run=dry_run)
+        if compact is not None:
+            change.joined, change.made = (
+                join(lake, name, dry_run=True, target=target) if dry_run else joined.get(name, (0, 0))
+            )
         if expire_after is not None:
             change.expired = expire(lake, name, expire_after, dry_run=dry_run)
         if clean_after is not None:

@@ -1,0 +1,118 @@
+"""Planning at scale: the real planning code of `ingest` with a listing that does not exist.
+
+    python benchmarks/plan.py --files 1000000
+
+A listing of a cluster of Kafka brokers: partitions with segments, each with its indexes. Nothing of it is on a disk. Measured are the
+CPU time of recognising, of planning a first run and one of the next day (the lake knows all files, one in a hundred has grown), the number
+and size of splits, the state in the lake, and the memory of the process. Each phase runs in a process of its own, so that memory is
+that of the phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rawlog.core.tables import FILES, FINDINGS
+from rawlog.io.storage import Entry
+from rawlog.jobs.ingest import Ingest
+from rawlog.jobs.lake import Taken
+from rawlog.reading import tree as trees
+
+ROOT = "/synthetic/kafka-logs"
+SUFFIXES = ("log", "index", "timeindex", "snapshot")
+SEGMENTS = 25
+SEGMENT = 64 << 20
+SIZES = {"log": SEGMENT, "index": 128 << 10, "timeindex": 192 << 10, "snapshot": 10}
+
+
+def entries(count: int, grown: bool = False) -> Iterator[Entry]:
+    """So many files, as a listing gives them; with `grown`, the last segment of one partition in four is larger and newer."""
+    partitions = max(1, count // (SEGMENTS * len(SUFFIXES)))
+    for number in range(partitions):
+        folder = f"{ROOT}/topic-{number // 32:05d}-{number % 32}"
+        for segment in range(SEGMENTS):
+            is_active = grown and number % 4 == 0 and segment == SEGMENTS - 1
+            for suffix in SUFFIXES:
+                size = SIZES[suffix] + (1 << 20 if is_active and suffix == "log" else 0)
+                path = f"{folder}/{segment * 1_000_000:020d}.{suffix}"
+                yield Entry(path, size, 1_700_000_000.0 + segment + (86_400 if is_active else 0))
+
+
+def peak() -> int:
+    """The most memory that this process had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def plan(lake: Path, count: int, grown: bool) -> dict[str, float]:
+    """List, recognise and plan; nothing is done."""
+    trees.listing = lambda root: entries(count, grown)  # type: ignore[assignment]
+    begun = time.process_time()
+    tree = trees.open_tree([ROOT])
+    listed = time.process_time()
+    with Ingest(str(lake)) as job:
+        splits = job.plan(tree)
+        planned = time.process_time()
+        largest = max((len(pickle.dumps(split)) for split in splits), default=0)
+    return {
+        "files": len(tree),
+        "recognise_cpu_s": round(listed - begun, 1),
+        "plan_cpu_s": round(planned - listed, 1),
+        "splits": len(splits),
+        "largest_split_kb": largest >> 10,
+        "peak_mb": peak(),
+    }
+
+
+def fill(lake: Path, count: int) -> dict[str, float]:
+    """Record in the lake that all files are ingested, as a run of them would."""
+    trees.listing = lambda root: entries(count)  # type: ignore[assignment]
+    tree = trees.open_tree([ROOT])
+    begun = time.process_time()
+    with Ingest(str(lake)) as job:
+        assert job.lake is not None
+        tables = job._tables(tree)
+        run = job.lake.writer.new_run()  # type: ignore[union-attr]
+        for table in (*tables, FILES, FINDINGS):
+            from rawlog import registry
+
+            able = registry.formats_with(table)
+            about_files = table.name in (FILES.name, FINDINGS.name)
+            taken = {
+                file.path: Taken(file.size, file.modified, file.size, 1000, 0)
+                for file in tree
+                if about_files or file.format in able
+            }
+            rows = {path: [(f"{at // 2:024x}", at, at + 1000)] for at, path in enumerate(taken)}
+            job.lake.commit(table, run, [], taken, rows=rows if table.name == "records" else None)
+    size = sum(path.stat().st_size for path in lake.rglob("*") if path.is_file())
+    return {"commit_cpu_s": round(time.process_time() - begun, 1), "metadata_mb": size >> 20, "peak_mb": peak()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=1_000_000)
+    parser.add_argument("--phase", choices=("first", "fill", "next"))
+    parser.add_argument("--lake")
+    given = parser.parse_args()
+    if given.phase is None:
+        with tempfile.TemporaryDirectory(prefix="rawlog-plan-") as folder:
+            for phase in ("first", "fill", "next"):
+                own = ["--files", str(given.files), "--phase", phase, "--lake", f"{folder}/lake"]
+                subprocess.run([sys.executable, __file__, *own], check=True)
+        return
+    lake = Path(given.lake)
+    made = fill(lake, given.files) if given.phase == "fill" else plan(lake, given.files, given.phase == "next")
+    print(json.dumps({"phase": given.phase, **made}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
