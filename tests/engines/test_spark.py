@@ -35,6 +35,25 @@ def test_results_come_in_order(spark: SparkSession) -> None:
     assert told[-1].splits == 9
 
 
+def test_jobs_and_stages_are_described(spark: SparkSession) -> None:
+    """For Spark's UI; a description that the caller has set is there again afterwards."""
+    from rawlog.engines import spark as engine
+
+    context = spark.sparkContext
+    context.setJobDescription("mine")
+    try:
+        job = Count(3)
+        engine.run(job, NOTHING, spark)
+        assert context.getLocalProperty("spark.job.description") == "mine"
+    finally:
+        context.setLocalProperty("spark.job.description", None)
+    assert set(job.seconds or {}) == {"plan", "work", "commit"}
+    store = context._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    texts = [str(jobs.apply(number).description()) for number in range(jobs.size())]
+    assert any("rawlog count: round 1, 3 splits" in text for text in texts), texts
+
+
 def test_the_error_of_a_split_is_raised_as_it_was(spark: SparkSession) -> None:
     from rawlog.engines import spark as engine
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,16 +57,17 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in geta
 """
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which Python finds no rawlog, by chance or otherwise."""
-    hiding = tmp_path / "hiding"
+    folder = tmp_path_factory.mktemp("bare")
+    hiding = folder / "hiding"
     hiding.mkdir()
     (hiding / "sitecustomize.py").write_text(HIDING.format(source=str(SOURCE)))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     environment |= {"PYTHONPATH": str(hiding), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     there = subprocess.run(
-        [sys.executable, "-c", "import rawlog"], env=environment, cwd=tmp_path, capture_output=True, check=False
+        [sys.executable, "-c", "import rawlog"], env=environment, cwd=folder, capture_output=True, check=False
     )
     assert b"No module named 'rawlog'" in there.stderr
     return environment
@@ -108,11 +108,12 @@ def test_code_and_data_reach_real_executors(tmp_path: Path, bare: dict[str, str]
     assert set(result["hashes"]) <= set(range(9))
 
 
-@contextmanager
-def standalone(folder: Path, environment: dict[str, str]) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, bare: dict[str, str]) -> Iterator[str]:
     """A standalone master with one worker; its URL."""
     import pyspark
 
+    folder = tmp_path_factory.mktemp("cluster")
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     port, *others = free_ports(3)
     url = f"spark://127.0.0.1:{port}"
@@ -136,7 +137,7 @@ def standalone(folder: Path, environment: dict[str, str]) -> Iterator[str]:
         "--work-dir",
     ]
     worker += [str(folder / "work"), "--webui-port", str(others[1]), url]
-    environment = {**environment, "JAVA_HOME": str(facade(find_java())), "SPARK_DAEMON_MEMORY": "256m"}
+    environment = {**bare, "JAVA_HOME": str(facade(find_java())), "SPARK_DAEMON_MEMORY": "256m"}
     processes = []
     try:
         for name, command in (("master", master), ("worker", worker)):
@@ -163,20 +164,19 @@ def standalone(folder: Path, environment: dict[str, str]) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[str, str]) -> None:
+def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[str, str], cluster: str) -> None:
     """Neither driver nor executors have rawlog, but by the archive that `rawlog submit` makes."""
     conf = ["--conf", "spark.executor.memory=768m", "--conf", "spark.ui.enabled=false"]
     script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
-    with standalone(tmp_path, bare) as url:
-        done = subprocess.run(
-            [sys.executable, "-c", script, "submit", "--master", url, *conf, "query", "--json",
-             "SELECT count(*) AS n, sum(java_hash(topic)) AS h FROM records", str(SEGMENTS)],
-            env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
-        missing = subprocess.run(
-            [sys.executable, "-c", script, "submit", "--master", url, *conf, "verify", str(tmp_path / "nowhere")],
-            env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script, "submit", "--master", cluster, *conf, "query", "--json",
+         "SELECT count(*) AS n, sum(java_hash(topic)) AS h FROM records", str(SEGMENTS)],
+        env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    missing = subprocess.run(
+        [sys.executable, "-c", script, "submit", "--master", cluster, *conf, "verify", str(tmp_path / "nowhere")],
+        env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[:3000]
     assert "INFO" not in done.stderr
     topic = "segments-by-size"
@@ -190,16 +190,15 @@ def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[
 
 
 @pytest.mark.slow
-def test_a_job_with_a_master_brings_rawlog_to_the_cluster(tmp_path: Path, bare: dict[str, str]) -> None:
+def test_a_job_with_a_master_brings_rawlog_to_the_cluster(tmp_path: Path, bare: dict[str, str], cluster: str) -> None:
     """`rawlog ingest --master spark://…` failed with "No module named 'rawlog'": only `submit` and queries sent the code."""
     conf = ["--conf", "spark.executor.memory=768m", "--conf", "spark.driver.memory=1g"]
     script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
     lake = tmp_path / "lake"
-    with standalone(tmp_path, bare) as url:
-        done = subprocess.run(
-            [sys.executable, "-c", script, "ingest", str(SEGMENTS), "--to", str(lake), "--master", url, *conf, "--json"],
-            env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script, "ingest", str(SEGMENTS), "--to", str(lake), "--master", cluster, *conf, "--json"],
+        env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     count = len(rawlog.read(SEGMENTS))
     assert json.loads(done.stdout)["tables"]["rawlog.records"] == count

@@ -5,6 +5,7 @@ Most of it needs no JVM: writers are called as Spark calls them, everything pick
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,3 +271,101 @@ def test_a_task_that_dies_in_the_middle_leaves_nothing(spark: SparkSession, tmp_
 
 def test_sink_module_names_its_options() -> None:
     assert set(sink.OWN) == {"to", "path", "acceptLoss"}
+
+
+# Streams ------------------------------------------------------------------------------------------------------------------
+
+
+def stream_writer(path: Path, checkpoint: Path, query: str = "one", **options: str) -> Any:
+    """A writer as Spark makes it for a query."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from rawlog.spark.source import RawlogSource
+
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+    given = {"path": str(path), "checkpointLocation": str(checkpoint), **options}
+    return pickle.loads(pickle.dumps(RawlogSource(given).streamWriter(from_arrow_schema(RECORDS.schema), False)))
+
+
+def save_batch(writer: Any, number: int, tasks: list[list[pa.RecordBatch]], *, fail: bool = False) -> None:
+    messages = []
+    for index, batches in enumerate(tasks):
+        message = pickle.loads(pickle.dumps(writer)).write(iter(batches))
+        message.number = index
+        messages.append(pickle.loads(pickle.dumps(message)))
+    if fail:
+        pickle.loads(pickle.dumps(writer)).abort([*messages, None], number)
+    else:
+        pickle.loads(pickle.dumps(writer)).commit(messages, number)
+
+
+def offsets_of(path: Path) -> list[int]:
+    return sorted(row["offset"] for row in rawlog.read(path).to_pylist())
+
+
+def test_a_batch_of_a_stream_is_written_once(tmp_path: Path) -> None:
+    """One that is run again, because Spark died before it recorded it as done, changes nothing; a failed one leaves nothing."""
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    writer = stream_writer(out, checkpoint, to="kafka")
+    save_batch(writer, 0, [[rows_of(range(10))], [rows_of(range(5), 1)]])
+    save_batch(writer, 1, [[rows_of(range(10, 20))]], fail=True)
+    save_batch(writer, 1, [[rows_of(range(10, 20))], []])
+    again = stream_writer(out, checkpoint, to="kafka")
+    save_batch(again, 1, [[rows_of(range(10, 20))]])
+    save_batch(again, 2, [[], []])
+    save_batch(again, 3, [[rows_of(range(20, 22))]])
+    assert sorted(one.name for one in out.iterdir()) == [*(f"batch-00000000000{n}" for n in (0, 1, 3)), "query.json"]
+    assert offsets_of(out) == sorted([*range(22), *range(5)])
+    assert rawlog.verify(out / "batch-000000000001").verdict == "clean"
+
+
+def test_a_stream_of_recordings_is_a_file_for_each_batch(tmp_path: Path) -> None:
+    writer = stream_writer(tmp_path / "out", tmp_path / "checkpoint", to="replay", acceptLoss=",".join(RECORDS.names))
+    for number in range(3):
+        save_batch(
+            writer,
+            number,
+            [[rows_of(range(number * 4, number * 4 + 2))], [rows_of(range(number * 4 + 2, number * 4 + 4))]],
+        )
+    values = [row["value"] for row in rawlog.read(tmp_path / "out").to_pylist()]
+    assert values == [b"v%d" % number for number in range(12)]
+
+
+def test_batches_of_another_query_are_refused(tmp_path: Path) -> None:
+    """Its batches have the same numbers and other rows: they would be taken for written."""
+    writer = stream_writer(tmp_path / "out", tmp_path / "checkpoint", to="kafka")
+    save_batch(writer, 0, [[rows_of(range(10))]])
+    other = stream_writer(tmp_path / "out", tmp_path / "other", "two", to="kafka")
+    with pytest.raises(AccessError, match="another query"):
+        save_batch(other, 0, [[rows_of(range(100, 110))]])
+    with pytest.raises(OptionError, match="checkpointLocation"):
+        from rawlog.spark import sink
+
+        sink.stream_writer({"path": str(tmp_path / "x"), "to": "kafka"}, None)  # type: ignore[arg-type]
+
+
+def test_spark_writes_a_stream_exactly_once_across_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+
+    def run() -> None:
+        frame = spark.readStream.format("rawlog").option("maxRecordsPerTrigger", "40").load(str(source))
+        writer = (
+            frame.writeStream.format("rawlog").option("to", "kafka").option("checkpointLocation", str(tmp_path / "c"))
+        )
+        query = writer.trigger(availableNow=True).start(str(out))
+        query.awaitTermination(300)
+        assert query.exception() is None
+
+    for first in (0, 100):
+        given = [{"value": b"%d" % number, "offset": number} for number in range(first, first + 100)]
+        rawlog.write(source / str(first), given, format="kafka", topic=f"t{first}", partition=0, batch_records=10)
+        run()
+    found = [row["value"] for row in rawlog.read(out).to_pylist()]
+    assert sorted(found) == sorted(b"%d" % number for number in range(200))
+    # As if Spark had died after the sink had written the last batch.
+    last = max((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink()
+    run()
+    assert len(rawlog.read(out)) == 200

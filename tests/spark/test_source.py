@@ -399,3 +399,42 @@ def test_errors_reach_the_user_with_their_place(spark: SparkSession) -> None:
         load(spark, SEGMENTS / "absent").count()
     with pytest.raises(PySparkException, match="did you mean offset"):
         spark.read.format("rawlog").schema("ofset bigint").load(str(SEGMENTS)).count()
+
+
+def test_an_expression_chooses_rows() -> None:
+    expected = rawlog.read(SEGMENTS, where="offset % 2 = 0")
+    assert read(SEGMENTS, where="offset % 2 = 0").equals(expected)
+    with pytest.raises(OptionError, match="offfset"):
+        read(SEGMENTS, where="offfset = 1")
+
+
+def test_a_statement_reads_what_it_needs(spark: SparkSession) -> None:
+    """Spark pushes nothing into Python sources: the columns and the conditions come from the text of the statement."""
+    from rawlog.spark import sql
+
+    where = "topic = 'segments-by-size' AND offset BETWEEN 5 AND 9 AND timestamp >= '2020-01-01'"
+    frame = sql(f"SELECT offset, value FROM records WHERE {where} AND key IS NOT NULL ORDER BY offset", KAFKA, spark)
+    asked = rawlog.read(SEGMENTS, from_offset=5, to_offset=10, where="key IS NOT NULL", columns=["offset", "value"])
+    assert frame.toArrow().to_pylist() == asked.to_pylist()
+    counted = sql("SELECT topic, count(*) AS n FROM records GROUP BY topic", KAFKA, spark).toArrow().to_pylist()
+    assert {row["topic"]: row["n"] for row in counted}["segments-by-size"] == rawlog.count(SEGMENTS)
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("topic IN ('a', 'b.c') AND partition = 3", {"subscribePattern": r"a|b\.c", "partition": "3"}),
+        ("offset > 4 AND offset < 9", {"startingOffsets": "5", "endingOffsets": "9"}),
+        ("timestamp = '1970-01-01 00:00:00.0015'", {"startingTimestamp": "1", "endingTimestamp": "2"}),
+        ("key = X'6b'", {"where": "key IN (x'6b')"}),
+        ("length(key) = 1", {}),
+    ],
+)
+def test_bounds_become_options(where: str, expected: dict[str, str]) -> None:
+    from rawlog.core.tables import RECORDS
+    from rawlog.spark.query import _options
+    from rawlog.sql.bounds import Bounds, bounds_of
+
+    bounds = bounds_of(f"SELECT offset FROM records WHERE {where}", {"records": RECORDS}, "spark")
+    assert _options(bounds.get("records", Bounds())) == expected
+    options.parse({"path": str(SEGMENTS), **expected})

@@ -112,7 +112,14 @@ def test_a_growing_recording_is_read_exactly_once(tmp_path: Path, table: str, se
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"maxBytesPerTrigger": "2000"}, {"maxFilesPerTrigger": "1"}, {"splitSize": "1k"}]
+    "given",
+    [
+        {},
+        {"maxBytesPerTrigger": "2000"},
+        {"maxFilesPerTrigger": "1"},
+        {"maxRecordsPerTrigger": "7"},
+        {"splitSize": "1k"},
+    ],
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_growing_and_rolling_segments_are_read_exactly_once(tmp_path: Path, given: dict[str, str], seed: int) -> None:
@@ -159,6 +166,40 @@ def test_limits_bound_a_batch_and_every_line_moves(tmp_path: Path) -> None:
     while query.batch() is not None:
         batches += 1
     assert batches >= total // (4000 * 4)
+
+
+def test_a_batch_has_so_many_records(tmp_path: Path) -> None:
+    """Whole frames, so that it may be fewer; the first frame is read even if it has more."""
+    logs = tmp_path / "logs"
+    for topic in ("a", "b"):
+        given = [{"value": b"%d" % number} for number in range(60)]
+        rawlog.write(logs, given, format="kafka", topic=topic, partition=0, batch_records=5, segment_bytes=600)
+    query, sizes = Query(logs, {}, maxRecordsPerTrigger="20"), []
+    while (rows := query.batch()) is not None:
+        sizes.append(len(rows))
+    assert sum(sizes) == 120
+    assert max(sizes) <= 20
+    assert len(sizes) <= 8
+    small = Query(logs, {}, maxRecordsPerTrigger="1")
+    assert len(small.batch() or []) == 10, "a frame of each line"
+
+
+def test_progress_tells_what_is_left(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    for topic, count in (("a", 60), ("b", 10)):
+        given = [{"value": b"%d" % number} for number in range(count)]
+        rawlog.write(logs, given, format="kafka", topic=topic, partition=0, batch_records=5, segment_bytes=600)
+    size = sum(path.stat().st_size for path in logs.rglob("*.log"))
+    query = Query(logs, {}, maxRecordsPerTrigger="14")
+    done = 0
+    while (rows := query.batch()) is not None:
+        done += len(rows)
+        found = query.reader.reportLatestOffset()
+        assert found["lag"]["records"] == 70 - done
+        assert (found["lag"]["bytes"] > 0) == (done < 70)
+        assert found["lag"]["bytes"] < size
+        assert json.loads(json.dumps(found)) == found
+    assert query.reader.reportLatestOffset() == {"lag": {"bytes": 0, "records": 0}, "lines": {}}
 
 
 def test_a_frame_larger_than_the_limit_is_read(tmp_path: Path) -> None:
@@ -475,7 +516,11 @@ def test_spark_available_now_reads_in_limited_batches_and_ends(spark: SparkSessi
     query = writer.trigger(availableNow=True).start(f"{out}/data")
     assert query.awaitTermination(120)
     assert query.exception() is None
-    assert len([one for one in query.recentProgress if one["numInputRows"]]) >= 3
+    progress = [one for one in query.recentProgress if one["numInputRows"]]
+    assert len(progress) >= 3
+    lags = [json.loads(one["sources"][0]["latestOffset"])["lag"]["bytes"] for one in progress]
+    assert lags == sorted(lags, reverse=True)
+    assert lags[0] > lags[-1] == 0
     assert results(spark, out) == [row["offset"] for row in rows_of(SEGMENTS)]
 
 

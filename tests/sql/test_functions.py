@@ -145,3 +145,39 @@ def test_every_function_in_duckdb() -> None:
         answer = engine.ask(SQL.format(bytes="BLOB", text="VARCHAR"))
         assert pa.Table.from_batches(answer.batches()).to_pylist() == [ANSWER]
         assert [column.type for column in answer.table.columns] == ["int", "int", "bigint", "string", "string", "int"]
+
+
+def test_fields_of_json_in_both_engines(spark: SparkSession) -> None:
+    """On bytes, without a cast: `value:n` and `json(value)`; the functions by name in a session."""
+    from rawlog.spark import register
+
+    data = golden_path("schemas", "confluent", "data")
+    wanted = [
+        (row["value.n"], row["value.s"]) for row in rawlog.rows(data, topic="plain-json", columns="value.n,value.s")
+    ]
+    where = "FROM records WHERE topic = 'plain-json' ORDER BY \"offset\""
+    with rawlog.query(f"SELECT value:n AS n, json(value)->>'s' AS s {where}", data, engine="duckdb") as answer:
+        assert [(row["n"], row["s"]) for row in answer] == wanted
+    register(spark).read.format("rawlog").option("topic", "plain-json").load(str(data)).createOrReplaceTempView("plain")
+    found = spark.sql(
+        "SELECT json_field(value, 'n'), get_json_object(json_of(value), '$.s') FROM plain ORDER BY offset"
+    )
+    assert [tuple(row) for row in found.collect()] == wanted
+    with rawlog.query(
+        "SELECT value:n AS n, get_json_object(json(value), '$.s') AS s FROM records WHERE topic = 'plain-json' ORDER BY offset",
+        data,
+    ) as answer:
+        assert [(row["n"], row["s"]) for row in answer] == wanted
+
+
+def test_what_is_not_json_has_no_fields() -> None:
+    values = pa.array([b'{"a": {"b": [1, "x"]}}', b"{", b"\xff", None, b"5"])
+    assert functions.json_field(values, pa.array(["a.b[1]"] * 5)).to_pylist() == ["x", None, None, None, None]
+    assert functions.json_field(values, pa.array(["a", "a", "a", "a", None])).to_pylist() == [
+        '{"b": [1, "x"]}',
+        None,
+        None,
+        None,
+        None,
+    ]
+    assert functions.json_of(values).to_pylist() == ['{"a": {"b": [1, "x"]}}', None, None, None, "5"]

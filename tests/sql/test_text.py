@@ -76,3 +76,25 @@ def test_names_of_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert sources(["x", "day=1", "A=y"]) == [Source(None, ("x", "day=1")), Source("a", ("y",))]
     with pytest.raises(OptionError, match="twice"):
         sources(["a=x", "A=y"])
+
+
+SPELLING = text.Spelling(
+    lambda column, type, path: f"field({column}:{type}, {path})", lambda column, type: f"whole({column})"
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expanded"),
+    [
+        ("SELECT value:user FROM records", "SELECT field(value:binary, user) FROM records"),
+        ("SELECT r.value:items[0].sku x", "SELECT field(r.value:binary, items[0].sku) x"),
+        ("SELECT value:n::int > 3", "SELECT field(value:binary, n)::int > 3"),
+        ("SELECT value::varchar, `value`:a", "SELECT value::varchar, field(`value`:binary, a)"),
+        ("SELECT {'a': value, value: 1}, x[value:n]", "SELECT {'a': value, value: 1}, x[value:n]"),
+        ("SELECT offset:value, 'value:user' -- value:user", "SELECT offset:value, 'value:user' -- value:user"),
+        ("SELECT json(value)->>'a', json ( r.value )", "SELECT whole(value)->>'a', json ( r.value )"),
+        ("SELECT json(r.value).a, json('{}'), json(offset)", "SELECT whole(r.value).a, json('{}'), json(offset)"),
+    ],
+)
+def test_fields_of_json_become_calls(sql: str, expanded: str) -> None:
+    assert text.expand(sql, {"value": "binary"}, SPELLING) == expanded

@@ -29,7 +29,8 @@ def run(
 
     `threads` is one per core unless said otherwise; `progress` is called now and then, from any thread, with how far the job is.
     """
-    splits = job.plan(tree)
+    with job.timed("plan"):
+        splits = job.plan(tree)
     meter = _Meter(progress)
     done: list[D] = []
     with scratch() as folder:
@@ -37,11 +38,15 @@ def run(
         while splits:
             count = max(1, min(threads or cores(), len(splits)))
             meter.expect(splits)
-            done += _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
+            with job.timed("work"):
+                some = _threaded(job, splits, place, meter, count) if count > 1 else _in_turn(job, splits, place, meter)
+            done += some
             done.sort(key=lambda one: one.number)
-            splits = job.follow(done)
+            with job.timed("plan"):
+                splits = job.follow(done)
         meter.finish()
-        return job.commit(done)
+        with job.timed("commit"):
+            return job.commit(done)
 
 
 def cores() -> int:

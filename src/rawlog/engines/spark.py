@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from rawlog.core.errors import AccessError, RawlogError
+from rawlog.core.text import counted, size_text
 from rawlog.io.output import scratch
 from rawlog.jobs.job import Done, Job, Progress, Split, Stage
 from rawlog.reading.tree import Tree
@@ -45,7 +46,8 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
 
     Raises what the first failing split raised, or AccessError if Spark itself failed.
     """
-    splits = job.plan(tree)
+    with job.timed("plan"):
+        splits = job.plan(tree)
     done: list[D] = []
     before = latest = Progress()
 
@@ -55,12 +57,42 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
         if progress is not None:
             progress(latest)
 
+    rounds = 0
     while splits:
-        done += _round(job, splits, spark, None if progress is None else add)
+        rounds += 1
+        with job.timed("work"), _described(spark, _description(job, splits, rounds)):
+            done += _round(job, splits, spark, None if progress is None else add)
         before = latest
         done.sort(key=lambda one: one.number)
-        splits = job.follow(done)
-    return job.commit(done)
+        with job.timed("plan"):
+            splits = job.follow(done)
+    with job.timed("commit"):
+        return job.commit(done)
+
+
+def _description(job: Job[D, O], splits: list[Split], rounds: int) -> str:
+    """What Spark's UI shows of a round."""
+    size = size_text(sum(split.size for split in splits))
+    return f"rawlog {job.name}: round {rounds}, {counted(len(splits), 'split')}, {size}"
+
+
+@contextmanager
+def _described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Give the jobs and stages that run inside a description. A Connect session has none to give."""
+    names = ("spark.job.description", "callSite.short")
+    try:
+        context: Any = spark.sparkContext
+        before = {name: context.getLocalProperty(name) for name in names}
+    except Exception:
+        yield
+        return
+    for name in names:
+        context.setLocalProperty(name, text)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            context.setLocalProperty(name, value)
 
 
 def _round(

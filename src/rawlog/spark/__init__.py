@@ -1,19 +1,20 @@
-"""rawlog on Spark: `session()` gives a ready session, `register(spark)` teaches yours the format `rawlog`.
+"""rawlog on Spark: `session()` gives a ready session, `register(spark)` teaches yours the format `rawlog`, `sql(…)` queries paths.
 
 Nothing here imports PySpark before it is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rawlog.spark import session as _session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "sql"]
 
 
 def session(master: str | None = None, conf: Mapping[str, str] | None = None, app_name: str = "rawlog") -> SparkSession:
@@ -37,3 +38,22 @@ def register(spark: SparkSession) -> SparkSession:
     source.register(spark)
     register_functions(spark)
     return spark
+
+
+def sql(
+    statement: str,
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    spark: SparkSession | None = None,
+) -> DataFrame:
+    """The result of a statement over the tables of some paths, as a DataFrame. Only columns and rows that it needs are read.
+
+    A path is files or a lake, or `name=PATH`, as for `rawlog query`. The tables that the statement uses become temporary views of the
+    session. OptionError if the statement is not understood, AccessError for a path that does not exist.
+    """
+    from rawlog.spark.query import SparkEngine
+    from rawlog.sql.views import sources, views
+
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    found = [view for source in sources([os.fspath(path) for path in given]) for view in views(source)]
+    ready = session() if spark is None else spark
+    return SparkEngine(lambda: ready, found, embedded=False).frame(statement)

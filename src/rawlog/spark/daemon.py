@@ -1,7 +1,8 @@
-"""Spark's worker daemon for embedded sessions: the same, with the compiler imported before it forks.
+"""Spark's worker daemon for embedded sessions: the same, with what kernels need imported before it forks.
 
-Spark forks every Python worker from one daemon. What the daemon has imported costs a worker nothing: half a second for Numba each time a
-`limit` or an idle minute ended the last one. PyArrow must stay out: it starts threads, which do not survive a fork.
+Spark forks every Python worker from one daemon. What the daemon has imported costs a worker nothing: NumPy, and half a second for Numba
+where kernels are not compiled ahead of time, each time a `limit` or an idle minute ended the last one. PyArrow must stay out: it starts
+threads, which do not survive a fork.
 Run as a script by the JVM, in place of `-m pyspark.daemon`; needs nothing of rawlog's.
 """
 
@@ -27,8 +28,12 @@ def main() -> None:
         sys.path[0] = os.getcwd()  # as with -m: the modules next to this script are not to be found by their bare names
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.argv[1:] == ["pyspark.worker"]:  # not for those that only plan
+        library = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "kernels", "library.abi3.so")
         with suppress(ImportError):
-            import numba  # noqa: F401
+            import numpy  # noqa: F401
+
+            if not os.path.exists(library):
+                import numba  # noqa: F401
     from pyspark import daemon
 
     vars(daemon)["traceback"] = SimpleNamespace(print_exc=quiet_print_exc, format_exc=traceback.format_exc)

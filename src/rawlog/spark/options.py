@@ -1,4 +1,4 @@
-"""The options of the `rawlog` source, parsed once on the driver into a Request. Plans nothing, reads nothing.
+"""The options of the `rawlog` source, parsed on the driver into a Request. Plans nothing, reads nothing but schemas.
 
 Names and forms are Spark's own where Spark has the thing already: `startingOffsets`, `mode`, `pathGlobFilter` …
 """
@@ -16,10 +16,12 @@ from typing import Any
 from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.format import File
-from rawlog.core.tables import Table
+from rawlog.core.tables import RECORDS, Table
 from rawlog.core.times import parse_time
 from rawlog.io.storage import is_remote, local_path
 from rawlog.reading.select import Selection, parse_columns
+from rawlog.reading.tree import open_tree
+from rawlog.schemas.transform import Decode, parse_decode
 
 #: What damage does. PERMISSIVE reads every sound row and passes over the rest, with a warning in the executor's log;
 #: DROPMALFORMED also drops files whose own header is damaged, which the others refuse to begin.
@@ -62,6 +64,7 @@ class Request:
     glob: str | None = None
     max_bytes: int | None = None
     max_files: int | None = None
+    max_records: int | None = None
     fail_on_data_loss: bool = True
 
     @property
@@ -112,13 +115,28 @@ def parse(options: Mapping[str, str]) -> Request:
     own = {name: value for name, value in given.items() if name in _families_own()}
     if own:
         selected["options"] = {**selected.get("options", {}), **registry.reading_options(own)}
+    selection = _decoding(Selection(**selected), fields["paths"], table, given)
     if "includeHeaders" in given and not _boolean("includeHeaders", given["includeHeaders"]) and "columns" not in given:
-        selected["columns"] = tuple(name for name in table.names if name != "headers")
-    request = Request(**fields, selection=Selection(**selected))
-    request.selection.needed(table)
+        names = selection.made(table).names
+        selection = selection.replace(columns=tuple(name for name in names if name != "headers"))
+    request = Request(**fields, selection=selection)
+    request.selection.check(table)
     if (request.starting or request.ending) and table.offsets is None:
         raise OptionError(f"table {table.name} cannot be selected by an offset: its rows have none")
     return request
+
+
+def _decoding(selection: Selection, paths: tuple[str, ...], table: Table, given: Mapping[str, str]) -> Selection:
+    """The selection with what decodes its rows, if that is asked for: schemas are read here, once, for all tasks."""
+    if "decode" not in given:
+        if "schemas" in given:
+            raise OptionError("option decode is missing: SIDE=HOW, such as value=auto")
+        return selection
+    if table.name != RECORDS.name:
+        raise OptionError(f"option decode: rows of records are decoded, not those of {table.name}")
+    source = given.get("schemas")
+    asked = Decode(parse_decode(given["decode"]), source if source is None or "://" in source else absolute(source))
+    return selection.replace(transforms=(asked.bound(open_tree(paths), selection),))
 
 
 def _families_own() -> frozenset[str]:
@@ -273,6 +291,8 @@ _PARSERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "startingTimestamp": ("since", _time),
     "endingTimestamp": ("until", _time),
     "isolation": ("isolation", _text),
+    "where": ("where", _text),
+    "replicas": ("replicas", _text),
     "mode": ("mode", _mode),
     "splitSize": ("split_size", _size),
     "maxDecompressed": ("max_decompressed", _size),
@@ -280,8 +300,9 @@ _PARSERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "pathGlobFilter": ("glob", _text),
     "maxBytesPerTrigger": ("max_bytes", _size),
     "maxFilesPerTrigger": ("max_files", _count),
+    "maxRecordsPerTrigger": ("max_records", _count),
     "failOnDataLoss": ("fail_on_data_loss", _boolean),
 }
 #: Options that are looked at together.
-_APART = ("path", "paths", "topic", "subscribe", "subscribePattern", "includeHeaders")
+_APART = ("path", "paths", "topic", "subscribe", "subscribePattern", "includeHeaders", "decode", "schemas")
 NAMES = tuple(sorted((*_PARSERS, *_APART)))

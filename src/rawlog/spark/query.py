@@ -7,13 +7,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rawlog.core.errors import OptionError
-from rawlog.core.tables import Column, Table
+from rawlog.core.tables import RECORDS, Column, Table
 from rawlog.io.storage import is_remote
+from rawlog.reading.select import Selection
+from rawlog.schemas.transform import Decode
 from rawlog.spark.complaints import translated
 from rawlog.spark.session import is_connect
 from rawlog.spark.shipping import ship
 from rawlog.spark.staging import Stage
 from rawlog.sql import functions, text
+from rawlog.sql.bounds import Bounds
 from rawlog.sql.engine import Answer, Engine
 from rawlog.sql.views import Files, LakeTable, View
 
@@ -29,6 +32,8 @@ SPLIT = "32m"
 
 class SparkEngine(Engine):
     """Questions to a Spark session. It may still be starting: `session` is called when it is needed."""
+
+    dialect = "spark"
 
     def __init__(self, session: Callable[[], SparkSession], given: Sequence[View], *, embedded: bool) -> None:
         """`embedded` says that the session runs on this machine alone, and reads its files."""
@@ -52,12 +57,23 @@ class SparkEngine(Engine):
         if self._stage is None:
             return
         words = text.column_words(sql)
-        for view in self.read(sql)[1].values():
+        rewritten, needed = self.read(sql)
+        bounds = self.bounds(rewritten, needed)
+        for name, view in needed.items():
             if isinstance(view.rows, Files):
-                self._stage.get(view.rows, text.needed_columns(view.table, words))
+                self._stage.get(view.rows, text.needed_columns(view.table, words), bounds[name])
 
     def ask(self, sql: str) -> Answer:
         """The answer, not yet computed. OptionError if Spark does not understand the question."""
+        frame, complaints = self._asked(sql)
+        schema = _arrow_schema(frame)
+        return Answer(schema, _table_of(frame), lambda: self._stream(frame, schema, complaints))
+
+    def frame(self, sql: str) -> DataFrame:
+        """The answer as a DataFrame of the session. OptionError if Spark does not understand the question."""
+        return self._asked(sql)[0]
+
+    def _asked(self, sql: str) -> tuple[DataFrame, translated]:
         rewritten, needed = self.read(sql)
         words = text.column_words(sql)
         complaints = self._complaints(needed)
@@ -65,21 +81,21 @@ class SparkEngine(Engine):
             self._create(name, self.spark.createDataFrame([], view.table.ddl))
         try:
             with complaints:
-                frame = self._analysed(rewritten, needed, words)
+                return self._analysed(rewritten, needed, words), complaints
         except OptionError as error:
             if words is None or not any(
                 repr(name) in str(error) for view in needed.values() for name in view.table.names
             ):
                 raise
             with complaints:  # a column that is there was not read: the text did not tell that it is wanted
-                frame = self._analysed(rewritten, needed, None)
-        schema = _arrow_schema(frame)
-        return Answer(schema, _table_of(frame), lambda: self._stream(frame, schema, complaints))
+                return self._analysed(rewritten, needed, None), complaints
 
     def _analysed(self, rewritten: str, needed: dict[str, View], words: set[str] | None) -> DataFrame:
         self._register_functions(text.words_of(rewritten))
+        zone = str(self.spark.conf.get("spark.sql.session.timeZone")).upper()
+        bounds = self.bounds(rewritten, needed, utc=zone in ("UTC", "ETC/UTC", "Z", "+00:00"))
         for name, view in needed.items():
-            self._create(name, self._load(view, text.needed_columns(view.table, words)))
+            self._create(name, self._load(view, text.needed_columns(view.table, words), bounds[name]))
         return self.spark.sql(rewritten)
 
     def _stream(self, frame: DataFrame, schema: pa.Schema, complaints: translated) -> Iterator[pa.RecordBatch]:
@@ -123,23 +139,27 @@ class SparkEngine(Engine):
 
     # Where rows come from -------------------------------------------------------------------------
 
-    def _load(self, view: View, columns: Sequence[str]) -> DataFrame:
+    def _load(self, view: View, columns: Sequence[str], bounds: Bounds) -> DataFrame:
         if isinstance(view.rows, LakeTable):
-            return self._lake_table(view.rows, columns)
+            return self._lake_table(view.rows, columns, bounds)
         files = view.rows
         if self._stage is not None:
-            staged = self._stage.get(files, columns)
+            staged = self._stage.get(files, columns, bounds)
             if staged.path is not None:
                 ddl = files.table.subset(staged.columns).ddl
                 return self.spark.read.schema(ddl).parquet(staged.path.as_uri())
         self._register_source()
         mode = "FAILFAST" if files.directory.errors == "raise" else "DROPMALFORMED"
         reader = self.spark.read.format("rawlog").option("table", files.table.name).option("mode", mode)
+        reader = reader.option("replicas", files.directory.reading.replicas).options(**_options(bounds))
+        if files.stored.name == RECORDS.name:
+            for one in files.directory.reading.transforms:
+                reader = reader.options(**one.options) if isinstance(one, Decode) else reader
         return reader.option("columns", ",".join(columns)).option("splitSize", SPLIT).load(files.directory.paths)
 
-    def _lake_table(self, rows: LakeTable, columns: Sequence[str]) -> DataFrame:
+    def _lake_table(self, rows: LakeTable, columns: Sequence[str], bounds: Bounds) -> DataFrame:
         # Spark 4.3 has no Iceberg runtime: the snapshot's Parquet files are read as they are.
-        files, plain = rows.files(), rows.plain(columns)
+        files, plain = rows.files(bounds), rows.plain(columns)
         if not files:
             return self.spark.createDataFrame([], rows.table.ddl)
         if plain is not None and not any(is_remote(file) for file in files):
@@ -163,6 +183,22 @@ class SparkEngine(Engine):
         if missing:
             register_functions(self.spark, missing)
             self._registered |= missing
+
+
+def _options(bounds: Bounds) -> dict[str, str]:
+    """The options of the data source that read only what is within bounds."""
+    chosen = bounds.selection(Selection())
+    made = {
+        "subscribePattern": chosen.topic_pattern,
+        "partition": ",".join(map(str, chosen.partitions)) or None,
+        "startingOffsets": None if chosen.from_offset is None or chosen.from_offset < 0 else str(chosen.from_offset),
+        "endingOffsets": None if chosen.to_offset is None or chosen.to_offset < 0 else str(chosen.to_offset),
+        # In milliseconds, of which the range has those that it begins and ends in.
+        "startingTimestamp": None if chosen.since is None or chosen.since < 0 else str(chosen.since // 1000),
+        "endingTimestamp": None if chosen.until is None or chosen.until < 0 else str(-(-chosen.until // 1000)),
+        "where": chosen.where,
+    }
+    return {name: value for name, value in made.items() if value is not None}
 
 
 def stream(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

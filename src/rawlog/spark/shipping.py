@@ -1,6 +1,7 @@
 """rawlog sent with the job: an archive of its own code, for executors that do not have it installed.
 
-Only rawlog itself: what it needs (pyarrow, numba, the codecs) must be in the executors' Python, see docs/clusters.md.
+Only rawlog itself, with the library of kernels if it was built: what it needs (pyarrow, the codecs) must be in the executors' Python,
+see docs/clusters.md.
 `python -m rawlog.spark.shipping OUT.zip` writes the archive for `spark-submit --py-files`.
 """
 
@@ -19,8 +20,8 @@ from rawlog.spark.session import is_connect, runs_here, scratch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PACKAGE = __name__.partition(".")[0]
-SUFFIXES = (".py", ".json", ".typed")
+PACKAGE = str(__package__).partition(".")[0]  # not __name__: the module is also run as `__main__`
+SUFFIXES = (".py", ".c", ".json", ".typed", ".so", ".js", ".css", "LICENSE")
 #: A time that zip files can hold: archives of the same code are the same bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 

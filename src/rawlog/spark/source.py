@@ -6,6 +6,7 @@ gives wrong rows when two branches share a source, so there is none here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -24,6 +26,7 @@ from rawlog.core.errors import OptionError, unknown
 from rawlog.core.format import File
 from rawlog.reading import parts
 from rawlog.reading.parts import Part
+from rawlog.reading.replicas import choose
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -32,6 +35,8 @@ from rawlog.spark.options import LATEST, Offsets, Request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("rawlog.spark")
 
 
 class RawlogSource(DataSource):
@@ -44,12 +49,16 @@ class RawlogSource(DataSource):
     - `startingOffsets`, `endingOffsets` (exclusive): `earliest`, `latest`, a number, or `{"orders": {"0": 23}}`, where -2 is
       earliest and -1 latest; a partition that is not named is read whole
     - `startingTimestamp`, `endingTimestamp` (exclusive): ISO 8601, epoch milliseconds, or an age such as `-2h`
+    - `where`: an expression over the columns, as `rawlog cat --where` takes it
     - `isolation`: `read_uncommitted` or `read_committed`: without aborted transactions, and up to the first that is undecided
+    - `replicas`: of several replicas of a partition `best` (default) reads one, `all` reads every one, `refuse` is an error
+    - `decode`: `value=auto,key=avro`: keys and values decoded, as JSON text, or as nested columns where all rows are of one topic with an
+      Avro schema; `schemas`: a directory, a file or a registry's URL instead of the topic `_schemas` among the files
     - `mode`: `FAILFAST` ends at the first damage; `PERMISSIVE` reads every sound row and warns in the executor's log;
       `DROPMALFORMED` does too, and drops files whose own header is damaged
     - `splitSize` (bytes a task; 128m, less for little data)
-    - streams: `maxBytesPerTrigger`, `maxFilesPerTrigger`, `failOnDataLoss` (true: a file that is gone before it was read to
-      its end stops the query)
+    - streams: `maxBytesPerTrigger`, `maxFilesPerTrigger`, `maxRecordsPerTrigger`; `failOnDataLoss` (true: a file that is gone
+      before it was read to its end stops the query)
     """
 
     @classmethod
@@ -80,6 +89,12 @@ class RawlogSource(DataSource):
 
         return sink.writer(self.options, schema, overwrite)
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """For `df.writeStream`: each batch as files of a system, below a directory; see `rawlog.spark.sink`."""
+        from rawlog.spark import sink
+
+        return sink.stream_writer(self.options, schema)
+
 
 class BatchReader(DataSourceReader):
     """Reads what is there when the plan is made."""
@@ -92,7 +107,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned on the driver from names, sizes and indexes."""
-        return plan(open_tree(self.request.paths), self.request)
+        tree = choose(open_tree(self.request.paths), self.request.selection, log.info, table=self.request.whole_table)
+        return plan(tree, self.request)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""

@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,10 +17,11 @@ from rawlog import registry
 from rawlog.core.errors import AccessError, DataError, OptionError
 from rawlog.core.format import File
 from rawlog.core.store import Store
-from rawlog.core.tables import arrow_type
+from rawlog.core.tables import JSON, arrow_type
 from rawlog.io.storage import exists, is_remote
 from rawlog.reading import rows
 from rawlog.reading.parts import Part
+from rawlog.reading.paths import field_column
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 from rawlog.spark.options import Request
@@ -48,6 +49,7 @@ class Splits(InputPartition):
 class Chosen(Tree):
     """Some files of a tree, which still know the others of their group."""
 
+    _: KW_ONLY
     whole: Tree
 
     def group_of(self, file: File) -> Store:
@@ -62,7 +64,7 @@ def choose(tree: Tree, request: Request, files: Iterable[File] | None = None) ->
         for file in (tree.files if files is None else files)
         if request.glob is None or fnmatch.fnmatchcase(_name(file.path), request.glob)
     )
-    return Chosen(tree.roots, names, tree)
+    return Chosen(tree.roots, names, tree.unread, whole=tree)
 
 
 def _name(path: str) -> str:
@@ -101,13 +103,13 @@ def spark_schema(request: Request, schema: StructType) -> tuple[Request, pa.Sche
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    table = request.whole_table
+    table = request.selection.made(request.whole_table)
     if not schema.fields:
         raise OptionError(f"the schema names no column of {table.name}; these are: {', '.join(table.names)}")
     arrow = to_arrow_schema(schema, timezone="UTC")
     for field, given in zip(arrow, schema.fields, strict=True):
-        column = table.column(field.name)
-        if field.type != arrow_type(column.type):
+        column = field_column(table, field.name)
+        if field.type != arrow_type("string" if column.type == JSON else column.type):
             shown = given.dataType.simpleString()
             raise OptionError(
                 f"column {column.name} of {table.name} is {column.type}, not {shown} as in the given schema"
@@ -125,8 +127,9 @@ def read(splits: InputPartition, request: Request, schema: pa.Schema) -> Iterato
 
 def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
     table = registry.table_named(request.table)
+    asked = request.selection.begun()
     for part, selection in splits.parts:
-        chosen = selection.replace(columns=request.selection.columns)
+        chosen = selection.replace(columns=asked.columns, transforms=asked.transforms)
         try:
             yield from rows.read(part, table, chosen, _note)
         except AccessError as error:
@@ -139,6 +142,8 @@ def _rows(splits: Splits, request: Request) -> Iterator[pa.RecordBatch]:
             if request.mode != "DROPMALFORMED":
                 raise
             log.warning("%s; the file is dropped", str(error).splitlines()[0])
+    for note in asked.judge([asked.tallies]) if asked.transforms else ():
+        log.warning("%s", note)
 
 
 def _note(text: str) -> None:
@@ -150,10 +155,11 @@ def _fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch under Spark's schema, which differs at most in what may be null."""
     if batch.schema.equals(schema):
         return batch
+    columns = [array.storage if isinstance(array, pa.ExtensionArray) else array for array in batch.columns]
     for array, field in zip(batch.columns, schema, strict=True):
         if not field.nullable and array.null_count:
             raise OptionError(f"column {field.name} is NOT NULL in the given schema, but there are rows without it")
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def resize(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

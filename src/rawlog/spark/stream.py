@@ -9,7 +9,9 @@ It says by itself what a batch holds, so that a restart reads the same rows agai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,14 +20,16 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxFiles,
+    ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError
-from rawlog.reading.follow import Follower, Line, Mark, from_position, to_position
+from rawlog.reading.follow import Follower, Line, Mark, are_marked, from_position, to_position
 from rawlog.reading.follow import Position as Offset
 from rawlog.reading.parts import Part, cut
+from rawlog.reading.replicas import choose as choose_replicas
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.spark import splits
 from rawlog.spark.options import LATEST, MODES, Request
@@ -43,12 +47,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError("options endingOffsets and endingTimestamp: a stream has no end; use a batch query")
         self.request, self.schema = request, schema
         self.follower = Follower(table, request.selection, MODES[request.mode], request.fail_on_data_loss)
-        self.frozen: Chosen | None = None
+        self.frozen: Tree | None = None
+        #: The lines that had something to read when the last batch was planned, each with the end of that batch.
+        self.left: list[tuple[Line, Mark]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "left": []}  # tasks do not need it
 
     def initialOffset(self) -> Offset:
         """Where a stream without a checkpoint begins: nothing read, or all where the latest offset is asked for."""
         marks: dict[str, Mark] = {}
-        for key, line in self.follower.lines(self._tree()).items():
+        for key, line in self.follower.lines(self._read({})).items():
             if self.request.starting.of(line.files[0]) == LATEST:
                 marks[key], _ = self.follower.step(line, Mark.before(line.files[0]))
         return to_position(marks)
@@ -57,6 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What one batch may read, as the options say."""
         if self.request.max_bytes is not None:
             return ReadMaxBytes(self.request.max_bytes)
+        if self.request.max_records is not None:
+            return ReadMaxRows(self.request.max_records)
         return ReadAllAvailable() if self.request.max_files is None else ReadMaxFiles(self.request.max_files)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -68,9 +79,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounded = not isinstance(limit, ReadAllAvailable)
         size = self.request.max_bytes if bounded else None
         files = self.request.max_files if bounded else None
+        records = self.request.max_records if bounded else None
         marks = from_position(start)
+        self.left = []
         waiting: list[tuple[int, Line, Mark]] = []
-        for key, line in self.follower.lines(self.frozen or self._tree()).items():
+        for key, line in self.follower.lines(self._read(marks)).items():
             mark = self.follower.located(line, marks[key]) if key in marks else self._first(line)
             if (left := line.size_after(mark)) > 0:
                 waiting.append((left, line, mark))
@@ -79,17 +92,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         total = sum(left for left, _, _ in waiting)
         for left, line, mark in waiting:
             if files == 0:
-                break
+                self.left.append((line, mark))
+                continue
             share = None if size is None else max(1, size * left // total)
-            reached, touched = self.follower.step(line, mark, share, files)
+            some = None if records is None else max(1, records * left // total)
+            reached, touched = self.follower.step(line, mark, share, files, some)
             files = None if files is None else files - touched
+            self.left.append((line, reached))
             if touched or line.key in marks:
                 marks[line.key] = reached
         return to_position(marks)
 
+    def reportLatestOffset(self) -> Offset | None:
+        """For `latestOffset` in the progress of a query: what is left after the batch that was planned last, by line and in all.
+
+        Records are those that offsets tell, as in Kafka's logs.
+        """
+        lines: dict[str, dict[str, int]] = {}
+        for line, mark in self.left:
+            if (size := line.size_after(mark)) <= 0:
+                continue
+            lines[line.key] = {"bytes": size}
+            if line.is_numbered and not line.format.by_position and mark.offset is not None:
+                with suppress(AccessError):  # deleted meanwhile
+                    lines[line.key]["records"] = max(0, (self.follower.end(line).offset or 0) - mark.offset)
+        total = {name: sum(one.get(name, 0) for one in lines.values()) for name in ("bytes", "records")}
+        return {"lag": total, "lines": lines}
+
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The tasks of one batch. AccessError if files of it are gone."""
-        lines, before = self.follower.lines(self._tree()), from_position(start)
+        # Which replicas were chosen is in `end`.
+        lines, before = self.follower.lines(splits.choose(self._tree(), self.request)), from_position(start)
         found: list[tuple[Line, Part]] = []
         for key, stop in from_position(end).items():
             if before.get(key) == stop:
@@ -112,14 +145,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of one task."""
         return splits.read(partition, self.request, self.schema)
 
-    def _tree(self) -> Chosen:
+    def _read(self, marks: Mapping[str, Mark]) -> Chosen:
+        """The files that are read: of replicas the one that was read before, else the best."""
+        request, tree = self.request, self.frozen or self._tree()
+        read = choose_replicas(tree, request.selection, table=request.whole_table, prefer=are_marked(marks))
+        return splits.choose(read, request)
+
+    def _tree(self) -> Tree:
         try:
-            tree = open_tree(self.request.paths)
+            return open_tree(self.request.paths)
         except AccessError:
             if not any(mark in path for path in self.request.paths for mark in "*?["):
                 raise
-            tree = Tree(self.request.paths, ())  # nothing matches the pattern yet
-        return splits.choose(tree, self.request)
+            return Tree(self.request.paths, ())  # nothing matches the pattern yet
 
     def _first(self, line: Line) -> Mark:
         """Where an unread line begins: at its first file, or at the frame that holds the offset asked for."""

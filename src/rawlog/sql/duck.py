@@ -17,6 +17,7 @@ from rawlog.core.errors import AccessError, OptionError, RawlogError, unknown
 from rawlog.core.tables import Table
 from rawlog.jobs.sheet import dataset
 from rawlog.sql import functions, text
+from rawlog.sql.bounds import Bounds
 from rawlog.sql.engine import Answer, Engine, answer_table
 from rawlog.sql.views import Files, View
 
@@ -87,6 +88,14 @@ class _Stream:
 class DuckEngine(Engine):
     """Runs statements with DuckDB in this process."""
 
+    dialect = "duckdb"
+    spelling = text.Spelling(
+        lambda column, type, path: (
+            f"{column}.{path}" if "<" in type else f"json_field({_as_bytes(column, type)}, '{path}')"
+        ),
+        lambda column, type: f"CAST({f'json_of({column})' if type == 'binary' else column} AS JSON)",
+    )
+
     def __init__(self, given: Sequence[View]) -> None:
         """AccessError if DuckDB is not installed."""
         super().__init__(given)
@@ -108,35 +117,39 @@ class DuckEngine(Engine):
     def ask(self, sql: str) -> Answer:
         """The result, computed as it is read. OptionError if the statement is invalid."""
         rewritten, needed = self.read(sql)
-        words = text.column_words(sql)
-        self._register_functions(text.words_of(sql))
+        rewritten = quote_reserved(rewritten)
+        words, bounds = text.column_words(sql), self.bounds(rewritten, needed)
+        self._register_functions(text.words_of(rewritten))
         for name, view in self.hollow(sql).items():
             self._connection.register(name, view.table.schema.empty_table())
         for name, view in needed.items():
-            self._connection.register(name, self._relation(view, text.needed_columns(view.table, words)))
+            columns = text.needed_columns(view.table, words)
+            self._connection.register(name, self._relation(view, columns, bounds[name]))
         try:
-            relation = self._connection.sql(quote_reserved(rewritten))
+            relation = self._connection.sql(rewritten)
             if relation is None:  # a statement without rows
                 return Answer(pa.schema([]), answer_table(pa.schema([])), lambda: iter(()))
             reader = relation.to_arrow_reader(BATCH)
         except Exception as error:
             raise self._translated(error, needed) from error
-        schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in reader.schema])
+        kinds = [pa.json_() if str(kind) == "JSON" else None for kind in relation.types]
+        pairs = zip(reader.schema, kinds, strict=True)
+        schema = pa.schema([pa.field(field.name, kind or _plain(field.type)) for field, kind in pairs])
         return Answer(schema, answer_table(schema), lambda: self._stream(reader, schema, needed))
 
     def _stream(self, reader: Any, schema: pa.Schema, needed: dict[str, View]) -> Iterator[pa.RecordBatch]:
         try:
             for batch in reader:
-                arrays = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+                arrays = [_cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         except Exception as error:
             raise self._translated(error, needed) from error
 
-    def _relation(self, view: View, columns: Sequence[str]) -> Any:
+    def _relation(self, view: View, columns: Sequence[str], bounds: Bounds) -> Any:
         rows, asked = view.rows, view.table.subset(columns)
         if isinstance(rows, Files):
-            return _Stream(self, asked, lambda: rows.batches(columns))
-        files, plain = rows.files(), rows.plain(columns)
+            return _Stream(self, asked, lambda: rows.batches(columns, bounds))
+        files, plain = rows.files(bounds), rows.plain(columns)
         if not files:
             return view.table.schema.empty_table()
         if plain is not None:
@@ -186,6 +199,17 @@ class DuckEngine(Engine):
         rows = self._connection.cursor().execute("SELECT DISTINCT function_name FROM duckdb_functions()").fetchall()
         return sorted({name for (name,) in rows if name.isidentifier()} | set(functions.NAMES))
 
+    def confine(self, memory: int) -> None:
+        """From now on statements reach the views only, no file, network or setting, and use so many bytes of memory."""
+        for setting in (
+            "temp_directory = ''",
+            f"memory_limit = '{memory >> 20} MiB'",
+            "threads = 2",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            self._connection.execute(f"SET {setting}")
+
     def cancel(self) -> None:
         """Interrupt the statement that runs."""
         with suppress(Exception):
@@ -195,6 +219,10 @@ class DuckEngine(Engine):
         """Close the database and drop the reference to it: DuckDB warns at the end of the interpreter otherwise."""
         self._connection.close()
         self._connection = None
+
+
+def _as_bytes(column: str, type: str) -> str:
+    return column if type == "binary" else f"encode(CAST({column} AS VARCHAR))"
 
 
 def quote_reserved(sql: str) -> str:
@@ -229,6 +257,12 @@ def _is_column(before: str, previous: str, word: str, following: str) -> bool:
     is_mark = not any(letter.isalnum() or letter in "_\"'$?" for letter in previous)
     expects_column = previous in _BEFORE_COLUMN or (is_mark and previous not in (")", "]", "}"))
     return expects_column or following in ("", ",", ")", "from", ";")  # else it is a name for the expression before it
+
+
+def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
+    if isinstance(type, pa.JsonType):
+        return pa.ExtensionArray.from_storage(type, column.cast(type.storage_type))
+    return column.cast(type)
 
 
 def _plain(type: pa.DataType) -> pa.DataType:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from rawlog.core.tables import Column, Table
+from rawlog.core.tables import JSON, Column, Table, spark_type
 from rawlog.sql import text
-from rawlog.sql.views import Directory, Files, View
+from rawlog.sql.bounds import Bounds, bounds_of
+from rawlog.sql.views import ALL, Directory, Files, View
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +32,20 @@ class Answer:
 class Engine(ABC):
     """A session that knows the views of some sources. Use as a context manager."""
 
+    #: The dialect of its SQL, as sqlglot calls it.
+    dialect: str
+
     def __init__(self, given: Sequence[View]) -> None:
         self.views: Mapping[tuple[str, ...], View] = {name: view for view in given for name in view.names if name}
+        self._bounds: tuple[str, bool, Mapping[str, Bounds]] = ("", True, {})
         # Their names in the engines, which a statement may use as well.
         self._spelled = {("_".join(name),): view for name, view in self.views.items()} | dict(self.views)
+
+    #: How fields of JSON texts are written in the engine's SQL.
+    spelling = text.Spelling(
+        lambda column, type, path: f"{column}.{path}" if "<" in type else f"json_field({column}, '{path}')",
+        lambda column, type: f"json_of({column})" if type == "binary" else column,
+    )
 
     @abstractmethod
     def ask(self, sql: str) -> Answer:
@@ -59,7 +70,19 @@ class Engine(ABC):
 
     def read(self, sql: str) -> tuple[str, dict[str, View]]:
         """The statement with table names that the engine knows, and the views it uses."""
-        return text.rewrite(sql, self._spelled)
+        rewritten, needed = text.rewrite(sql, self._spelled)
+        held = {column.name.lower(): column.type for view in needed.values() for column in view.table.columns}
+        texts = {
+            name: type for name, type in held.items() if type in ("binary", "string", JSON) or type[:7] == "struct<"
+        }
+        return text.expand(rewritten, texts, self.spelling), needed
+
+    def bounds(self, rewritten: str, needed: Mapping[str, View], *, utc: bool = True) -> dict[str, Bounds]:
+        """Which rows of its views a rewritten statement can need, by name; the same when it is asked again."""
+        if self._bounds[:2] != (rewritten, utc):
+            tables = {name: view.table for name, view in needed.items()}
+            self._bounds = rewritten, utc, bounds_of(rewritten, tables, self.dialect, utc=utc)
+        return {name: self._bounds[2].get(name, ALL) for name in needed}
 
     def hollow(self, sql: str) -> dict[str, View]:
         """All views, for a statement that needs only their names and columns, such as SHOW TABLES; none for other statements."""
@@ -85,20 +108,3 @@ class Engine(ABC):
 def answer_table(schema: pa.Schema) -> Table:
     """The columns of a result as a table."""
     return Table("answer", *(Column(field.name, spark_type(field.type)) for field in schema))
-
-
-def spark_type(arrow: pa.DataType) -> str:
-    """Spark's name of an Arrow type; Arrow's own name where Spark has no such type."""
-    from pyarrow import types
-
-    if types.is_list(arrow) or types.is_large_list(arrow):
-        return f"array<{spark_type(arrow.value_type)}>"
-    if types.is_map(arrow):
-        return f"map<{spark_type(arrow.key_type)},{spark_type(arrow.item_type)}>"
-    if types.is_struct(arrow):
-        return f"struct<{','.join(f'{field.name}:{spark_type(field.type)}' for field in arrow)}>"
-    if types.is_timestamp(arrow):
-        return "timestamp"
-    simple = {"bool": "boolean", "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
-    simple |= {"halffloat": "float", "date32[day]": "date", "large_string": "string", "large_binary": "binary"}
-    return simple.get(str(arrow), str(arrow))

@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.io.checksums import crc32c_spans
 from rawlog.kernels import byte_view, hashes
+from rawlog.reading.fields import field_of
+from rawlog.reading.paths import parse_path
+from rawlog.schemas.documents import to_json
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _POSITIVE = 0x7FFF_FFFF
@@ -90,8 +94,6 @@ def blob_id(key: Any) -> pa.Array:
 
 def msg_id(host: Any, *rest: Any) -> pa.Array:
     """RocketMQ's message id of a store host and a physical offset: `('10.0.0.1:10911', 42)`, or with the port apart."""
-    import pyarrow.compute as pc
-
     column = host.combine_chunks() if isinstance(host, pa.ChunkedArray) else host
     texts = column.cast(pa.string()).dictionary_encode()
     offset = _numbers(rest[-1])
@@ -106,6 +108,39 @@ def msg_id(host: Any, *rest: Any) -> pa.Array:
         front = pc.binary_join_element_wise(pa.array(made, pa.string()).take(texts.indices), _hex(port.values, 4), "")
     ids = pc.binary_join_element_wise(front, _hex(offset.values, 8), "")
     return pc.if_else(pa.array(nulls), pa.scalar(None, pa.string()), ids)
+
+
+def json_field(data: Any, path: Any) -> pa.Array:
+    """A field of a JSON text, as `user.name` or `items[0].sku`: strings without quotes, anything else as JSON; null if there is none."""
+    column = _whole(data)
+    paths = _whole(path).cast(pa.string()).dictionary_encode()
+    if len(paths.dictionary) == 1 and not paths.null_count:
+        return _field(column, paths.dictionary[0].as_py())
+    found = pa.nulls(len(column), pa.string())
+    codes = paths.indices
+    for code, text in enumerate(paths.dictionary.to_pylist()):
+        found = pc.if_else(pc.fill_null(pc.equal(codes, code), False), _field(column, text), found)
+    return found
+
+
+def _field(column: pa.Array, path: str) -> pa.Array:
+    return field_of(column, parse_path(f"value.{path.removeprefix('$.')}")[1])
+
+
+def json_of(data: Any) -> pa.Array:
+    """Bytes that are a JSON text, as text; null if they are anything else."""
+    texts: list[str | None] = []
+    for value in _whole(data).cast(pa.binary()).to_pylist():
+        try:
+            texts.append(None if value is None else to_json(value))
+        except ValueError:
+            texts.append(None)
+    return pa.array(texts, pa.string())
+
+
+def _whole(given: pa.Array | pa.ChunkedArray) -> pa.Array:
+    column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +184,8 @@ LIBRARY = (
     Function("java_hash", ("string",), "int", "Java's String.hashCode", java_hash),
     Function("crc32c", ("binary",), "bigint", "CRC-32C of bytes", crc32c),
     Function("blob_id", ("binary",), "string", "an Ambry key as text", blob_id),
+    Function("json_field", ("binary", "string"), "string", "a field of a JSON text: value:user.name", json_field),
+    Function("json_of", ("binary",), "string", "bytes as a JSON text, null if they are not: json(value)", json_of),
     Function("msg_id", ("string", "bigint"), "string", "RocketMQ's id of a host and a physical offset", msg_id),
 )
 NAMES = {function.name: function for function in LIBRARY}

@@ -7,7 +7,8 @@ is uncertain is left as it is, and more columns are read rather than too few.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rawlog.core.tables import Table
@@ -20,6 +21,8 @@ _TOKEN = re.compile(
     r"""|(?P<word>[^\W\d]\w*)|(?P<number>\d[\w.]*)|(?P<mark>.)""",
     re.DOTALL,
 )
+#: A field after a column: `:user.name`, `:items[0].sku`.
+_PATH = re.compile(r""":((?:[^\W\d]\w*)(?:\.[^\W\d]\w*|\[\d{1,9}\])*)""")
 #: Words that end a list of tables: after them, a dotted name is that of a column.
 _ENDS_FROM = frozenset(
     {
@@ -59,6 +62,68 @@ def rewrite(sql: str, known: Mapping[Name, V]) -> tuple[str, dict[str, V]]:
                 break
         at += max(1, 2 * len(chain) - 1)
     return "".join(out), needed
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How an engine writes what `value:user` and `json(value)` mean. Each gets the column and its type."""
+
+    field: Callable[[str, str, str], str]
+    json: Callable[[str, str], str]
+
+
+def expand(sql: str, columns: Mapping[str, str], spelling: Spelling) -> str:
+    """The SQL with `value:user.name[0]`, a field of a JSON text, and `json(value)` as calls of functions.
+
+    `columns` are the columns that hold texts or bytes, in lower case, with their types. Inside brackets and braces a colon means
+    something else.
+    """
+    tokens = list(_TOKEN.finditer(sql))
+    out = [token[0] for token in tokens]
+    depth, at = 0, 0
+    while at < len(tokens):
+        mark = tokens[at][0]
+        depth += (mark in ("[", "{")) - (mark in ("]", "}"))
+        end = _name_end(tokens, at)
+        if end is None or (at and tokens[at - 1][0] in (".", ":", "'")):
+            at += 1
+            continue
+        name = (tokens[end - 1]["word"] or tokens[end - 1]["quoted"] or "").lower()
+        chain = "".join(out[at:end])
+        path = _PATH.match(sql, tokens[end - 1].end()) if name in columns and depth == 0 else None
+        if path is not None:
+            out[at] = spelling.field(chain, columns[name], path[1])
+            stop = next((n for n in range(end, len(tokens)) if tokens[n].start() >= path.end()), len(tokens))
+            out[at + 1 : stop] = [""] * (stop - at - 1)
+            at = stop
+            continue
+        if chain.lower() == "json" and (inner := _argument(tokens, end)) is not None:
+            begin, close = inner
+            name = (tokens[close - 1]["word"] or tokens[close - 1]["quoted"] or "").lower()
+            if name in columns:
+                out[at] = spelling.json("".join(out[begin:close]), columns[name])
+                out[at + 1 : close + 1] = [""] * (close - at)
+                at = close + 1
+                continue
+        at = end
+    return "".join(out)
+
+
+def _name_end(tokens: Sequence[re.Match[str]], at: int) -> int | None:
+    """The token after the dotted name that begins at one; None if none begins there."""
+    if tokens[at]["word"] is None and tokens[at]["quoted"] is None:
+        return None
+    while at + 2 < len(tokens) and tokens[at + 1][0] == "." and (tokens[at + 2]["word"] or tokens[at + 2]["quoted"]):
+        at += 2
+    return at + 1
+
+
+def _argument(tokens: Sequence[re.Match[str]], at: int) -> tuple[int, int] | None:
+    """The tokens of a dotted name that alone is in the parentheses after a function's name: its first, and the closing one."""
+    if at + 1 >= len(tokens) or tokens[at][0] != "(":
+        return None
+    end = _name_end(tokens, at + 1)
+    return None if end is None or end >= len(tokens) or tokens[end][0] != ")" else (at + 1, end)
 
 
 def _chain(tokens: Sequence[re.Match[str]], meaning: Sequence[int], at: int) -> list[str]:

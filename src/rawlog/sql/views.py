@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,11 @@ from rawlog.core.tables import COMMON, Table
 from rawlog.io.storage import is_remote, local_path
 from rawlog.reading import rows
 from rawlog.reading.parts import Part, plan
+from rawlog.reading.replicas import choose
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
+from rawlog.schemas.transform import bind
+from rawlog.sql.bounds import Bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.+)", re.DOTALL)
 
 log = logging.getLogger("rawlog.sql")
+
+#: No bounds: all rows.
+ALL = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +47,37 @@ class Source:
 
 
 class Directory:
-    """The files of a source. `errors` is what to do at damage: `raise`, or `skip` it."""
+    """The files of a source. `reading` says what to do at damage (`raise`, or `skip` it) and which replicas are read."""
 
-    def __init__(self, paths: Sequence[str], errors: str) -> None:
+    def __init__(self, paths: Sequence[str], reading: Selection, note: Callable[[str], None] | None = None) -> None:
+        """`note` gets the choice of replicas. OptionError if replicas are refused."""
         self.paths = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
-        self.errors = errors
         self.tree = open_tree(self.paths)
+        self.reading, self.note = bind(reading, self.tree), note
+        self._chosen: dict[str, Tree] = {}
+        choose(self.tree, reading, note)
         if not any(file.format for file in self.tree):
             raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here, and no lake")
 
     def refresh(self) -> None:
         """List the files again: some may be new, others deleted."""
         self.tree = open_tree(self.paths)
+        self._chosen = {}
+
+    def use(self, tree: Tree) -> None:
+        """Read these files instead of all that were found."""
+        self.tree, self._chosen = tree, {}
+
+    @property
+    def errors(self) -> str:
+        """What to do at damage."""
+        return self.reading.errors
+
+    def chosen(self, table: Table) -> Tree:
+        """The files whose rows a table has: of replicas those that are read."""
+        if table.name not in self._chosen:
+            self._chosen[table.name] = choose(self.tree, self.reading, table=table)
+        return self._chosen[table.name]
 
     @property
     def state(self) -> int:
@@ -65,23 +90,42 @@ class Files:
     """A table that is read from raw files."""
 
     directory: Directory
-    table: Table
+    #: The table as the files have it.
+    stored: Table
 
-    def parts(self) -> list[Part]:
-        """What there is to read, one part of a file each."""
-        return plan(self.directory.tree, self.table, Selection(errors=self.directory.errors))
+    @property
+    def table(self) -> Table:
+        """The table as queries see it: decoded, if that is asked for."""
+        return self.directory.reading.made(self.stored)
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows, batch by batch. DataError at damage, unless it is to be skipped."""
-        selection = Selection(columns=None if columns is None else tuple(columns), errors=self.directory.errors)
-        for part in self.parts():
+    def parts(self, bounds: Bounds = ALL) -> list[Part]:
+        """What there is to read, one part of a file each; within bounds, only what may have such rows."""
+        return plan(self.directory.chosen(self.stored), self.stored, bounds.selection(self.directory.reading))
+
+    def batches(self, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[pa.RecordBatch]:
+        """The rows within bounds, batch by batch. DataError at damage, unless it is to be skipped."""
+        left = bounds.limit
+        for batch in self._batches(columns, bounds) if left != 0 else ():
+            if left is not None and batch.num_rows >= left:
+                yield batch.slice(0, left)
+                return
+            left = None if left is None else left - batch.num_rows
+            yield batch
+
+    def _batches(self, columns: Sequence[str] | None, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+        selection = bounds.selection(self.directory.reading).begun()
+        selection = selection.replace(columns=None if columns is None else tuple(columns), limit=None)
+        for part in self.parts(bounds):
             try:
-                yield from rows.read(part, self.table, selection)
+                yield from rows.read(part, self.stored, selection)
             except DataError as error:
                 if self.directory.errors != "skip":
                     raise
                 # An error that is raised although damage is skipped concerns the whole file: its header.
                 log.warning("%s; the file is left out", str(error).splitlines()[0])
+        for text in selection.judge([selection.tallies]) if selection.transforms else ():
+            if self.directory.note is not None:
+                self.directory.note(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +136,9 @@ class LakeTable:
     table: Table
     name: str
 
-    def files(self) -> list[str]:
-        """The URLs of the Parquet files of the newest snapshot."""
-        return self.lake.data_files(self.name)
+    def files(self, bounds: Bounds = ALL) -> list[str]:
+        """The URLs of the Parquet files of the newest snapshot that may have rows within bounds."""
+        return self.lake.data_files(self.name, bounds.row_filter(self.table) if bounds else None)
 
     def plain(self, columns: Sequence[str]) -> Table | None:
         """The table without the columns that may be stored in `rawlog.records`; None if some of them are wanted."""
@@ -143,14 +187,21 @@ def _name_of(path: str) -> tuple[str, tuple[str, ...]] | None:
     return match[1].lower(), (match[2],)
 
 
-def views(source: Source, errors: str = "raise") -> list[View]:
-    """The views of a source. AccessError if it does not exist, UnknownFormatError if it has no file of a known format."""
+def views(source: Source, reading: Selection | None = None, note: Callable[[str], None] | None = None) -> list[View]:
+    """The views of a source; `note` gets the choice of replicas.
+
+    AccessError if it does not exist, UnknownFormatError if it has no file of a known format.
+    """
     from rawlog.jobs.lake import is_lake
 
     lakes = [path for path in source.paths if is_lake(path)]
     if lakes and len(source.paths) > 1:
         raise OptionError(f"{lakes[0]} is a lake: give it a name of its own, as lake={lakes[0]}")
-    tables: Mapping[str, Files | LakeTable] = _lake_tables(lakes[0]) if lakes else _file_tables(source.paths, errors)
+    if lakes and reading is not None and reading.transforms and note is not None:
+        note(f"{lakes[0]}: a lake is decoded by `rawlog ingest --decode`, into value_json; --decode does not change it")
+    tables: Mapping[str, Files | LakeTable] = (
+        _lake_tables(lakes[0]) if lakes else _file_tables(source.paths, reading or Selection(), note)
+    )
     prefix = () if source.name is None else (source.name,)
     return [
         View(tuple((*prefix, *name) for name in names), found)
@@ -174,8 +225,8 @@ def _names(tables: list[str], named: bool) -> list[list[tuple[str, ...]]]:
     return result
 
 
-def _file_tables(paths: Sequence[str], errors: str) -> dict[str, Files]:
-    directory = Directory(paths, errors)
+def _file_tables(paths: Sequence[str], reading: Selection, note: Callable[[str], None] | None) -> dict[str, Files]:
+    directory = Directory(paths, reading, note)
     return {name: Files(directory, registry.table_named(name)) for name in directory.tree.tables}
 
 
@@ -184,7 +235,7 @@ def _lake_tables(path: str) -> dict[str, LakeTable]:
 
     lake, known = Lake(path), known_tables()
     names = [name for name in lake.tables() if name in known]
-    return {name.removeprefix("rawlog."): LakeTable(lake, known[name], name) for name in names}
+    return {name.removeprefix("rawlog."): LakeTable(lake, lake.table_of(name) or known[name], name) for name in names}
 
 
 __all__ = ["Directory", "Files", "LakeTable", "Source", "Tree", "View", "sources", "views"]
