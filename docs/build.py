@@ -52,10 +52,10 @@ def _layout(layout: Layout) -> str:
 
 
 def tables(family: Family) -> str:
-    return "\n\n".join(_table(table) for table in family.tables)
+    return "\n\n".join(table(one) for one in family.tables)
 
 
-def _table(table: Table) -> str:
+def table(table: Table) -> str:
     rows = [
         f"### `{table.name}`",
         "",
@@ -111,6 +111,17 @@ def systems() -> str:
     return "\n".join(rows)
 
 
+def questions() -> str:
+    """The ten questions in the README, from the page that answers them."""
+    page = (ROOT / "docs" / "tutorials" / "questions.md").read_text()
+    rows = ["| question | command |", "|---|---|"]
+    for number, question, command in re.findall(r"(?m)^## (\d+)\. (.+)\n\n```sh\n(.+)\n", page):
+        anchor = re.sub(r"[^a-z0-9 -]", "", f"{number}. {question}".lower()).replace(" ", "-")
+        shown = re.sub(r"\s+#.*", "", command)
+        rows.append(f"| [{question}](docs/tutorials/questions.md#{anchor}) | `{shown}` |")
+    return "\n".join(rows)
+
+
 # Code and the families -------------------------------------------------------------------------------------------------------
 
 CODEC = ("layouts", "tables", "paths", "kernels", "reader", "writer", "checks", "explain")
@@ -158,7 +169,7 @@ def code(found: re.Match[str]) -> str:
 def refreshed(page: str) -> str:
     """A page outside of docs/formats with its generated parts made again."""
     page = re.sub(r"<!-- code: (\S+) -->\n.*?<!-- /code -->", code, page, flags=re.DOTALL)
-    for name, make in (("systems", systems), ("families", families)):
+    for name, make in (("systems", systems), ("questions", questions), ("families", families)):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         page = pattern.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", page)  # type: ignore[misc]
     return page

@@ -1,0 +1,81 @@
+"""`rawlog completion --install`, judged by the shells; and the manual page, judged by man."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rawlog.cli import cli, manual
+
+#: What each shell says of the completion of rawlog once it has read its start files.
+ASK = {
+    "bash": ["bash", "-i", "-c", "complete -p rawlog"],
+    "zsh": ["zsh", "-i", "-c", "print $_comps[rawlog]"],
+    "fish": ["fish", "-i", "-c", "complete -C 'rawlog veri'"],
+}
+ANSWER = {"bash": "_rawlog_completion", "zsh": "_rawlog_completion", "fish": "verify"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("shell", ASK)
+def test_a_new_shell_completes(shell: str, home: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    for start in (".bashrc", ".zshrc"):
+        (home / start).write_text("export EDITOR=vi")  # no line end: the added line must not join it
+    first, second = run("completion", "--install"), run("completion", shell, "--install")
+    assert (first.code, second.code) == (0, 0), first.err
+    assert first.text.startswith("wrote ")
+    if shell != "fish":
+        start_file = home / f".{shell}rc"
+        assert start_file.read_text().startswith("export EDITOR=vi\n")
+        assert start_file.read_text().count("# rawlog completion") == 1, "twice installed, one line"
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} on this machine")
+    done = subprocess.run(ASK[shell], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert ANSWER[shell] in done.stdout, done.stderr
+
+
+def test_an_unknown_shell_is_asked_for(home: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert run("completion", "--install").code == 2
+    assert run("completion").code == 2
+    assert not list(home.iterdir())
+
+
+def test_a_home_that_cannot_be_written_is_an_error_with_its_path(home: Path, run) -> None:
+    (home / ".local").write_text("a file where a directory has to be")
+    done = run("completion", "bash", "--install")
+    assert done.code == 3
+    assert "bash-completion/completions/rawlog" in done.err
+
+
+def test_the_manual_has_every_verb_and_option(tmp_path: Path) -> None:
+    page = manual.page()
+    found = {one.name: one for one in manual.entries()}
+    context = cli.make_context("rawlog", ["--help"], resilient_parsing=True)
+    assert set(found) == set(cli.list_commands(context))
+    assert all(one.summary and one.text for one in found.values())
+    assert any(name.startswith("--against") for name, _ in found["verify"].options)
+    path = tmp_path / "rawlog.1"
+    path.write_text(page)
+    if shutil.which("man") is None:
+        pytest.skip("no man on this machine")
+    environment = {**os.environ, "MANWIDTH": "100", "LC_ALL": "C.UTF-8", "MAN_KEEP_FORMATTING": ""}
+    command = ["man", "--warnings", "-l", str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == "", "groff found something wrong"
+    assert "rawlog verify [OPTIONS] PATH..." in done.stdout.replace("‐", "-")
