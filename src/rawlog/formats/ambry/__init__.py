@@ -48,6 +48,7 @@ LOG = Format(
     by_position=True,
     scan=Deferred(_READER, "scan"),
     decode=Deferred(_READER, "decode"),
+    decode_together=Deferred(_READER, "decode_together"),
     spans=Deferred(_READER, "spans"),
     resync=Deferred(_READER, "resync"),
     fault=Deferred(_READER, "fault"),
@@ -55,6 +56,7 @@ LOG = Format(
     explain_header=Deferred(f"{_AMBRY}.explain", "explain_header"),
     context=Deferred(f"{_AMBRY}.store.store", "context"),
     summary=Deferred(f"{_AMBRY}.store.state", "LogSummary"),
+    tally=Deferred(f"{_AMBRY}.overview", "tally"),
     cuts=Deferred(_READER, "cuts"),
     seek=Deferred(_READER, "seek"),
     encode=Deferred(f"{_AMBRY}.writer", "encode"),
@@ -116,12 +118,10 @@ def _whole(kind: str, title: str, files: str, match: object, which: str, *parts:
     )
 
 
-def _rewrite(
-    verb: str, module: str, *options: str, stores: str = "stores_of", unrepaired: tuple[str, ...] = ()
-) -> Rewrite:
+def _rewrite(verb: str, module: str, *options: str, stores: str = "stores_of", **more: Any) -> Rewrite:
     """A verb over stores."""
     do = Deferred(f"{_AMBRY}.store.{module}", verb)
-    return Rewrite(do=do, stores=Deferred(f"{_AMBRY}.store.rewrite", stores), options=options, unrepaired=unrepaired)
+    return Rewrite(do=do, stores=Deferred(f"{_AMBRY}.store.rewrite", stores), options=options, **more)
 
 
 FAMILY = Family(
@@ -130,6 +130,8 @@ FAMILY = Family(
     lookup=Lookup(
         named="blobs", columns=Deferred(f"{_AMBRY}.keys", "id_columns"), by_id=Deferred(f"{_AMBRY}.keys", "rows_by_id")
     ),
+    copy_ids=Deferred(f"{_AMBRY}.content", "copy_ids"),
+    part_ids=Deferred(f"{_AMBRY}.content", "part_ids"),
     rewrites={
         "rebuild": _rewrite("rebuild", "rewrite", "max_entries", "probability"),
         "repair": _rewrite(
@@ -152,7 +154,7 @@ FAMILY = Family(
             "max_entries",
             "probability",
         ),
-        "erase": _rewrite("erase", "rewrite", "blobs", stores="only_store"),
+        "erase": _rewrite("erase", "erase", "blobs", "now", keeps=True, content_only=True),
     },
     verbs={"extract": EXTRACT},
     title="LinkedIn Ambry",
@@ -199,8 +201,12 @@ FAMILY = Family(
         "ambry.chunks": Deferred(f"{_AMBRY}.store.store", "chunks"),
     },
     fold_tables=(BLOBS, CHUNKS),
+    rescuer=Deferred(f"{_AMBRY}.store.rescue", "Rescue"),
+    overview=Deferred(f"{_AMBRY}.overview", "overview"),
     settle=Deferred(f"{_AMBRY}.store.store", "settle"),
     group_rules=Deferred(f"{_AMBRY}.store.checks", "group_rules"),
     replica_rules=Deferred(f"{_AMBRY}.store.replicas", "rules"),
+    store_name=paths.store_name,
+    copies=Deferred(f"{_AMBRY}.store.copies", "copies"),
     compare=Deferred(f"{_AMBRY}.store.replicas", "compare"),
 )

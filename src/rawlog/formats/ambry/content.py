@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rawlog.core.errors import CorruptError, EncodeError, LimitError
-from rawlog.formats.ambry.layouts import CHUNK_SIZE, ENVELOPE, LONGEST_NAME, METADATA_V2, METADATA_V3, ORIGINAL_SIZE
+from rawlog.core.errors import CorruptError, DataError, EncodeError, LimitError
+from rawlog.formats.ambry.keys import order
+from rawlog.formats.ambry.layouts import (
+    BLOB_TYPES,
+    CHUNK_SIZE,
+    ENVELOPE,
+    LONGEST_NAME,
+    METADATA_V2,
+    METADATA_V3,
+    ORIGINAL_SIZE,
+)
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.io.compression import decompress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ALGORITHMS = ("LZ4", "ZSTD")
 ENVELOPE_VERSION = 1
@@ -158,3 +171,30 @@ def make_envelope(algorithm: str, content: bytes) -> bytes:
 
 
 __all__ = ["Chunk", "Metadata", "make_envelope", "make_metadata", "open_envelope", "parse_metadata", "read_envelope"]
+
+
+# Blobs and their chunks among rows of `records` ----------------------------------------------------------------------------
+
+
+def copy_ids(batch: pa.RecordBatch) -> pa.Array:
+    """The blob of each row, as bytes that are equal for equal blobs."""
+    import pyarrow as pa
+
+    return pa.array([None if one is None else order(one) for one in batch.column("key").to_pylist()], pa.binary())
+
+
+def part_ids(batch: pa.RecordBatch) -> pa.Array:
+    """The chunks of large blobs, which are blobs of their own. Of encrypted ones they are not known."""
+    import pyarrow as pa
+
+    found = []
+    for headers, value in zip(batch.column("headers").to_pylist(), batch.column("value").to_pylist(), strict=True):
+        said = {one["key"]: one["value"] for one in headers or ()}
+        if value is None or said.get("blob_type") != BLOB_TYPES[1].encode():
+            continue
+        try:
+            plain = open_envelope(value)[1] if said.get("is_compressed") == b"true" else value
+            found += [order(chunk.key) for chunk in parse_metadata(plain).chunks]
+        except DataError:
+            continue  # zeros of one that is erased already, or encrypted
+    return pa.array(found, pa.binary())

@@ -26,7 +26,6 @@ from rawlog.formats.ambry.keys import order as order_of
 from rawlog.formats.ambry.layouts import CRC_SIZE, INDEXES, NONE, RESET_KIND_SIZE, RESET_LIFE_SIZE, VALUES, Flag, Kind
 from rawlog.formats.ambry.paths import Segment, segment_of, start_of
 from rawlog.formats.ambry.structures import Cursor, kind_name
-from rawlog.formats.ambry.writer import sealed
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source
 from rawlog.kernels import byte_view, columns
@@ -460,6 +459,8 @@ def encode_index(run: Entries, *, version: int = LATEST, last_modified: int | No
     Equal keys are written with the bytes of the first of them. Without `last_modified` it is the latest time of an operation. An entry
     takes `least` bytes at least, as older releases had it.
     """
+    from rawlog.formats.ambry.writer import sealed  # which needs more than reading does
+
     leader, order = _sorted(run)
     value_size, key_size = VALUES[version].size, int(run.sizes.max())
     if version < 2 and (run.sizes != key_size).any():

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rawlog.core.errors import CorruptError, OptionError
@@ -279,6 +278,8 @@ def rows_by_id(batch: pa.RecordBatch, id: str) -> pa.Array:
         raw = from_text(id)
     except OptionError:  # perhaps it is an id of another system that is at the same place
         return pa.repeat(False, batch.num_rows)
+    import pyarrow.compute as pc
+
     if "key" in batch.schema.names:
         found = pc.equal(batch.column("key"), pa.scalar(raw, pa.binary()))
     else:

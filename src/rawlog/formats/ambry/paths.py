@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from rawlog.core.errors import CorruptError, TruncatedError
 from rawlog.core.format import Origin, Place
 from rawlog.formats.ambry.layouts import CRC_SIZE, HEADERS, SEGMENT_HEADER, SEGMENT_VERSION
+
+if TYPE_CHECKING:
+    from rawlog.core.store import Store
 
 _LOG = re.compile(r"(?:(\d{1,18})_(\d{1,18})_log|log_current)(_temp)?")
 _INDEXED = re.compile(r"(?:(\d{1,18})_(\d{1,18})_)?(\d{1,18})_(index|bloom)")
@@ -80,6 +84,14 @@ def store_place(folder: str, state: str | None = None) -> Place:
     name = split(folder)[1]
     number = int(name) if re.fullmatch(r"\d{1,10}", name) else None
     return Place(None, number if number is not None and number <= 0x7FFF_FFFF else None, None, folder, state)
+
+
+def store_name(store: Store) -> str | None:
+    """The number of a partition, which is the name of its store's directory; None if that is another name or there is no log."""
+    for file in store:
+        if file.format == "ambry.log" and file.place.state is None and file.place.partition is not None:
+            return str(file.place.partition)
+    return None
 
 
 def is_log(path: str) -> Place | None:

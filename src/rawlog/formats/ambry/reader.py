@@ -216,11 +216,7 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
 
     A message whose records cannot be read is an error; one whose checksum is wrong is a row of `ambry.messages` that says so.
     """
-    start, wanted = 0, not {"value", "content"}.isdisjoint(want.table.names)
-    while start < len(frames):
-        stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
-        stop = max(stop, start + 1)
-        messages = Messages(frames.slice(start, stop), contents=wanted)
+    for messages in _runs(frames, [want]):
         good = messages.sound if want.table.name == RECORDS.name else messages["fault"] == 0
         if good.all():
             yield _batch(messages, want)
@@ -229,6 +225,25 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
             if bad:
                 yield _batch(messages.slice(0, bad), want)
             raise trouble(messages, bad)
+
+
+def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+    """Messages as rows of `records` and `ambry.messages`, parsed and checked once. It ends at the first that is not sound."""
+    for messages in _runs(frames, wants):
+        good = len(messages) if messages.sound.all() else int(np.argmin(messages.sound))
+        if good:
+            yield good, [_batch(messages.slice(0, good), want) for want in wants]
+        if good < len(messages):
+            return
+
+
+def _runs(frames: Frames, wants: Sequence[Want]) -> Iterator[Messages]:
+    """Messages to decode at a time, with their contents if any table wants them."""
+    start, wanted = 0, any(not {"value", "content"}.isdisjoint(want.table.names) for want in wants)
+    while start < len(frames):
+        stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
+        stop = max(stop, start + 1)
+        yield Messages(frames.slice(start, stop), contents=wanted)
         start = stop
 
 
@@ -265,7 +280,7 @@ class _Columns:
         return columns.integers(values, type, valid)
 
     def _path(self) -> pa.Array:
-        return columns.constant(self.want.file.path, "string", len(self.messages))
+        return columns.constant(self.want.file.path, "string", len(self.messages), compact=self.want.compact)
 
     def _position(self) -> pa.Array:
         return columns.integers(self.frames.positions, "bigint")
@@ -298,7 +313,7 @@ class _Columns:
         both = account << 32 | container & 0xFFFF_FFFF
         if not both.size or (both == both[0]).all():
             name = f"{account[0]}/{container[0]}" if both.size else ""
-            return columns.constant(name, "string", len(self.messages))
+            return columns.constant(name, "string", len(self.messages), compact=self.want.compact)
         known, inverse = np.unique(both, return_inverse=True)
         pairs = zip((known >> 32).tolist(), (known << 32 >> 32).tolist(), strict=True)
         return pa.array([f"{one}/{other}" for one, other in pairs], pa.string()).take(pa.array(inverse))

@@ -122,7 +122,9 @@ class Cursor:
         raw = self.take(CRC_SIZE, name)
         stored = int.from_bytes(raw, "big")
         right = stored == computed
-        self._add(raw, name, "crc32", stored, "right" if right else f"wrong: {computed:016x} expected")
+        covers = (self.base + start, self.base + self.position - CRC_SIZE)
+        self._add(raw, name, "crc32", stored, "right" if right else f"WRONG, {computed:016x} expected")
+        self.nodes[-1].covers = covers
         return right
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ a record is a PUT. A time before 1970 is written as unknown: Ambry refuses to re
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,10 +220,10 @@ def _message(version: int, life_version: int, key: bytes, payload: bytes, offset
     return sealed(header) + key + payload
 
 
-def hard_deleted(message: bytes) -> bytes:
+def hard_deleted(message: bytes, *, texts: Sequence[str] = ()) -> bytes:
     """A PUT after Ambry's hard delete: user metadata and content zeroed, everything else and all sizes as they were.
 
-    CorruptError if it is no PUT, or one that is not sound.
+    `texts` are properties, such as `owner_id`, that become hyphens too. CorruptError if it is no PUT, or one that is not sound.
     """
     import numpy as np
 
@@ -238,7 +238,15 @@ def hard_deleted(message: bytes) -> bytes:
     at, size = int(messages["user_metadata_at"][0]), int(messages["user_metadata_size"][0])
     content, version = int(messages["content_size"][0]), int(messages["blob_version"][0])
     blob = blob_record(bytes(content), version=version, blob_type=int(messages["blob_type"][0]))
-    return message[:at] + _sized(bytes(size)) + blob
+    head = bytearray(message[:at])
+    for name in texts:
+        start, length = (int(messages[f"{name}_{what}"][0]) for what in ("start", "size"))
+        if length > 0:
+            head[start : start + length] = b"-" * length
+    if texts:
+        first = int(messages["properties_at"][0])
+        head[first:] = sealed(bytes(head[first:-CRC_SIZE]))
+    return bytes(head) + _sized(bytes(size)) + blob
 
 
 # Rows of `records` as messages -----------------------------------------------------------------------------------------

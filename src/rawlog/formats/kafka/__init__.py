@@ -32,6 +32,7 @@ from rawlog.formats.kafka.tables import (
     TRANSACTIONS,
     TXNINDEX,
 )
+from rawlog.io.storage import VIEWS
 
 
 def _from(module: str, **names: str) -> dict[str, Any]:
@@ -49,12 +50,14 @@ LOG = Format(
     match=paths.segment_file("log"),
     sniff=paths.sniff_log,
     ordered=True,
+    checked=True,
     **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
-    **_from("secrets", decode="decode"),
+    **_from("secrets", decode="decode", decode_together="decode_together"),
     **_from("store.transactions", context="context"),
     **_from("seek", count="count"),
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
     **_from("store.survey", summary="SegmentFold"),
+    **_from("overview", tally="tally"),
     **_from("checkpoints", floor="log_start"),
     **_from("seek", seek="seek", cuts="cuts"),
     **_from("explain", explain="explain_batch"),
@@ -116,7 +119,7 @@ EPOCH_FILE = Format(
     title="leader epochs of a partition",
     files="leader-epoch-checkpoint",
     tables=(EPOCHS,),
-    match=paths.file_named("leader-epoch-checkpoint"),
+    match=paths.epoch_file,
     whole=True,
     **_from("texts", scan="scan_epochs", decode="decode_epochs", fault="fault", explain="explain_line"),
     **_from("checks", rules="epoch_rules"),
@@ -143,6 +146,25 @@ def _text(kind: str, title: str, name: str) -> Format:
         whole=True,
         **_from("texts", scan=f"scan_{kind}", fault="fault", explain="explain_line"),
     )
+
+
+MANIFEST = Format(
+    name="kafka.manifest",
+    title="how a segment is stored by Aiven's tiered storage",
+    files="<20 digits>-<segment id>.rsm-manifest",
+    match=paths.copy_file("rsm-manifest"),
+    whole=True,
+    **_from("manifests", scan="scan", fault="fault"),
+    **_from("texts", explain="explain_line"),
+)
+
+CHUNKS = Format(
+    name="kafka.chunks",
+    title="a segment or its indexes in chunks, read as the manifest says",
+    files="<20 digits>-<segment id>.log, <20 digits>-<segment id>.indexes",
+    match=paths.copy_file("indexes"),
+)
+VIEWS["segment"] = Deferred("rawlog.formats.kafka.manifests", "open_member")
 
 
 def _rewrite(
@@ -185,11 +207,14 @@ FAMILY = Family(
     fold_tables=(OFFSETS, GROUPS, TRANSACTIONS, SHARES, REMOTE),
     takes=paths.takes,
     settle=Deferred("rawlog.formats.kafka.store.startup", "settle"),
+    groups=Deferred("rawlog.formats.kafka.store.coordinators", "groups"),
+    transactions=Deferred("rawlog.formats.kafka.store.coordinators", "transactions_of"),
     rewrites={
         "rebuild": _rewrite("rebuild", "rewrite", *_LIMITS),
         "repair": _rewrite(
             "repair", "repair", *_LIMITS, "policy", "quarantine", aside="quarantine", unrepaired=_UNREPAIRED
         ),
+        "erase": _rewrite("erase", "sift", "index_interval_bytes", keeps=True),
         "compact": _rewrite(
             "compact",
             "compact",
@@ -209,7 +234,11 @@ FAMILY = Family(
         ),
     },
     group_rules=Deferred("rawlog.formats.kafka.store.checks", "partition_rules"),
+    account=Deferred("rawlog.formats.kafka.store.complete", "account"),
     replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
+    store_name=paths.store_name,
+    copies=Deferred("rawlog.formats.kafka.store.copies", "copies"),
+    facts=Deferred("rawlog.formats.kafka.store.copies", "facts"),
     rules=Deferred("rawlog.formats.kafka.store.checks", "directory_rules"),
     formats=(
         LOG,
@@ -228,5 +257,7 @@ FAMILY = Family(
             files=".lock",
             match=paths.file_named(".lock"),
         ),
+        MANIFEST,
+        CHUNKS,
     ),
 )

@@ -14,6 +14,8 @@ from rawlog.io.storage import Source
 LARGEST = 64 << 20
 LOG_START = "log-start-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK = "replication-offset-checkpoint"
 
 
 def parse(data: bytes) -> dict[tuple[str, int], int]:

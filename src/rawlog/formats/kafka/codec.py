@@ -1,7 +1,8 @@
 """Messages to bytes and back by their schemas: every type, flexible versions and older ones, tagged fields.
 
 A decoded message is a dict by Kafka's JSON names: a uuid is its 16 bytes, an array a list, tagged fields that are absent have their
-defaults, and tags that the schema does not know are kept under UNKNOWN. Fields that a version does not have are not there.
+defaults, and tags that the schema does not know are kept under UNKNOWN. Fields that a version does not have are not there. Record batches
+(type `records`) are views of the bytes.
 The functions for a schema at a version are put together once (runs of fixed fields become one struct) and kept.
 """
 
@@ -30,8 +31,8 @@ SHORT = 16
 """Arrays below this many elements, nearly all, are unpacked by structs made beforehand."""
 
 Message = dict[str, Any]
-Step = Callable[[bytes, int, Message], int]
-Read = Callable[[bytes, int], tuple[Any, int]]
+Step = Callable[[Any, int, Message], int]
+Read = Callable[[Any, int], tuple[Any, int]]
 Write = Callable[[Any, list[bytes]], None]
 
 
@@ -115,15 +116,16 @@ class Codec:
     _write: Write
     _show: Callable[[Any], Any]
 
-    def decode(self, data: bytes, position: int = 0) -> tuple[Message, int]:
+    def decode(self, data: bytes | memoryview, position: int = 0, *, most: int | None = None) -> tuple[Message, int]:
         """The message at `position`, and the position after it. DataError, with a position in `data`, if it cannot be read; LimitError
-        for one that is larger, or has more elements, than any that a broker writes.
+        for one that is larger than `most` bytes, or has more elements, than any that a broker writes.
         """
-        if len(data) - position > LARGEST_MESSAGE:
+        most = LARGEST_MESSAGE if most is None else most
+        if len(data) - position > most:
             raise LimitError(
-                f"{self.schema.name} version {self.version}: {len(data) - position:,} bytes, more than the limit of {LARGEST_MESSAGE:,}",
+                f"{self.schema.name} version {self.version}: {len(data) - position:,} bytes, more than the limit of {most:,}",
                 position=position,
-                expected=LARGEST_MESSAGE,
+                expected=most,
                 found=len(data) - position,
             )
         _room.left = MOST_ELEMENTS
@@ -137,9 +139,9 @@ class Codec:
             error.message = f"{self.schema.name} version {self.version}: {error.message}"
             raise
 
-    def decode_all(self, data: bytes, position: int = 0) -> Message:
+    def decode_all(self, data: bytes | memoryview, position: int = 0, *, most: int | None = None) -> Message:
         """The message that fills `data` from `position` to the end. DataError if it does not."""
-        message, end = self.decode(data, position)
+        message, end = self.decode(data, position, most=most)
         if end != len(data):
             left = len(data) - end
             raise CorruptError(f"{self.schema.name} version {self.version}: {left} bytes follow it", position=end)
@@ -147,12 +149,16 @@ class Codec:
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
         """The bytes of a message; fields that are not given have their defaults. EncodeError for what does not fit."""
+        return b"".join(self.encode_parts(message))
+
+    def encode_parts(self, message: Mapping[str, Any]) -> list[bytes]:
+        """The same as pieces that follow one another; record batches are not copied."""
         out: list[bytes] = []
         try:
             self._write(message, out)
         except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
             raise EncodeError(f"{self.schema.name} version {self.version}: {error}") from None
-        return b"".join(out)
+        return out
 
     def to_json(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The message as Kafka's own JSON converter shows it: ids and bytes in base64, absent tagged fields left out."""
@@ -282,7 +288,7 @@ def _fixed_reader(type: str) -> Read:
 
 
 def _text_reader(one: SchemaField, flexible: bool, nullable: bool) -> Read:
-    name, is_text = one.name, one.type == "string"
+    name, is_text, is_view = one.name, one.type == "string", one.type == "records"
     length = _length_reader(flexible, wide=not is_text)
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
@@ -295,8 +301,8 @@ def _text_reader(one: SchemaField, flexible: bool, nullable: bool) -> Read:
         if stop > len(data):
             raise TruncatedError(f"{name}: {size} bytes, {len(data) - position} are left", position=position)
         if is_text:
-            return read_text(data[position:stop]), stop
-        return data[position:stop], stop
+            return read_text(bytes(data[position:stop])), stop
+        return memoryview(data)[position:stop] if is_view else bytes(data[position:stop]), stop
 
     return read
 
@@ -465,7 +471,7 @@ def _fixed_writer(one: SchemaField) -> Write:
 
 
 def _text_writer(one: SchemaField, flexible: bool, nullable: bool) -> Write:
-    name, is_text = one.name, one.type == "string"
+    name, is_text, is_view = one.name, one.type == "string", one.type == "records"
     length = _length_writer(flexible, wide=not is_text)
 
     def write(value: Any, out: list[bytes]) -> None:
@@ -474,7 +480,7 @@ def _text_writer(one: SchemaField, flexible: bool, nullable: bool) -> Write:
                 raise EncodeError(f"{name}: may not be null")
             out.append(length(-1))
             return
-        raw = write_text(value) if is_text else bytes(value)
+        raw = write_text(value) if is_text else value if is_view else bytes(value)
         if is_text and len(raw) > LONGEST_STRING:
             raise EncodeError(f"{name}: {len(raw)} bytes of text, at most {LONGEST_STRING} expected")
         out += (length(len(raw)), raw)

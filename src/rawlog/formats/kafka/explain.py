@@ -68,12 +68,20 @@ def explain_batch(frames: Frames, file: File) -> list[Node]:
         },
     )
     value = {node.name: node.value for node in head}
+    _cover(head, base + start + BATCH.after("crc"), base + stop)
     batch = Node(base + start, stop - start, BATCH.name, children=head)
     payload = _payload(data, start, stop, base, value, batch)
     if payload is not None:
         content, offset, shift, inside = payload
         batch.children += _Records(content, value, file, shift, inside).nodes(offset)
     return [batch]
+
+
+def _cover(nodes: list[Node], start: int, stop: int) -> None:
+    """Say which bytes the checksum is of."""
+    for node in nodes:
+        if node.name == "crc":
+            node.covers = (start, stop)
 
 
 def _payload(
@@ -334,6 +342,7 @@ def explain_entry(data: Bytes, start: int, stop: int, base: int, inside: str | N
         "key_length": lambda value: "null" if value < 0 else "bytes",
     }
     entry.children = layout_nodes(layout, data, start, base, meanings, upto=stop)
+    _cover(entry.children, base + start + layout.after("crc"), base + stop)
     fields = {node.name: node.value for node in entry.children}
     position = start + layout.size
     position = _bytes(entry, data, position, stop, base, "key", fields.get("key_length", -1))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rawlog.core.errors import CorruptError, DataError, LimitError, UnsupportedError
 from rawlog.core.format import MAX_HEADERS
-from rawlog.core.frames import Bytes
+from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
 from rawlog.core.tables import HEADERS, arrow_type
 from rawlog.core.text import java_text
@@ -290,6 +290,16 @@ def _payloads(
     if head.any(CODEC_MASK):
         data, firsts, stops = _decompress(data, firsts, stops, head.codec, counts, limit, total)
     return _Payloads(data, firsts, stops, counts, head["base_offset"], head["base_timestamp"], append_times)
+
+
+def payloads_of(
+    frames: Frames, head: Heads, limit: int
+) -> tuple[Bytes, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where the records of sound batches of magic 2 lie, decompressed where they must be: the bytes, first and last position of each
+    batch, and the time of all of its records where it has log append time (else NO_APPEND_TIME).
+    """
+    found = _payloads(frames.data, frames.starts, frames.stops, head, limit, limit)
+    return found.data, found.starts, found.stops, found.append_times
 
 
 def _decompress(

@@ -6,10 +6,9 @@ The secret bytes are overwritten with asterisks, as many as there were, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rawlog.core.errors import DataError, OptionError
 from rawlog.core.format import Want
@@ -43,20 +42,20 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     return rows if shows_secrets(want.options) else map(without_secrets, rows)
 
 
+def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+    """As `log.decode_together`; what may be a metadata log is left for `decode`."""
+    may_be_metadata = wants[0].file.place.topic in (METADATA_TOPIC, None)
+    return iter(()) if may_be_metadata else log.decode_together(frames, wants)
+
+
 def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows whose values show no secret of a metadata record."""
     values = batch.column("value")
-    numbers = [number for number, schema in framed_types().items() if schema.name in HOLDERS]
-    found = None
-    for number in numbers:
-        begins = pc.starts_with(values, pattern=bytes((FRAME_VERSION, number)))
-        found = begins if found is None else pc.or_(found, begins)
-    if found is None or not pc.any(found, min_count=0).as_py():
+    begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in HOLDERS}
+    plain = values.to_pylist()
+    shown = [hidden(value) if value is not None and value[:2] in begins else value for value in plain]
+    if shown == plain:
         return batch
-    shown = [
-        hidden(value) if may and value is not None else value
-        for value, may in zip(values.to_pylist(), found.to_pylist(), strict=True)
-    ]
     at = batch.schema.get_field_index("value")
     return batch.set_column(at, batch.schema.field(at), pa.array(shown, values.type))
 

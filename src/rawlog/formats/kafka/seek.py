@@ -68,6 +68,30 @@ def index_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
     return rows[:stop]
 
 
+def last_indexed(file: File, group: Sequence[File]) -> int:
+    """The offset in the last entry of a segment's offset index; that of the segment if there is none. Few bytes are read: the entries of
+    a segment that is being written are followed by zeros, and the last one is searched for.
+    """
+    first = file.place.start_offset or 0
+    found = _next_to(file, group, "kafka.index")
+    if found is None:
+        return first
+    try:
+        with Source(found.path) as source:
+            low, high = 0, source.size // INDEX_ENTRY.size
+            middle = high - 1
+            while low < high:
+                entry = source.read(middle * INDEX_ENTRY.size, INDEX_ENTRY.size)
+                low, high = (middle + 1, high) if any(entry) else (low, middle)
+                middle = (low + high) // 2
+            if low == 0:
+                return first
+            data = np.frombuffer(source.read((low - 1) * INDEX_ENTRY.size, INDEX_ENTRY.size), np.uint8)
+    except RawlogError:
+        return first
+    return first + max(0, int(INDEX_ENTRY.view(data)["relative_offset"][0]))
+
+
 def time_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
     """The (milliseconds, offset) rows of a segment's time index, up to the first that does not increase."""
     found = _next_to(file, group, "kafka.timeindex")

@@ -21,6 +21,7 @@ RECORDING = Format(
     begin=paths.begin,
     scan=Deferred(_READER, "scan"),
     decode=Deferred(_READER, "decode"),
+    decode_together=Deferred(_READER, "decode_together"),
     spans=Deferred(_READER, "spans"),
     resync=Deferred(_READER, "resync"),
     fault=Deferred(_READER, "fault"),
@@ -41,6 +42,12 @@ FAMILY = Family(
             do=Deferred("rawlog.formats.replay.store.rewrite", "repair"),
             join=Deferred("rawlog.formats.replay.store.rewrite", "join"),
             one_file=True,
-        )
+        ),
+        "erase": Rewrite(
+            do=Deferred("rawlog.formats.replay.store.rewrite", "erase"),
+            one_file=True,
+            keeps=True,
+            renumbers=True,
+        ),
     },
 )

@@ -87,11 +87,31 @@ def spans(frames: Frames, file: File) -> Spans:
 
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """Entries as rows of `records` or `replay.entries`."""
+    for some in _runs(frames):
+        yield from _decode(some, want)
+
+
+def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+    """Entries as rows of `records` and `replay.entries`, decoded once. It ends at the first entry with an invalid time."""
+    for some in _runs(frames):
+        micros, valid = times(some)
+        good = len(some) if valid.all() else int(np.argmin(valid))
+        sound, micros = some.slice(0, good), micros[:good]
+        if good:
+            payload = _payload(sound, {name for want in wants for name in want.table.names})
+            made = (payload | _columns(sound, want, set(want.table.names) - payload.keys(), micros) for want in wants)
+            yield good, [columns.batch(want.table, one, good) for want, one in zip(wants, made, strict=True)]
+        if good < len(some):
+            return
+
+
+def _runs(frames: Frames) -> Iterator[Frames]:
+    """Entries to decode at a time."""
     start = 0
     while start < len(frames):
         stop = int(np.searchsorted(frames.stops, frames.starts[start] + BATCH_BYTES, side="right"))
         stop = max(stop, start + 1)
-        yield from _decode(frames.slice(start, stop), want)
+        yield frames.slice(start, stop)
         start = stop
 
 
@@ -128,18 +148,7 @@ def _bad_time(frames: Frames, number: int) -> tuple[int, str]:
 
 def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int64] | None) -> dict[str, pa.Array]:
     count, kind = len(frames), frames.kind
-    data = byte_view(frames.data)
-    made: dict[str, pa.Array] = {}
-    if names & {"key", "value"}:
-        head = heads(frames)
-        value_sizes = head["value_size"].astype(np.int64)
-        if "value" in names:
-            made["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
-        if "key" in names and kind == 2:
-            key_sizes = head["key_size"].astype(np.int64)
-            made["key"] = columns.spans(data, frames.starts + ENTRIES[2].size, key_sizes, key_sizes > 0)
-        elif "key" in names:
-            made["key"] = columns.constant(None, "binary", count)
+    made = _payload(frames, names)
     number = np.arange(frames.first, frames.first + count, dtype=np.int64)
     for name in ("offset", "number"):
         if name in names:
@@ -161,7 +170,23 @@ def _columns(frames: Frames, want: Want, names: set[str], micros: NDArray[np.int
     }
     for column in want.table.columns:
         if column.name in constants and column.name not in made:
-            made[column.name] = columns.constant(constants[column.name], column.type, count)
+            made[column.name] = columns.constant(constants[column.name], column.type, count, compact=want.compact)
+    return made
+
+
+def _payload(frames: Frames, names: set[str]) -> dict[str, pa.Array]:
+    """The keys and values, as far as they are wanted."""
+    data, made = byte_view(frames.data), {}
+    if names & {"key", "value"}:
+        head = heads(frames)
+        value_sizes = head["value_size"].astype(np.int64)
+        if "value" in names:
+            made["value"] = columns.spans(data, frames.stops - value_sizes, value_sizes)
+        if "key" in names and frames.kind == 2:
+            key_sizes = head["key_size"].astype(np.int64)
+            made["key"] = columns.spans(data, frames.starts + ENTRIES[2].size, key_sizes, key_sizes > 0)
+        elif "key" in names:
+            made["key"] = columns.constant(None, "binary", len(frames))
     return made
 
 

@@ -39,7 +39,7 @@ def encode(batches: Iterable[pa.RecordBatch], options: Mapping[str, str]) -> Ite
         yield file_header(version)
     for batch in batches:
         if batch.num_rows:
-            yield _entries(batch, version)
+            yield entries(batch, version)
 
 
 def file_header(version: int) -> bytes:
@@ -47,7 +47,8 @@ def file_header(version: int) -> bytes:
     return version.to_bytes(FILE_HEADER.after("version"), "big").ljust(FILE_HEADER.size, b"\0")
 
 
-def _entries(batch: pa.RecordBatch, version: int) -> bytes:
+def entries(batch: pa.RecordBatch, version: int) -> bytes:
+    """The entries of rows, as they follow one another in a file. EncodeError for what no entry can hold."""
     key_offsets, keys = _binary(batch.column("key"))
     value_offsets, values = _binary(batch.column("value"))
     past, size = kernels.measure_entries(version, key_offsets, value_offsets)

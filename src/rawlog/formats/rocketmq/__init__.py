@@ -50,6 +50,7 @@ COMMIT_LOG = Format(
     begin=paths.begin_commit_log,
     scan=_in("reader", "scan"),
     decode=_in("reader", "decode"),
+    decode_together=_in("reader", "decode_together"),
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
@@ -57,6 +58,7 @@ COMMIT_LOG = Format(
     pick=_in("lookup", "pick"),
     explain=_in("explain", "explain_entry"),
     summary=_in("store.store", "summary"),
+    tally=_in("overview", "tally"),
     write=_in("store.rewrite", "write"),
     losses=_in("store.rewrite", "losses"),
     rules=_in("checks", "commit_log"),
@@ -71,6 +73,7 @@ COMPACTION_LOG = Format(
     begin=paths.begin_commit_log,
     scan=_in("reader", "scan"),
     decode=_in("reader", "decode"),
+    decode_together=_in("reader", "decode_together"),
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
@@ -247,8 +250,15 @@ FAMILY = Family(
                 "rocketmq.timerlog.framing",
             ),
         ),
+        "erase": Rewrite(
+            do=_in("store.erase", "erase"), stores=_in("store.rewrite", "stores"), options=_SIZES[1:], keeps=True
+        ),
     },
+    copy_ids=_in("lookup", "copy_ids"),
+    rescuer=_in("store.rescue", "Rescue"),
     settle=paths.settle,
+    groups=_in("store.state", "consumer_groups"),
+    overview=_in("overview", "overview"),
     formats=(
         COMMIT_LOG,
         CONSUME_QUEUE,
@@ -293,4 +303,6 @@ FAMILY = Family(
     folds={table.name: _in("store.state", table.name.split(".")[1]) for table in FOLDS},
     fold_tables=FOLDS,
     group_rules=_in("store.checks", "rules"),
+    store_name=paths.store_name,
+    copies=_in("store.copies", "copies"),
 )

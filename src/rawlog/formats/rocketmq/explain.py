@@ -131,6 +131,9 @@ def _message(frames: Frames, file: File, start: int, stop: int) -> Node:
     size = _int(data, at + layouts.TAIL.at("body_length"), 4)
     at += layouts.TAIL.size
     nodes.append(_body(data, at, size, base, flag, _int(data, start + HEAD.at("body_crc"), 4)))
+    for node in nodes:
+        if node.name == "body_crc":
+            node.covers = (base + at, base + at + size)
     at += size
     length = layouts.TOPIC_V2 if magic == MAGIC_V2 else layouts.TOPIC_V1
     nodes += layout_nodes(length, data, at, base)

@@ -98,6 +98,13 @@ def address(id: str) -> int | None:
         return None
 
 
+def copy_ids(batch: pa.RecordBatch) -> pa.Array:
+    """The unique key of each row, which retried, delayed, dead and half copies of a message have too."""
+    import pyarrow as pa
+
+    return _unique_keys(batch).cast(pa.binary())
+
+
 def _unique_keys(batch: pa.RecordBatch) -> pa.Array:
     """The unique key of each row: of a name that is there twice the last counts."""
     import pyarrow as pa

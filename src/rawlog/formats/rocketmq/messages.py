@@ -79,7 +79,12 @@ class Messages:
         return Messages(self.frames, self.data, fields, self.start, self.odd)
 
     def where(self, keep: NDArray[np.bool_]) -> Messages:
-        return self if keep.all() else Messages(self.frames, self.data, self.fields[:, keep], self.start, self.odd)
+        if keep.all():
+            return self
+        fields = np.ascontiguousarray(
+            self.fields[:, keep]
+        )  # numpy turns the order of the axes round; kernels take rows
+        return Messages(self.frames, self.data, fields, self.start, self.odd)
 
     @property
     def crc_ok(self) -> NDArray[np.bool_]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rawlog.core.format import File, Origin, Place
 from rawlog.formats.rocketmq.layouts import (
@@ -18,6 +19,9 @@ from rawlog.formats.rocketmq.layouts import (
     MAGIC_V2,
     SMALLEST_V1,
 )
+
+if TYPE_CHECKING:
+    from rawlog.core.store import Store
 
 _LOG_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")
@@ -94,6 +98,14 @@ def below_root(file: File) -> str:
         return f"commitlog/{names[0]}"
     root = file.place.group or above(file.path, 1)
     return file.path[len(root) :].lstrip("/")
+
+
+def store_name(store: Store) -> str | None:
+    """What a store may be called by other files than its name: by its DLedger group, or by its `brokerIdentity`, which has to be read."""
+    for file in store:
+        if file.format == COMMIT_LOG_NAME and "".join(parts(file.path)[2:3]).startswith("dledger-"):
+            return parts(file.path)[2]
+    return "broker" if any(file.format == "rocketmq.identity" for file in store) else None
 
 
 def is_dledger_state(path: str) -> Place | None:

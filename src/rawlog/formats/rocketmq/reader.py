@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,6 +200,38 @@ def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
         rows = rows.cut(found.fits, len(rows))
 
 
+def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int, Sequence[pa.RecordBatch]]]:
+    """Rows of `records` and `rocketmq.messages`, decompressed and checked once.
+
+    It ends at the first damage, and leaves windows with entries that are rows of one table only, or several rows of it.
+    """
+    rows, done = Messages.take(frames, wants[0].file, with_crc=False), 0
+    own = next((want for want in wants if want.table.name == "records"), None)
+    unusual = rows.odd[kernels.O_PACKED] or rows.odd[kernels.O_STALE] or rows.odd[kernels.O_FILLER]
+    if own is None or "value" not in own.table.names or unusual or _is_committed(own):
+        return
+    while len(rows):
+        found = bodies(rows, own.limit)
+        if found.fits:
+            some = rows.cut(0, found.fits)
+            try:
+                (records,) = _rows(some, found, own, set(own.table.names), packed=False)
+            except DataError:
+                return
+            known = {"body": records.column("value"), "crc_ok": columns.constant(True, "boolean", len(some))}
+            made = [
+                records if one is own else _message_batch(some, found, one, set(one.table.names), known)
+                for one in wants
+            ]
+            end = int(some[kernels.F_FRAME][-1]) + 1
+            yield end - done, made
+            done = end
+        if found.error is not None:
+            return
+        rows = rows.cut(found.fits, len(rows))
+    yield len(frames) - done, ()
+
+
 def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.RecordBatch]:
     error: DataError | None = None
     packed = bool(rows.odd[kernels.O_PACKED])
@@ -222,7 +254,7 @@ def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.
 
 def _for_records(rows: Messages, want: Want) -> Messages:
     """The messages that are rows of `records`: not stale, not there to fill a hole, and committed if that is asked for."""
-    committed = want.options.get("isolation") == "read_committed" or want.context == "read_committed"
+    committed = _is_committed(want)
     if not committed and not rows.odd[kernels.O_STALE] and not rows.odd[kernels.O_FILLER]:
         return rows
     keep = ~rows.stale & ~rows.fillers
@@ -233,6 +265,10 @@ def _for_records(rows: Messages, want: Want) -> Messages:
         for name in UNTRANSACTED:
             keep &= np.asarray([value != name.encode() for value in topic.to_pylist()], np.bool_)
     return rows.where(keep)
+
+
+def _is_committed(want: Want) -> bool:
+    return want.options.get("isolation") == "read_committed" or want.context == "read_committed"
 
 
 def _record_batches(
@@ -427,15 +463,20 @@ _TRANSACTION_NAMES = pa.array(TRANSACTIONS)
 _CODEC_NAMES = pa.array(["none", *CODECS, *(f"unknown {kind}" for kind in range(len(CODECS), 8))])
 
 
-def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int) -> pa.Array:
+def _named(names: pa.Array, numbers: NDArray[np.int64] | None, count: int, compact: bool) -> pa.Array:
     """Names by number; mostly all are the first (None)."""
-    return columns.constant(names[0].as_py(), "string", count) if numbers is None else names.take(pa.array(numbers))
+    if numbers is None:
+        return columns.constant(names[0].as_py(), "string", count, compact=compact)
+    return names.take(pa.array(numbers))
 
 
-def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -> pa.RecordBatch:
-    """Rows of `rocketmq.messages`: one per entry."""
+def _message_batch(
+    rows: Messages, found: Bodies, want: Want, names: set[str], known: Mapping[str, pa.Array] | None = None
+) -> pa.RecordBatch:
+    """Rows of `rocketmq.messages`: one per entry. `known` are columns that need not be made."""
     flags, count = rows[kernels.F_SYS_FLAG], len(rows)
-    made: dict[str, pa.Array] = {}
+    made: dict[str, pa.Array] = {name: column for name, column in (known or {}).items() if name in names}
+    names = names - made.keys()
     for name, field, type in _MESSAGE_NUMBERS:
         if name in names:
             made[name] = columns.integers(rows[field], type)
@@ -447,12 +488,14 @@ def _message_batch(rows: Messages, found: Bodies, want: Want, names: set[str]) -
     if "stale" in names:
         made["stale"] = columns.booleans(rows.stale)
     if "codec" in names:
-        made["codec"] = _named(_CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count)
+        made["codec"] = _named(
+            _CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count, want.compact
+        )
     if "transaction" in names:
         states = (flags & TRANSACTION_MASK) >> 2 if rows.odd[kernels.O_TRANSACTION] else None
-        made["transaction"] = _named(_TRANSACTION_NAMES, states, count)
+        made["transaction"] = _named(_TRANSACTION_NAMES, states, count, want.compact)
     if "path" in names:
-        made["path"] = columns.constant(want.file.path, "string", count)
+        made["path"] = columns.constant(want.file.path, "string", count, compact=want.compact)
     wanted = sum(bit for name, bit, _ in _MESSAGE_PARTS if name in names)
     wanted |= (
         fill.W_BODY * ("body" in names) | fill.W_CRC * ("crc_ok" in names) | fill.W_PAIRS * ("properties" in names)

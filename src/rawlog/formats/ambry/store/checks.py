@@ -68,7 +68,7 @@ def segments(files: Files) -> Iterator[Mark]:
                 yield Mark(message, path=file.path, expected=first, found=most)
 
 
-@rule("ambry.store.compaction", Severity.INFO)
+@rule("ambry.store.compaction", Severity.INFO, follows="ambry.store.lost-segment")
 def unsettled(files: Files) -> Iterator[Mark]:
     """A file that the store does not read now: a target that a compaction has not committed, a segment that it has replaced, or index and
     bloom files without their log segment.

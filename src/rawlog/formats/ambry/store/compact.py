@@ -159,7 +159,7 @@ def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, o
     generation = max(old[number].generation for number in chosen) + 1
     most = store.capacities[chosen[0]] or 0
     rows = np.flatnonzero(kept & np.isin(catalog.segment, chosen))
-    target, offset = _places(catalog.size[rows], most)
+    target, offset = place_in_segments(catalog.size[rows], most)
     count = int(target[-1]) + 1 if rows.size else 0
     if count > len(chosen):
         raise OptionError(f"{count} segments of {most:,} bytes are needed for what stays of {len(chosen)}")
@@ -195,7 +195,7 @@ def _plan(store: BlobStore, folded: Fold, kept: NDArray[np.bool_], task: Task, o
     )
 
 
-def _places(sizes: NDArray[np.int64], most: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def place_in_segments(sizes: NDArray[np.int64], most: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The number of the segment and the offset in it of messages that follow one another."""
     segment, offset = np.empty(sizes.size, np.int32), np.empty(sizes.size, np.int64)
     ends = np.cumsum(sizes)

@@ -100,13 +100,26 @@ def _chosen(known: Mapping[bytes, Blob], options: Mapping[str, str]) -> list[byt
         missing = [
             text for text, identity in zip(options["blobs"].split(","), wanted, strict=True) if identity not in known
         ]
+        missing += [keys.text_of(known[one].key) for one in wanted if one in known and _is_erased(known[one])]
         if missing:
             raise OptionError(f"no content here of blob {missing[0]}")
         return wanted
     state = options.get("state", LIVE)
     if state not in (LIVE, "all"):
         raise OptionError(f"state {state!r}: live or all expected")
-    return [identity for identity, blob in known.items() if state == "all" or blob.state == LIVE]
+    if state == "all":
+        return [identity for identity, blob in known.items() if not _is_erased(blob)]
+    return [identity for identity, blob in known.items() if blob.state == LIVE]
+
+
+def _is_erased(blob: Blob) -> bool:
+    """Whether a deleted blob has zeros instead of its content, by Ambry's hard delete or by `rawlog erase`."""
+    if blob.state == LIVE:
+        return False
+    try:
+        return bool(read_put(blob)["zeros"][0] == 1)
+    except DataError:
+        return False  # whoever extracts it reports why
 
 
 def read_put(blob: Blob) -> Messages:

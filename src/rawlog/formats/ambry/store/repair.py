@@ -72,7 +72,7 @@ def repair(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """
     probability_option(options)
     [store] = with_logs(files)
-    policy = _Repair(store, options)
+    policy = StoreRepair(store, options)
     policy.decide()
     return carry_out(policy.plan(), folder, policy.report)
 
@@ -95,12 +95,39 @@ class _Extra:
     entry: int
 
 
-class _Repair:
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A message that a store has lost: its blob, kind and life version as an index file has them (None: not known), and where it was."""
+
+    key: bytes
+    kind: int | None
+    life_version: int | None
+    path: str
+    start: int
+    stop: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a repaired store has: its messages at their places in the source, and in `ranked` with the numbers of the new segments.
+
+    `number` is that of each row's extra (-1: none), `entry_rows` the row of the message of each index entry (-1: none).
+    """
+
+    segments: list[Segment]
+    merged: Catalog
+    ranked: Catalog
+    number: NDArray[np.int64]
+    entry_rows: NDArray[np.int64]
+
+
+class StoreRepair:
     """What becomes of a store: which segments are written under which names, and the messages in them."""
 
     def __init__(self, store: BlobStore, options: Mapping[str, str]) -> None:
         self.store, self.options, self.report = store, options, Report()
-        self.read = [read_log(file, check=True) for file in store.logs]
+        self.read = self.read_logs()
         self.capacity = _capacity(self.read, options)
         self.catalog = catalog_of([one.columns for one in self.read])
         self.damages = [(number, damage) for number, one in enumerate(self.read) for damage in one.damages]
@@ -112,6 +139,11 @@ class _Repair:
         self.rows = self.catalog.rows_of(self.evidence.entries)
         #: The blobs that the report names.
         self.reported: set[tuple[int, int, int]] = set()
+        self.losses: list[Loss] = []
+
+    def read_logs(self) -> Sequence[LogSummary]:
+        """What each log segment says, in order."""
+        return [read_log(file, check=True) for file in self.store.logs]
 
     def decide(self) -> None:
         """Decide all, and report it."""
@@ -365,8 +397,15 @@ class _Repair:
         kind, size, offset = Kind(int(entries.kind[entry])).name, int(entries.size[entry]), int(entries.offset[entry])
         segment = self.evidence.segments[int(self.evidence.segment[entry])]
         self.reported.add(keys.identity_of(entries.key(entry)))
-        reason = f"blob {keys.text_of(entries.key(entry))}: its {kind} is lost{condition}"
-        self.report.add(Action.LOST, reason, self._path(segment), start=offset, stop=offset + size)
+        key, life_version = entries.key(entry), int(entries.life_version[entry])
+        reason = f"blob {keys.text_of(key)}: its {kind} is lost{condition}"
+        self._lose(
+            Loss(key, int(entries.kind[entry]), life_version, self._path(segment), offset, offset + size, reason)
+        )
+
+    def _lose(self, loss: Loss) -> None:
+        self.losses.append(loss)
+        self.report.add(Action.LOST, loss.reason, loss.path, start=loss.start, stop=loss.stop)
 
     def _restore(self, entry: int) -> None:
         evidence, entries = self.evidence, self.evidence.entries
@@ -399,7 +438,8 @@ class _Repair:
                     if keys.identity_of(key) not in self.reported:
                         self.reported.add(keys.identity_of(key))
                         reason = f"blob {keys.text_of(key)}: a damaged message names it; what it said is not known"
-                        self._add(Action.LOST, reason, number, one.start, one.stop)
+                        path = self.store.logs[number].path
+                        self._lose(Loss(key, None, None, path, one.start, one.stop, reason))
         self._report_lost_segments()
 
     def _report_lost_segments(self) -> None:
@@ -416,23 +456,38 @@ class _Repair:
 
     # The result
 
-    def plan(self) -> Plan:
-        """All messages that are written, in their order and at their new places; those that Ambry refuses are dropped."""
+    @property
+    def trusted_entries(self) -> NDArray[np.int64]:
+        """The index entries that count where the log says nothing."""
+        return np.flatnonzero(self.evidence.is_sound)
+
+    def kept(self) -> Kept:
+        """All messages of the result, in their order; those that Ambry refuses are dropped."""
         order = sorted(range(len(self.names)), key=lambda number: self.names[number].order)
-        segments = [self.names[one] for one in order]
         merged, number, entry_rows = self._merged(order)
         rank = np.argsort(order)
         ranked = replace(merged, segment=rank[merged.segment].astype(np.int32))
-        trusted = np.flatnonzero(self.evidence.is_sound)
+        trusted = self.trusted_entries
         entries = self.evidence.entries.take(trusted)
         wrong = fold(ranked, use=ORPHANS, drop=True, remembered=[(entry_rows[trusted], entries)]).wrong
         refused = is_refused(ranked, wrong)
         for row in np.flatnonzero(refused).tolist():
             reason = f"{VIOLATIONS[int(wrong[row])]} (blob {keys.text_of(merged.key(row))})"
             self._report_message(Action.DROPPED, reason, merged, row)
-        kept = np.flatnonzero(~refused)
-        entry_rows = _renumbered(entry_rows, kept, len(ranked))
-        final, number = ranked.take(kept), number[kept]
+        rows = np.flatnonzero(~refused)
+        segments = [self.names[one] for one in order]
+        entry_rows = _renumbered(entry_rows, rows, len(ranked))
+        return Kept(segments, merged.take(rows), ranked.take(rows), number[rows], entry_rows)
+
+    def plan(self) -> Plan:
+        """All messages that are written, in their order and at their new places."""
+        return self.plan_of(self.kept())
+
+    def plan_of(self, kept: Kept) -> Plan:
+        """The same for messages that are known."""
+        segments, final, number, entry_rows = kept.segments, kept.ranked, kept.number, kept.entry_rows
+        trusted = self.trusted_entries
+        entries = self.evidence.entries.take(trusted)
         moved = _settle_places(final, segments)
         there = entry_rows[trusted] >= 0
         if there.any():
@@ -443,7 +498,7 @@ class _Repair:
         for row in first[~np.isin(first, entry_rows[trusted])].tolist():
             blob = keys.text_of(final.key(row))
             reason = f"blob {blob}: UNDELETE without a PUT; only the index knew when the blob expires"
-            self._report_message(Action.LOST, reason, merged, int(kept[row]))
+            self._report_message(Action.LOST, reason, kept.merged, row)
         self.report.count("messages", len(final))
         numbers = {segment: place for place, segment in enumerate(segments)}
         files = self.evidence.files
@@ -452,7 +507,7 @@ class _Repair:
             self.store,
             segments,
             [self.capacity if segment.name else None for segment in segments],
-            merged.take(kept),
+            kept.merged,
             final.segment,
             {row: self.extras[one].raw for row, one in enumerate(number.tolist()) if one >= 0},
             folded.entries,

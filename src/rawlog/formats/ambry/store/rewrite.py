@@ -1,4 +1,4 @@
-"""Writing stores: the one writer, and the simple policies that it carries out: rebuild, erase, and a new store from rows.
+"""Writing stores: the one writer, and the simple policies that it carries out: rebuild, and a new store from rows.
 
 A policy makes a `Plan`: which messages go to which segment, and which index files are derived. `carry_out` writes it: log segments first,
 then the files that are kept as they are, then index and bloom files as a live Ambry would have left them.
@@ -22,7 +22,6 @@ from rawlog.core.format import File
 from rawlog.core.frames import Bytes
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store, stores_below
-from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.bloom import Bloom
 from rawlog.formats.ambry.index import MAX_ENTRIES, PROBABILITY, Entries, IndexFile, bloom_of, encode_index, runs
 from rawlog.formats.ambry.kernels.encode import place_messages
@@ -30,9 +29,9 @@ from rawlog.formats.ambry.layouts import BLOOM_TABLE, SEGMENT_HEADER
 from rawlog.formats.ambry.paths import Segment, is_current_compaction, split
 from rawlog.formats.ambry.reader import Messages, scan, trouble
 from rawlog.formats.ambry.store.checks import index_end, lost_segment
-from rawlog.formats.ambry.store.state import ORPHANS, PUT, Catalog, Columns, catalog_of, fold, tail_words
+from rawlog.formats.ambry.store.state import ORPHANS, Catalog, Columns, catalog_of, fold, tail_words
 from rawlog.formats.ambry.store.store import BlobStore, with_logs
-from rawlog.formats.ambry.writer import CAPACITY, Choice, encode_batch, hard_deleted, sealed, segment_header
+from rawlog.formats.ambry.writer import CAPACITY, Choice, encode_batch, sealed, segment_header
 from rawlog.io.output import Folder, Output
 from rawlog.io.storage import Source
 
@@ -53,14 +52,6 @@ def stores_of(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
     if not groups:
         raise OptionError("no Ambry store with a log is here")
     return stores_below(groups)
-
-
-def only_store(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
-    """The same for a verb that works on one store. OptionError if there are several."""
-    found = stores_of(files, options)
-    if len(found) != 1:
-        raise OptionError(f"{len(found)} Ambry stores with a log: name one")
-    return found
 
 
 def number_option(options: Mapping[str, str], name: str, default: int | None) -> int | None:
@@ -472,7 +463,7 @@ def report_losses(store: BlobStore, files: Sequence[File], report: Report) -> No
 # Policies -------------------------------------------------------------------------------------------------------------------
 
 
-def _as_it_is(store: BlobStore, **more: Any) -> Plan:
+def as_it_is(store: BlobStore, **more: Any) -> Plan:
     """All messages of a store at their places. DataError if the log is damaged."""
     store.check_log()
     return Plan(store, store.segments, store.capacities, store.catalog, store.catalog.segment, **more)
@@ -487,44 +478,11 @@ def rebuild(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     DataError if the log is damaged: repair it first.
     """
     [store] = with_logs(files)
-    plan, report = _as_it_is(store, kept=other_files(store)), Report()
+    plan, report = as_it_is(store, kept=other_files(store)), Report()
     report_losses(store, files, report)
     known = store.sound_indexes
     folded = fold(store.catalog, known, ORPHANS)
     plan.entries, plan.entry_segment = folded.entries, store.catalog.segment
     plan.style = Style.of(store, known, frozenset((number, index.start) for number, index in known), options)
     report.count("messages", len(store.catalog))
-    return carry_out(plan, folder, report)
-
-
-def erase(files: Store, folder: Folder, options: Mapping[str, str]) -> Report:
-    """Copy a store with the content and user metadata of blobs zeroed, byte for byte as Ambry's hard delete does (§7).
-
-    Option `blobs`: their ids, separated by commas. Sizes, offsets, index and blooms stay right: only zeros and checksums are written. Log
-    segments that the store does not read are left out, for they may have the same blobs. OptionError for an id that the log does not
-    have, DataError if the log is damaged.
-    """
-    texts = [text.strip() for text in options.get("blobs", "").split(",") if text.strip()]
-    wanted = {keys.identity_of(keys.from_text(text)): text for text in texts}
-    if not wanted:
-        raise OptionError("no blob named: nothing to erase")
-    [store] = with_logs(files)
-    kept = [*store.index_files, *store.bloom_files, *other_files(store)]
-    plan, report = _as_it_is(store, kept=kept, with_tails=True), Report()
-    catalog, made, met = store.catalog, dict[int, bytes](), set()
-    puts = np.flatnonzero(catalog.kind == PUT)
-    for row, identity in zip(puts.tolist(), catalog.identity.take(puts).tuples, strict=True):
-        if identity not in wanted:
-            continue
-        path, position, size = store.place(row)
-        with Source(path) as source:
-            made[row] = hard_deleted(source.read(position, size))
-        met.add(identity)
-        blob = keys.text_of(catalog.key(row))
-        report.add(Action.REMOVED, f"content of blob {blob}", path, start=position, stop=position + size)
-    missing = [text for identity, text in wanted.items() if identity not in met]
-    if missing:
-        raise OptionError(f"{len(missing)} of the blobs have no content in this store: {', '.join(missing[:3])}")
-    plan.made = made
-    report.count("erased", len(made))
     return carry_out(plan, folder, report)

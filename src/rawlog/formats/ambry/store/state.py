@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -357,16 +357,25 @@ def hidden_messages(messages: Messages, index: int) -> Messages | None:
     return None
 
 
+S = TypeVar("S", bound=LogSummary)
+
+
 def read_log(file: File, *, check: bool = False) -> LogSummary:
     """The summary of a whole log segment. With `check` a damaged header of the segment is skipped."""
-    found = LogSummary(file, check=check)
+    return summarised(file, LogSummary(file, check=check))
+
+
+def summarised(file: File, found: S) -> S:
+    """The same for a new summary of any kind."""
+    check = found.check
     origin = Origin(min(SEGMENT_HEADER.size if found.capacity is not None else 0, file.size)) if check else None
     try:
         for frames in walk(file, LOG, origin=origin, errors="skip"):
             found.see(frames)
     except DataError as error:
         found.error = found.error or error
-    return found.close()
+    found.close()
+    return found
 
 
 # What messages add up to ----------------------------------------------------------------------------------------------

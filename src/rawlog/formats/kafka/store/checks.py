@@ -138,6 +138,8 @@ def hanging_transaction(files: Files) -> Iterator[Mark]:
 
 def partition_rules() -> Sequence[Rule[Files]]:
     """The rules over the files of one partition."""
+    from rawlog.formats.kafka.store import complete
+
     return (
         overlap,
         gap,
@@ -151,6 +153,7 @@ def partition_rules() -> Sequence[Rule[Files]]:
         producer_epoch,
         sequence,
         hanging_transaction,
+        *complete.rules(),
     )
 
 
@@ -218,7 +221,7 @@ def log_start(files: Files) -> Iterator[Mark]:
     yield from _beyond(files, "log-start-offset-checkpoint", "a broker would delete the whole log")
 
 
-@rule("kafka.checkpoint.beyond", Severity.WARNING)
+@rule("kafka.checkpoint.beyond", Severity.WARNING, follows="kafka.partition.gap", above=1)
 def beyond(files: Files) -> Iterator[Mark]:
     """A recovery point, high watermark or cleaner offset is after the end of the log: records that were there are gone.
 
@@ -297,9 +300,10 @@ def no_topic_id(files: Files) -> Iterator[Mark]:
 
 @rule("kafka.directory.duplicate-partition", Severity.ERROR)
 def duplicate_partitions(files: Files) -> Iterator[Mark]:
-    """Two log directories of one broker hold the same partition. The broker refuses to start on them.
+    """Two log directories of one broker have the same partition. The broker refuses to start on them.
 
-    Keep the one that is further, and move the other out of the way.
+    Keep the one that is further, and move the other out of the way. Replicas on other brokers are normal. Whether two directories are
+    of one broker is only known if both `meta.properties` have the id of the cluster, which brokers before 2.4 do not write.
     """
     owner: dict[str, str] = {}
     for file in files:
@@ -309,8 +313,8 @@ def duplicate_partitions(files: Files) -> Iterator[Mark]:
             except (ValueError, RawlogError):
                 continue
             number = found.get("node.id", found.get("broker.id"))
-            if number is not None:
-                owner[split(file.path)[0]] = f"{found.get('cluster.id')}/{number}"
+            if number is not None and "cluster.id" in found:
+                owner[split(file.path)[0]] = f"{found['cluster.id']}/{number}"
     places: dict[tuple[str, str | None, int | None], list[str]] = defaultdict(list)
     for folder, segments in sorted(_partitions(files).items()):
         broker = owner.get(split(folder)[0])
@@ -323,4 +327,8 @@ def duplicate_partitions(files: Files) -> Iterator[Mark]:
 
 def directory_rules() -> Sequence[Rule[Files]]:
     """The rules over a whole log directory."""
-    return (log_start, beyond, topic_ids, no_topic_id, duplicate_partitions)
+    from rawlog.formats.kafka.store import tiers
+    from rawlog.formats.kafka.store.complete import committed_out_of_range
+
+    own = (log_start, beyond, topic_ids, no_topic_id, duplicate_partitions)
+    return (*own, *tiers.rules(), committed_out_of_range)

@@ -17,7 +17,7 @@ from itertools import chain, groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError
+from rawlog.core.errors import DataError, LostError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.report import Action
@@ -40,7 +40,7 @@ from rawlog.formats.kafka.store.salvage import (
     find_sound,
     longest,
 )
-from rawlog.io.storage import Source, is_remote, local_path
+from rawlog.io.storage import Source, is_remote, is_view, local_path
 from rawlog.kernels import byte_view
 
 LIMIT = 64 << 20
@@ -182,10 +182,18 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
 
 def bytes_of(file: File) -> Bytes:
     """A segment's bytes: mapped where the system can, so that memory is not the limit."""
-    if not is_remote(file.path) and file.size:
+    if not is_remote(file.path) and not is_view(file.path) and file.size:
         return byte_view(np.memmap(local_path(file.path), np.uint8, "r"))
     with Source(file.path) as source:
-        return byte_view(source.read(0, source.size))
+        data = bytearray(source.size)
+        position = 0
+        while position < source.size:
+            try:
+                source.read_into(position, memoryview(data)[position:])
+                break
+            except LostError as lost:  # zeros are there instead, of which no batch is made
+                position = lost.stop
+    return byte_view(data)
 
 
 def batches_of(extent: Extent, data: Bytes) -> tuple[Found, Chosen]:

@@ -76,7 +76,11 @@ class EpochRuns:
         """Which epochs are wrong, and what they are to be."""
         from rawlog.formats.kafka.store.survey import epochs_in
 
-        table = epochs_in(tuple(files))
+        return self.corrected(epochs_in(tuple(files)))
+
+    def corrected(self, checkpoint: NDArray[np.int64] | Sequence[tuple[int, int]] | None) -> list[Correction]:
+        """The same with the rows of the epoch checkpoint, epochs and their first offsets."""
+        table = None if checkpoint is None or not len(checkpoint) else np.array(checkpoint, np.int64).reshape(-1, 2)
         if table is not None and ((np.diff(table, axis=0) <= 0).any() or (table < 0).any()):
             table = None
         runs = self.runs

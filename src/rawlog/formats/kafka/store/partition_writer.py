@@ -145,6 +145,11 @@ class PartitionWriter:
             self._write(segment_name(base, "txnindex"), aborted)
         self._file = self._index = None
 
+    def flush(self) -> None:
+        """Let others read what was appended so far."""
+        if self._file is not None:
+            self._file.flush()
+
     def close(self) -> None:
         """Write what is left."""
         if self._file is None:

@@ -19,7 +19,7 @@ from rawlog.core.store import Store
 from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in, write
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.log import scan, sound
-from rawlog.formats.kafka.paths import OFFSET_CHECKPOINTS, split
+from rawlog.formats.kafka.paths import OFFSET_CHECKPOINTS, remote_directory, split
 from rawlog.formats.kafka.store.continuity import continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META
@@ -226,7 +226,7 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
         if file.place.group is not None:
             groups.setdefault(file.place.group, []).append(file)
     found = [
-        Store(group, split(folder)[1])
+        Store(group, _name(folder))
         for folder, group in sorted(groups.items())
         if any(file.format == "kafka.log" and file.place.state is None for file in group)
     ]
@@ -235,6 +235,12 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
     if len({store.name for store in found}) < len(found):
         raise OptionError("partitions of the same name are here; name the log directory of one of them")
     return found
+
+
+def _name(folder: str) -> str:
+    """What a partition's directory is to be called: as it is, unless it is one of remote storage."""
+    remote = remote_directory(folder)
+    return split(folder)[1] if remote is None else f"{remote.topic}-{remote.partition}"
 
 
 def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:

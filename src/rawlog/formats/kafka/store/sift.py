@@ -23,6 +23,7 @@ from rawlog.formats.kafka.checkpoints import log_start
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import decode_bounded, only, pieces
+from rawlog.formats.kafka.messages import CONSUMER_OFFSETS, TRANSACTION_STATE
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.filtering import keep_records
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
@@ -40,6 +41,22 @@ from rawlog.kernels import columns
 
 MOST_RANGES, SHOWN = 100_000, 50
 """So many runs of removed offsets are reported, and so many are shown to people."""
+
+
+def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
+    """The verb `erase`: a partition without the records that `keep` says no to. What that means for a coordinator is noted."""
+    report = sift(store, folder, keep or Keep((), lambda batch: np.ones(batch.num_rows, np.bool_)), options)
+    means = COORDINATED.get(str(store[0].place.topic))
+    if means is not None and report.counts["removed"]:
+        report.notes.append(means)
+    return report
+
+
+COORDINATED = {
+    CONSUMER_OFFSETS: "committed offsets or groups were removed: these groups go on from an earlier commit, if there is one",
+    TRANSACTION_STATE: "states of transactions were removed: a transaction of theirs that is open stays open until it times out",
+}
+"""What it means if records of the topics of coordinators are erased."""
 
 
 def sift(store: Store, folder: Folder, keep: Keep, options: Mapping[str, str]) -> Report:

@@ -15,7 +15,11 @@ from rawlog.formats.kafka.paths import split
 
 
 def settle(files: Sequence[File]) -> Sequence[File]:
-    """The same files, with the states that a broker's start would give them."""
+    """The same files, with the states that a broker's start would give them; remote segments become files of their partitions."""
+    if any(file.place.remote is not None for file in files):
+        from rawlog.formats.kafka.store.tiers import attach  # only tiered storage needs what it imports
+
+        files = attach(files)
     groups: dict[str | None, list[File]] = defaultdict(list)
     for file in files:
         groups[file.place.group].append(file)

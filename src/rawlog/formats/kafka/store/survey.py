@@ -33,34 +33,43 @@ from rawlog.formats.kafka.seek import index_entries, time_entries
 from rawlog.formats.kafka.store.continuity import Continuity, Extent, Plain, continuity
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
+from rawlog.formats.kafka.store.tally import Tally
 from rawlog.io.walk import walk
 
 
 def survey(files: Sequence[File]) -> dict[str, list[Mark]]:
     """All findings on a partition's files together, by code. Segments whose folds the store does not have yet are read."""
+    look = surveyed(files)
+    if look is None:
+        return {}
+    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in look.found.items()}
+
+
+def surveyed(files: Sequence[File]) -> Survey | None:
+    """A partition's segments put together, computed once for everybody who asks; None if it has none."""
     return Store.of(files).share(_survey)
 
 
-def _survey(store: Store) -> dict[str, list[Mark]]:
+def _survey(store: Store) -> Survey | None:
     segments = [one for one in store if one.format == "kafka.log" and one.place.state is None and one.problem is None]
     if not segments:
-        return {}
-    look = _Survey(store)
+        return None
+    look = Survey(store)
     for segment in sorted(segments, key=lambda one: one.place.start_offset or 0):
         fold = store.summaries.get(segment.path)
         look.segment(segment, fold if isinstance(fold, SegmentFold) else fold_segment(segment, store))
     look.end()
-    return {code: [mark for few in by_path.values() for mark in few] for code, by_path in look.found.items()}
+    return look
 
 
 # One segment, or a split of it ----------------------------------------------------------------------------------------
 
 
-def fold_segment(file: File, files: Sequence[File]) -> SegmentFold:
-    """The fold of a whole segment."""
+def fold_segment(file: File, files: Sequence[File], floor: int = 0) -> SegmentFold:
+    """The fold of a whole segment; `floor` is the first offset that is counted."""
     from rawlog.formats.kafka import LOG
 
-    fold = SegmentFold(file, files)
+    fold = SegmentFold(file, files, floor=floor)
     for frames in walk(file, LOG, errors="skip"):
         fold.see(frames)
     return fold.close()
@@ -82,10 +91,13 @@ class SegmentFold:
     Folds of neighbouring splits merge in order: `merge` gives the same as one fold over both.
     """
 
-    def __init__(self, file: File, files: Sequence[File], start: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self, file: File, files: Sequence[File], start: int = 0, stop: int | None = None, floor: int = 0
+    ) -> None:
+        """`floor` is the first offset that is counted."""
         store = Store.of(files)
         self.file, self.start, self.stop = file, start, stop
-        self.producers = Producers()
+        self.producers, self.tally = Producers(), Tally(floor)
         self.plain: Plain | None = Plain(file, inside=start > 0)
         self.first: First | None = None
         self.last_offset = NONE
@@ -152,6 +164,7 @@ class SegmentFold:
         thin = sound & ~wrapped & (head["record_count"] < last - head["base_offset"] + 1)
         self.compacted |= bool(thin.any()) or bool(head.has(Attributes.DELETE_HORIZON).any())
         self.producers.add(frames, head, self.file.path)
+        self.tally.add(frames, head)
         self._leader_epochs(frames, head)
         self.rises &= bool((last[sound] > np.concatenate(([self.last_offset], last[sound][:-1]))).all())
         self.rises &= bool((last[sound] >= head["base_offset"][sound]).all())
@@ -268,6 +281,7 @@ class SegmentFold:
         else:
             self.plain = None
         self.producers.merge(following.producers)
+        self.tally.merge(following.tally)
         self.compacted |= following.compacted
         self.rises &= following.rises
         self.held |= following.held
@@ -321,11 +335,14 @@ class SegmentFold:
 # The segments together --------------------------------------------------------------------------------------------------
 
 
-class _Survey:
+class Survey:
     """The segments so far, in order."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        #: The counts of each segment, in order; and the segments put together, at the end.
+        self.tallies: list[tuple[File, Tally]] = []
+        self.whole: Continuity | None = None
         #: By code, then by path.
         self.found: dict[str, dict[str | None, Few]] = defaultdict(lambda: defaultdict(Few))
         self.producers = Producers()
@@ -367,6 +384,7 @@ class _Survey:
             if code != "absent" or not self.compacted:
                 self.found["timeindex" if code == "absent" else code][path].join(marks)
         self.epochs_named |= fold.epochs_named
+        self.tallies.append((file, fold.tally))
         if fold.first is not None:
             self.bases.append((fold.first.base, file.path))
         known = len(self.producers.aborts)
@@ -456,7 +474,7 @@ class _Survey:
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
                 self.snapshot(offset)
-        whole = continuity(self.store.files, self.extents)
+        self.whole = whole = continuity(self.store.files, self.extents)
         for gap in whole.gaps:
             position = gap.file.size if gap.is_end else 0
             self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))

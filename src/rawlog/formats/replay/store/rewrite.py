@@ -11,11 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from rawlog.core.errors import DataError
-from rawlog.core.format import File, Origin
+from rawlog.core.format import File, Keep, Origin, Want
 from rawlog.core.frames import Frames
 from rawlog.core.report import Action, Report
 from rawlog.core.status import Status
 from rawlog.core.store import Store
+from rawlog.core.tables import RECORDS
+from rawlog.core.text import counted
 from rawlog.formats.replay import RECORDING
 from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LATEST_CREDIBLE, NO_TIME_SECONDS, VERSIONS
 from rawlog.formats.replay.paths import begin
@@ -23,6 +25,7 @@ from rawlog.formats.replay.reader import (
     LARGEST_SEARCH,
     are_zeros,
     credible_times,
+    decode,
     ends_in_damage,
     find_likely,
     find_swallowed,
@@ -48,6 +51,37 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     with folder.create(store.name.rpartition("/")[2]) as out:
         out.writelines(_repaired(file, report))
     return report
+
+
+def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep | None = None) -> Report:
+    """Write a copy of a recording without the entries that `keep` says no to. DataError for damage, which `repair` handles."""
+    [file] = store
+    report = Report(facts={"files": [store.name]}, counts={"records": 0, "removed": 0})
+    with folder.create(store.name.rpartition("/")[2]) as out:
+        out.writelines(_without(file, keep, report))
+    if report.counts["removed"]:
+        report.add(Action.REMOVED, counted(report.counts["removed"], "entry", "entries"), file.path)
+    return report
+
+
+def _without(file: File, keep: Keep | None, report: Report) -> Iterator[bytes]:
+    """The bytes of a recording without some entries; what follows the last whole one is left out."""
+    with Source(file.path) as opened:
+        origin = begin(opened.read(0, HEAD), opened.size)
+        if origin.kind:
+            yield file_header(origin.kind)
+        for frames in walk(file, RECORDING, origin=origin, errors="raise", source=opened):
+            stays = np.ones(len(frames), np.bool_)
+            if keep is not None and len(frames):
+                want = Want(RECORDS.subset(keep.columns), file, keep.limit)
+                stays = np.concatenate([keep.test(batch) for batch in decode(frames, want)])
+            report.count("records", int(stays.sum()))
+            report.count("removed", int((~stays).sum()))
+            for start, stop in zip(frames.starts[stays].tolist(), frames.stops[stays].tolist(), strict=True):
+                yield frames.data[start:stop].tobytes()
+            if frames.last and frames.reached_in_file < opened.size:
+                place = {"start": frames.reached_in_file, "stop": opened.size}
+                report.add(Action.DROPPED, "an unfinished entry", file.path, is_expected=True, **place)
 
 
 def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> Report:

@@ -358,7 +358,7 @@ def queue_differs(files: Sequence[File]) -> Iterator[Mark]:
     yield from compared(files).differing
 
 
-@rule("rocketmq.store.queue-dangling", Severity.ERROR)
+@rule("rocketmq.store.queue-dangling", Severity.ERROR, follows="rocketmq.store.missing-file", above=1)
 def queue_dangling(files: Sequence[File]) -> Iterator[Mark]:
     """A unit of a consume queue points to no message: into the middle of one, or after the end of the commit log.
 
@@ -436,7 +436,7 @@ def _has_filler(store: View, start: int, stop: int) -> bool:
     return number < len(store.fillers) and store.fillers[number] < stop
 
 
-@rule("rocketmq.store.index-differs", Severity.WARNING)
+@rule("rocketmq.store.index-differs", Severity.WARNING, follows="rocketmq.store.missing-file", above=1)
 def index_differs(files: Sequence[File]) -> Iterator[Mark]:
     """The key index does not have the keys of the messages in its range, or has others.
 
@@ -522,7 +522,7 @@ def _among(keys: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.boo
     return found[count:]
 
 
-@rule("rocketmq.store.checkpoint", Severity.WARNING)
+@rule("rocketmq.store.checkpoint", Severity.WARNING, follows="rocketmq.store.missing-file", above=1)
 def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
     """The checkpoint names times that the commit log has not reached.
 

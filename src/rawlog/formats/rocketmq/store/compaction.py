@@ -47,7 +47,7 @@ def _write(log: File, queue: File | None, folder: Folder, find: Find, report: Re
     for file in (log, queue):
         if file is not None:
             copy(folder, file, report)
-    rows, is_damaged = _units(queue) if queue is not None else (np.empty(0, BATCH_UNIT.dtype), False)
+    rows, is_damaged = units_of(queue) if queue is not None else (np.empty(0, BATCH_UNIT.dtype), False)
     if not holes and not is_damaged:
         return
     start = log.place.start_offset or 0
@@ -87,7 +87,7 @@ def _write(log: File, queue: File | None, folder: Folder, find: Find, report: Re
     kept = {at: row for at, row in known.items() if at in sound or at in restored}
     if is_damaged:
         kept = {int(row["physical_offset"]) - start: row for row in units} | kept
-    _change_queue(folder, queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
+    change_queue(folder, queue, b"".join(kept[at].tobytes() for at in sorted(kept)))
 
 
 def _sound(log: File) -> tuple[dict[int, int], NDArray[np.void], int]:
@@ -126,7 +126,7 @@ def _holes(log: File, sound: dict[int, int], end: int) -> list[tuple[int, int]]:
     return holes
 
 
-def _units(queue: File) -> tuple[NDArray[np.void], bool]:
+def units_of(queue: File) -> tuple[NDArray[np.void], bool]:
     """The units of a queue, and whether it is damaged."""
     with Source(queue.path) as source:
         data = np.frombuffer(source.read(0, source.size), np.uint8)
@@ -151,7 +151,7 @@ def _fillers(start: int, first: int, stop: int, report: Report, log: File) -> li
     return made
 
 
-def _change_queue(folder: Folder, queue: File, units: bytes) -> None:
+def change_queue(folder: Folder, queue: File, units: bytes) -> None:
     """Give a queue file other units, and after them the mark that it had after its own, if any."""
     with Source(queue.path) as source:
         data = np.frombuffer(source.read(0, source.size), np.uint8)

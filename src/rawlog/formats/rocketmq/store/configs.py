@@ -47,13 +47,27 @@ WITHOUT = {
     "transactionMetrics": "counts of transactions by topic",
 }
 """What is lost with each file that nothing can rebuild."""
+OFFSETS = ("consumerOffset.json", "lmqConsumerOffset.json")
+"""How far consumers had read."""
 
 
 class Configs:
     """The settings of a store on their way into its repaired copy."""
 
-    def __init__(self, files: Sequence[File], folder: Folder, report: Report) -> None:
-        self.files, self.folder, self.report = files, folder, report
+    def __init__(
+        self,
+        files: Sequence[File],
+        folder: Folder,
+        report: Report,
+        others: Sequence[File] = (),
+        *,
+        cuts_offsets: bool = False,
+    ) -> None:
+        """`others` are consumer offsets of other copies of the store: what the files do not have is taken from them. With `cuts_offsets`
+        those beyond the end of a queue are set to it: messages that consumers had read are lost.
+        """
+        self.files, self.folder, self.report, self.others = files, folder, report, others
+        self.cuts_offsets = cuts_offsets
         self.found: dict[str, dict[bool, File]] = {}
         for file in files:
             if file.format == "rocketmq.config" and file.problem is None:
@@ -68,9 +82,13 @@ class Configs:
         """Write every file of settings that there was, and those that have to be made again."""
         for name in sorted(self.found):
             self._take(name)
+        for file in self.others:
+            self._add_offsets(file)
+        if self.cuts_offsets:
+            self._cut_offsets(derived)
         self._topics(derived, batch_topics)
         self._groups(derived)
-        self._delays()
+        self._delays(derived)
         for name in sorted(set(self.found) - set(self.tables)):
             self._lose(next(iter(self.found[name].values())), f"lost: {WITHOUT.get(name, 'its settings')}")
         for path, file in self.copies.items():
@@ -145,6 +163,54 @@ class Configs:
                 reason = f"{table}.{entry}: taken from the .bak, one version older"
                 self.report.add(Action.CHANGED, reason, current.file.path, is_expected=True)
 
+    def _add_offsets(self, file: File) -> None:
+        """Add the consumer offsets of another copy that are not known. Where neither says how new it is, the larger one counts."""
+        try:
+            theirs = config.read(file).value
+        except DataError:
+            return
+        name = config.name_of(file)
+        mine = self.tables.get(name, {})
+        is_older = "dataVersion" in mine or "dataVersion" in theirs
+        table = {key: dict(offsets) for key, offsets in (mine.get("offsetTable") or {}).items()}
+        added = 0
+        for key, offsets in (theirs.get("offsetTable") or {}).items():
+            for queue_id, offset in offsets.items():
+                known = table.setdefault(key, {}).get(queue_id)
+                if known is None or (offset > known and not is_older):
+                    table[key][queue_id] = offset
+                    added += 1
+        if added:
+            self._put(name, mine | {"offsetTable": table})
+            self.report.notes.append(f"config/{name}: {counted(added, 'consumer offset')} from {file.path}")
+
+    def _cut_offsets(self, derived: Derived) -> None:
+        """Set consumer offsets beyond the end of their queue to that end: a consumer would leave out messages that are sent later."""
+        lost: dict[dispatch.Queue, tuple[int, int]] = {}
+        for name in OFFSETS:
+            table = {
+                key: dict(offsets) for key, offsets in (self.tables.get(name, {}).get("offsetTable") or {}).items()
+            }
+            is_cut = False
+            for key, offsets in table.items():
+                for queue_id, offset in offsets.items():
+                    queue = (key.partition("@")[0], int(queue_id))
+                    units = derived.queue(queue)
+                    if not units.shape[1]:
+                        continue
+                    end = int(units[dispatch.U_OFFSET][-1] + units[dispatch.U_BATCH][-1])
+                    if offset > end:
+                        offsets[queue_id], is_cut = end, True
+                        lost[queue] = (end, max(offset, lost.get(queue, (0, 0))[1]))
+            if is_cut:
+                self._put(name, self.tables[name] | {"offsetTable": table})
+        for (topic, queue_id), (end, offset) in sorted(lost.items()):
+            reason = (
+                f"{topic} queue {queue_id}: lost; consumers had read them, their offset is now the end of the queue"
+            )
+            self.report.count("messages_lost", offset - end)
+            self.report.add(Action.LOST, reason, first_offset=end, stop_offset=offset)
+
     def _copy(self, file: File) -> None:
         self.copies[below_root(file)] = file
 
@@ -208,7 +274,7 @@ class Configs:
         return counts
 
     def _offsets(self) -> Iterator[tuple[str, Mapping[str, int]]]:
-        for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        for name in OFFSETS:
             yield from (self.tables.get(name, {}).get("offsetTable") or {}).items()
 
     def _groups(self, derived: Derived) -> None:
@@ -230,9 +296,9 @@ class Configs:
         )
         self._put("subscriptionGroup.json", value)
 
-    def _delays(self) -> None:
+    def _delays(self, derived: Derived) -> None:
         """How far each delay level was delivered, by the copies in the real topics. Without it a broker delivers all again."""
-        if "delayOffset.json" in self.tables:
+        if "delayOffset.json" in self.tables or not any(topic == SCHEDULE_TOPIC for topic, _ in derived.units):
             return
         offsets = delivered_offsets(self.files)
         if not offsets:

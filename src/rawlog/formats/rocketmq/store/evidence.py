@@ -115,12 +115,17 @@ class Slots:
 
     def message_at(self, address: int, size: int) -> Messages | None:
         """The sound message of that size at an address of the log; None if there is no such message."""
-        number = bisect.bisect_right(self._starts, address) - 1
-        if number < 0 or address >= self._starts[number] + self.logs[number].size:
-            return None
-        with Source(self.logs[number].path) as source:
-            data = np.frombuffer(source.read(address - self._starts[number], size), np.uint8)
-        return _message(data, address)
+        stop = bisect.bisect_right(self._starts, address)
+        start = bisect.bisect_left(self._starts, self._starts[stop - 1]) if stop else 0
+        for file in self.logs[start:stop]:  # copies of one file
+            position = address - (file.place.start_offset or 0)
+            if position < file.size:
+                with Source(file.path) as source:
+                    data = np.frombuffer(source.read(position, size), np.uint8)
+                found = _message(data, address)
+                if found is not None:
+                    return found
+        return None
 
     def _identified(self, queue: QueueFile) -> QueueFile | None:
         """A queue file under the name of the queue that most of its messages have; None if they are of no one queue."""
@@ -267,7 +272,7 @@ def recognise(files: Sequence[File]) -> list[File]:
 def _recognise(file: File) -> File:
     if file.format != "rocketmq.stray" or file.problem is not None or parts(file.path)[1] != "commitlog":
         return file
-    start, _ = _address(file, 1)
+    start, _ = address_of(file, 1)
     place = replace(file.place, start_offset=start, state=None)
     return file if start < 0 else replace(file, format=COMMIT_LOG.name, place=place)
 
@@ -285,7 +290,7 @@ def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> l
             kept.append(file)
             continue
         named = parts(file.path)[0] == f"{start or 0:020}"
-        base, votes = _address(file, size)
+        base, votes = address_of(file, size)
         if named and (start or 0) % size == 0 and (base == -1 or base % size):
             silent.append(file)
         elif named and start == base:
@@ -316,7 +321,7 @@ def locate(files: Sequence[File], size: int, report: Report, *, move: bool) -> l
     return kept
 
 
-def _address(file: File, size: int) -> tuple[int, int]:
+def address_of(file: File, size: int) -> tuple[int, int]:
     """The address of a file's first byte by what most of its first messages say, and how many do; -1 if it has none.
 
     Where bytes were added or removed, messages after them say otherwise; only a multiple of the size of a file can be right.

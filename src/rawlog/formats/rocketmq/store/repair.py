@@ -57,7 +57,7 @@ from rawlog.formats.rocketmq.store.rewrite import (
     write_derived,
     write_sized,
 )
-from rawlog.formats.rocketmq.store.settings import settings_of, sizes_of
+from rawlog.formats.rocketmq.store.settings import Sizes, settings_of, sizes_of
 from rawlog.formats.rocketmq.writer import from_messages
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
@@ -92,6 +92,13 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     files = evidence.locate(files, sizes.commit_log, report, move=move)
     salvage = Salvage(files, folder, sizes.commit_log, report, move=move)
     salvage.take_all(skip=policy == "salvage")
+    write_around(salvage, sizes, options)
+    return report
+
+
+def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> None:
+    """End a log whose messages were all taken, and write every other file of its store."""
+    files, folder, report = salvage.files, salvage.folder, salvage.report
     derived, settings = salvage.derived, settings_of(files, options)
     batch_topics = settings.batch_topics | derived.batch_topics
     salvage.close(batch_topics)
@@ -102,9 +109,9 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
             copy(folder, file, report)
     _write_timer_check(files, folder, report)
     write_compacted(files, folder, salvage.message, report)
-    Configs(files, folder, report).write(derived, batch_topics)
+    configs = Configs(files, folder, report, salvage.other_settings, cuts_offsets=salvage.is_rescue)
+    configs.write(derived, batch_topics)
     write_derived(derived, files, folder, sizes, settings, report, only_known=True)
-    return report
 
 
 # Sound messages --------------------------------------------------------------------------------------------------------
@@ -131,14 +138,14 @@ def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
         if not good.all() and not skip:
             bad = int(np.argmin(good))
             if bad:
-                yield _run(rows.cut(0, bad))
+                yield run_of(rows.cut(0, bad))
             return
         rows = rows.where(good)
-        starts, stops = _edges(rows)
-        edges = np.flatnonzero(starts[1:] != stops[:-1]) + 1
-        for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(rows)], strict=True):
+        starts, stops = edges(rows)
+        breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
+        for start, stop in zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True):
             if stop > start:
-                yield _run(rows.cut(start, stop))
+                yield run_of(rows.cut(start, stop))
 
 
 def _has_foreign_end(rows: Messages) -> bool:
@@ -151,14 +158,15 @@ def _has_foreign_end(rows: Messages) -> bool:
     return False
 
 
-def _edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The addresses at which the entries of messages begin and end, DLedger's heads included."""
     frames, at = rows.frames, rows[fields.F_FRAME]
     return rows.start + frames.positions[at], rows.start + frames.positions[at] + frames.sizes[at]
 
 
-def _run(rows: Messages) -> Run:
-    starts, stops = _edges(rows)
+def run_of(rows: Messages) -> Run:
+    """Messages without a hole as a run."""
+    starts, stops = edges(rows)
     return Run(rows, int(starts[0]), int(stops[-1]))
 
 
@@ -183,10 +191,31 @@ class Salvage:
         self.present: dict[int, File] = {}
         self.ends_blank = False
         self.unread: list[File] = []
+        #: Consumer offsets of other copies of the store, and whether those beyond the end of a queue are corrected.
+        self.other_settings: list[File] = []
+        self.is_rescue = False
+
+    # What the log is taken from
+
+    def runs(self, file: File, *, skip: bool) -> Iterator[Run]:
+        """The sound messages at the place of a file."""
+        yield from runs_of(file, skip=skip, size=self.file_size)
+
+    def tail(self, file: File, position: int) -> str:
+        """What follows the last sound message of a file (`tail_of`)."""
+        return tail_of(file, position, self.file_size)
+
+    def is_begun(self, file: File) -> bool:
+        """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
+        return is_begun(file)
+
+    def describe_hole(self, run: Run) -> str:
+        """Why bytes before a run are not in the result."""
+        return "could not be kept"
 
     def take_all(self, *, skip: bool) -> None:
         """Add the messages of every file; unless `skip`, nothing after the first damage."""
-        last = max((number for number, file in enumerate(self.logs) if _is_begun(file)), default=0)
+        last = max((number for number, file in enumerate(self.logs) if self.is_begun(file)), default=0)
         for number, file in enumerate(self.logs):
             if not self.take(file, skip=skip, is_last=number >= last) and not skip:
                 for later in self.logs[number + 1 :]:
@@ -199,12 +228,12 @@ class Salvage:
         self.present[first], self.here = file, file
         before = len(self.report.entries)
         end, seen = first, False
-        for run in runs_of(file, skip=skip, size=self.file_size):
+        for run in self.runs(file, skip=skip):
             if not self.move:
                 _refuse_dledger(run)
             self.reach(run)
             if run.start > end:
-                drop(self.report, "could not be kept", file.path, end - first, run.start - first)
+                drop(self.report, self.describe_hole(run), file.path, end - first, run.start - first)
                 if not self.move:
                     self.fill(end, run.start, self._time(run))
             self.add(run)
@@ -215,7 +244,7 @@ class Salvage:
     def _end(self, file: File, first: int, end: int, seen: bool, is_last: bool) -> bool:
         """What follows the last sound message: a blank entry, zeros, or something lost."""
         position = end - first
-        tail = _tail(file, position, self.file_size)
+        tail = self.tail(file, position)
         if file.size > self.file_size:
             drop(self.report, "past the size of a file: cut off", file.path, self.file_size, file.size)
         self.ends_blank = tail == "blank"
@@ -265,14 +294,16 @@ class Salvage:
     def add(self, run: Run) -> None:
         """Write a run of messages: where it was, or at the end."""
         assert self.log is not None
-        run = replace(run, rows=self._identified(run.rows))
-        entries = from_messages(run.rows, moves=self.move)
+        rows = self._identified(run.rows)
         if self.move:
-            addresses = self.log.append(entries)
+            addresses = self.log.append(from_messages(rows, moves=True))
+        elif rows is run.rows:
+            addresses, first = rows[fields.F_PHYSICAL], int(rows[fields.F_START][0])
+            self.log.write(run.start, rows.data[first : first + run.stop - run.start].data)
         else:
-            addresses = run.rows[fields.F_PHYSICAL]
-            sizes = entries.sizes()
-            self.log.write(run.start, entries.encode(sizes, addresses.copy(), run.start, run.stop).data)
+            addresses, entries = rows[fields.F_PHYSICAL], from_messages(rows, moves=False)
+            self.log.write(run.start, entries.encode(entries.sizes(), addresses.copy(), run.start, run.stop).data)
+        run = replace(run, rows=rows)
         dispatch.derive_from(run.rows, self.derived, addresses=addresses)
         sealed = np.zeros(len(run.rows), np.bool_)
         sealed[run.rows.entry_crcs()[0]] = True
@@ -283,11 +314,13 @@ class Salvage:
     def _identified(self, rows: Messages) -> Messages:
         """Messages with the topic, queue and number that the consume queues have for them, where one was changed."""
         sealed = set(rows.entry_crcs()[0].tolist())
-        changes = [(row, slot) for row, slot in self.slots.misplaced(rows) if row not in sealed]
+        changes = {
+            row: slot for row, slot in self.slots.misplaced(rows) if row not in sealed
+        }  # once, if several copies say it
         if not changes:
             return rows
         rows = replace(rows, fields=rows.fields.copy(), data=rows.data.copy())
-        for row, slot in changes:
+        for row, slot in changes.items():
             topic, start = slot.topic.encode(), int(rows[fields.F_TOPIC][row])
             if len(topic) != int(rows[fields.F_TOPIC_SIZE][row]):
                 continue
@@ -475,13 +508,13 @@ def _indexed(files: Sequence[File], start: int, stop: int) -> dict[str, int]:
     return counts
 
 
-def _is_begun(file: File) -> bool:
+def is_begun(file: File) -> bool:
     """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
     with Source(file.path) as source:
         return any(source.read(0, BLANK.size))
 
 
-def _tail(file: File, position: int, size: int) -> str:
+def tail_of(file: File, position: int, size: int) -> str:
     """What follows the last sound message of a file: `blank`, `zeros`, or the number of other bytes."""
     with Source(file.path) as source:
         head = source.read(position, BLANK.size)
@@ -496,8 +529,9 @@ def _tail(file: File, position: int, size: int) -> str:
             piece = source.read(at, min(4 << 20, end - at))
             if not piece:
                 break
-            used = len(piece.rstrip(b"\0"))
-            last = at + used - position if used else last
+            written = np.frombuffer(piece, np.uint8)
+            if written.any():
+                last = at + int(np.flatnonzero(written)[-1]) + 1 - position
             at += len(piece)
     return str(last) if last else "zeros"
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from rawlog.core.errors import CorruptError, RawlogError
 from rawlog.core.format import File
+from rawlog.core.groups import Group, Position
 from rawlog.core.tables import Table
 from rawlog.core.text import java_text
 from rawlog.formats.rocketmq import config, tables
@@ -200,6 +201,20 @@ def offsets(files: Sequence[File], options: Options) -> Batches:
                 low, high = bounds.get((file.place.group, topic, 0), (None, None))
                 rows.append(_offset_row(file, group, topic, 0, offset, low, high))
     return batch_of(tables.OFFSETS, rows)
+
+
+def consumer_groups(files: Sequence[File], errors: str) -> list[Group]:
+    """Every consumer group with a setting or an offset. Settings are small files: they are readable or not."""
+    found: dict[str, Group] = {}
+    for batch in groups(files, {"errors": errors}):
+        for name in batch["group"].to_pylist():
+            found.setdefault(name, Group("rocketmq", name))
+    for batch in offsets(files, {"errors": errors}):
+        for row in batch.to_pylist():
+            group = found.setdefault(row["group"], Group("rocketmq", row["group"]))
+            bounds = row["min_offset"], row["max_offset"]
+            group.positions.append(Position(row["topic"], row["queue_id"], row["offset"], *bounds))
+    return list(found.values())
 
 
 def _offset_row(
