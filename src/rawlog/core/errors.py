@@ -73,6 +73,13 @@ class CorruptError(DataError):
     """The bytes contradict their format."""
 
 
+class LostError(CorruptError):
+    """Bytes that cannot be had, from `start` to `stop` of a file that is stored in another form. What is before and after them can be."""
+
+    start: int = 0
+    stop: int = 0
+
+
 class LimitError(CorruptError):
     """More than the limits of reading allow: memory is bounded whatever a file says. The message names the option that raises the limit."""
 

@@ -31,6 +31,8 @@ class Node:
     inside: str | None = None
     #: What is not to be shown unless asked for; `value` and `hex` stand in for it.
     secret: bytes | None = None
+    #: Of a checksum: first and last position (half-open) of the bytes that it covers, where `position` counts too.
+    covers: tuple[int, int] | None = None
 
     def reveal(self) -> None:
         """Show what is hidden here and below."""

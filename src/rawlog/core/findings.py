@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -69,6 +69,11 @@ class Few:
         ):
             self._worst = following._worst
 
+    @property
+    def count(self) -> int:
+        """How many there are, those that are not shown among them."""
+        return len(self._first) + self._more
+
     def __iter__(self) -> Iterator[Mark]:
         yield from self._first
         yield from self.rest()
@@ -105,6 +110,18 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Findings that say the same, one after the other in one file or of several files together; and those that follow from them."""
+
+    items: list[Finding]
+    following: list[Group] = field(default_factory=list)
+
+    @property
+    def first(self) -> Finding:
+        return self.items[0]
+
+
+@dataclass(frozen=True, slots=True)
 class Rule(Generic[S]):
     """A check with a stable code. Its docstring is its page in the docs: what it means, what to do."""
 
@@ -115,6 +132,9 @@ class Rule(Generic[S]):
     merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None
     #: (what it remembers of all of a file) -> what only that tells.
     finish: Callable[[dict[str, Any]], Iterable[Mark]] | None = None
+    #: The rule that names the cause, if that found something in the same store. `above`: so many directories are between the two.
+    follows: str | None = None
+    above: int = 0
 
     @property
     def about(self) -> str:
@@ -158,14 +178,56 @@ def rule(
     *,
     merge: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | None] | None = None,
     finish: Callable[[dict[str, Any]], Iterable[Mark]] | None = None,
+    follows: str | None = None,
+    above: int = 0,
 ) -> Callable[[Callable[[S], Iterable[Mark]]], Rule[S]]:
     """Make a Rule of a generator function."""
 
     def make(check: Callable[[S], Iterable[Mark]]) -> Rule[S]:
         assert check.__doc__, f"rule {code} needs a docstring: what it means and what to do"
-        return Rule(code, severity, check, merge, finish)
+        return Rule(code, severity, check, merge, finish, follows, above)
 
     return make
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of every offset of a partition, from 0 to `stop`: the classes `present` to `unexplained` add up to it.
+
+    `start` is the first offset that should be there; all before it have expired.
+    """
+
+    system: str
+    topic: str | None
+    partition: int | None
+    path: str
+    start: int
+    stop: int
+    present: int
+    control: int
+    aborted: int
+    compacted: int
+    expired: int
+    unexplained: int
+    broken_sequences: int
+    open_transactions: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every offset is explained, every sequence unbroken and every transaction closed."""
+        return not (self.unexplained or self.broken_sequences or self.open_transactions)
+
+    def as_row(self) -> dict[str, object]:
+        return asdict(self)
+
+
+#: The second word in the codes of rules that run only if completeness is asked for.
+COMPLETE = "complete"
+
+
+def is_on_request(code: str) -> bool:
+    """Whether a rule runs only if completeness is asked for, or the rule is named."""
+    return code.split(".")[1:2] == [COMPLETE]
 
 
 #: The rule about files that were not checked, because no format recognises them.
@@ -179,10 +241,13 @@ class Findings:
     items: list[Finding] = field(default_factory=list)
     files: int = 0
     frames: int = 0
+    #: What became of the offsets of each partition, if completeness was asked for.
+    accounts: list[Account] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:
         """Take in what was found elsewhere."""
         self.items += other.items
+        self.accounts += other.accounts
         self.files += other.files
         self.frames += other.frames
 
@@ -235,3 +300,51 @@ class Findings:
         names = ("severity", "code", "path", "position", "offset", "message")
         rows = ([getattr(item, name) for name in names] for item in self.items[:ROWS])
         return html_table(names, rows, repr(self))
+
+
+def grouped(findings: Iterable[Finding], rules: Iterable[Rule[Any]]) -> list[Group]:
+    """Findings of one cause together, in the order of the first of each.
+
+    Those of one file that say the same are one group, and those without a byte position of several files. A group whose rule names a
+    cause (`Rule.follows`) that was found in the same store is part of the group of that cause.
+    """
+    made: dict[tuple[object, ...], Group] = {}
+    for one in findings:
+        key = (one.code, one.severity, one.message, one.offset if one.position is None else one.path)
+        made.setdefault(key, Group([])).items.append(one)
+    known = {one.code: one for one in rules if one.follows is not None}
+    causes = _Causes()
+    for group in made.values():
+        for above in {rule.above for rule in known.values() if rule.follows == group.first.code}:
+            causes.add(group, above)
+    top: list[Group] = []
+    for group in made.values():
+        rule = known.get(group.first.code)
+        cause = None if rule is None else causes.of(group.first, str(rule.follows))
+        (top if cause is None else cause.following).append(group)
+    return top
+
+
+class _Causes:
+    """Groups by rule, by the directory that their store begins in, and by offset."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, int | None], list[Group]] = {}
+
+    def add(self, group: Group, above: int) -> None:
+        one = group.first
+        if one.path is not None:
+            folder = one.path.rsplit("/", above + 1)[0] if one.path.count("/") > above else ""
+            for offset in {one.offset, None}:
+                self._found.setdefault((one.code, folder, offset), []).append(group)
+
+    def of(self, one: Finding, code: str) -> Group | None:
+        """The cause of a finding: in the same store, and about the same offset if the finding names one."""
+        folder = one.path or ""
+        while folder:
+            folder = folder.rpartition("/")[0]
+            near = self._found.get((code, folder, one.offset), ())
+            named = (group for group in near if str(group.first.path).split("/")[-2:][0] in one.message)
+            if near:
+                return next(named, near[0])
+        return None

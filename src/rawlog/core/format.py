@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rawlog.core.findings import Rule
+from rawlog.core.findings import Account, Rule
 from rawlog.core.layout import Layout
 from rawlog.core.tables import Table
 from rawlog.core.verb import Verb
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from rawlog.core.errors import DataError
     from rawlog.core.explain import Node
     from rawlog.core.frames import Bytes, Frames
+    from rawlog.core.groups import Group
+    from rawlog.core.panel import Panel
     from rawlog.core.report import Report
+    from rawlog.core.rescue import RescueAsked, Rescuer
     from rawlog.core.restore import Asked, Restorer
-    from rawlog.core.store import Store
+    from rawlog.core.store import Copies, Store
+    from rawlog.core.transactions import Transactions
     from rawlog.io.output import Folder, Output
     from rawlog.io.storage import Source
 
@@ -66,7 +70,8 @@ class Place:
 
     `group` names what belongs together (a partition directory); `start_offset` is the one in the name, or what `Family.settle` says;
     `state` is a word for a file that the system itself would not load (`deleted`, `cleaned`, `stray` …), else None. `sealed` is set by
-    `Family.settle` for a file that the system does not append to any more, because another one follows it.
+    `Family.settle` for a file that the system does not append to any more, because another one follows it. `remote` is set for
+    a copy in the system's remote storage: the name that the file has, or had, on the system's own disk.
     """
 
     topic: str | None = None
@@ -75,6 +80,7 @@ class Place:
     group: str | None = None
     state: str | None = None
     sealed: bool = False
+    remote: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ class Want:
     """What a decoder is asked for: a table cut to the wanted columns, of which file, within which bounds.
 
     `limit` is the largest size a compressed part may grow to, `max_headers` the most headers of one record; `context` is what
-    `Format.context` made of the group.
+    `Format.context` made of the group. `compact`: a text that is the same in every row may come as a dictionary column.
     """
 
     table: Table
@@ -115,6 +121,7 @@ class Want:
     context: Any = None
     options: Mapping[str, str] = field(default_factory=dict)
     max_headers: int = MAX_HEADERS
+    compact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,8 @@ NO_TIME = -(1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which rows of `records` stay: `test` is shown batches of `columns`. What lies wholly outside of `start` to `stop` is not copied.
+    """Which rows of `records` stay: `test` is shown batches of `columns`, and is true for these. What lies wholly outside of `start` to
+    `stop` is not copied.
 
     `limit` is the largest size a compressed part may grow to.
     """
@@ -194,17 +202,26 @@ class Format:
     #: (frames, want) -> batches of exactly want.table.schema; before raising a DataError whose position is that of a
     #: frame, everything in front of that frame has been yielded.
     decode: Callable[[Frames, Want], Iterator[pa.RecordBatch]] | None = None
+    #: (frames, wants) -> for runs of frames, in order, how many frames they are and the rows for each of the wants: several tables from one
+    #: decoding, `records` and a table with the same message bytes (`Table.payload`). It may end early, at damage or at anything unusual:
+    #: the frames that are left are decoded for one table at a time. None: all of them are.
+    decode_together: Callable[[Frames, Sequence[Want]], Iterator[tuple[int, Sequence[pa.RecordBatch]]]] | None = None
     #: (frames, file) -> Spans; raises as decode does for frames whose checksum is wrong.
     spans: Callable[[Frames, File], Spans] | None = None
     #: (file, its group's files, start, stop) -> what is shown every window of those bytes (`see`), and then made small (`close`): what the
     #: checks of the group need to know of the file. Those of neighbouring splits `merge`; `rises` says whether that gave the right thing.
     summary: Callable[[File, Sequence[File], int, int | None], Any] | None = None
+    #: (frames whose checksums are right, file) -> how often something occurs: aspect (`codec`) -> label (`zstd`) -> number and
+    #: bytes.
+    tally: Callable[[Frames, File], Mapping[str, Mapping[str, tuple[int, int]]]] | None = None
     #: The formats of files that a summary looks into: those of the same start, and those of the whole group.
     near: tuple[str, ...] = ()
     #: (file, start, stop) -> rows of `records` by the headers of frames alone, and up to which byte those tell.
     count: Callable[[File, int, int | None], tuple[int, int]] | None = None
     #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
     resync: Callable[[Bytes, int, int], int] | None = None
+    #: Whether every frame has a checksum, and `resync` gives only beginnings of frames whose checksum is right.
+    checked: bool = False
     #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.
@@ -287,6 +304,12 @@ class Rewrite:
     #: A store is one file, and so is its result: `do` writes a file named like the last part of the store's name. Stores are named by
     #: their path below the directory that was asked for.
     one_file: bool = False
+    #: `do` takes a fourth argument, for `erase`: the Keep that says which rows of `records` stay; None: all of them.
+    keeps: bool = False
+    #: Of an erased record only the content goes; its place, its id, and rows without a value stay.
+    content_only: bool = False
+    #: The offset of a record is its number in a file: those after an erased one get others.
+    renumbers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,23 +355,51 @@ class Family:
     options: tuple[str, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
+    #: (the files of a group) -> what became of every offset in it; None if it has none. For `verify --complete`.
+    account: Callable[[Sequence[File]], Account | None] | None = None
     #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
     replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
+    #: (a store) -> its name in the system, by its place alone; None if nothing can be a replica of it. Stores with different names are
+    #: not replicas.
+    store_name: Callable[[Store], str | None] | None = None
+    #: (stores whose names were found more than once) -> those that are replicas of one another, by their identity, the best first. Names,
+    #: sizes, indexes and small files tell that; data is not read.
+    copies: Callable[[Sequence[Store]], Sequence[Copies]] | None = None
+    #: (a store) -> the facts by which `copies` identifies it, from small files; a fact that is not known is empty. A lake records them: the
+    #: store may be gone, or another one of the same name, when the next run looks.
+    facts: Callable[[Store], tuple[str, ...]] | None = None
     #: How its rows are found by key and id; None: by an equal column `key`, and they have no ids.
     lookup: Lookup | None = None
     #: (files of a tree) -> names of topics that are known without reading data, of files whose places do not tell one.
     topics: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`.
     rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
+    #: (a batch with key and headers of `records`) -> an id that all copies of a record share, null where there is none: what is erased
+    #: is so in every copy.
+    copy_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
+    #: (a batch of `records` that are erased) -> such ids of others that are parts of them and go with them; None: only their copies do.
+    part_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system
-    #: would not load now (`state`), and where a file begins in a log of several (`start_offset`).
+    #: would not load now (`state`), where a file begins in a log of several (`start_offset`), and which store it is of (`group`). Files
+    #: that others describe, and that are stored in another form, may be added.
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None
+    #: (files, what to do at damage: raise, stop or skip) -> the consumer groups that they know.
+    groups: Callable[[Sequence[File], str], Sequence[Group]] | None = None
+    #: (files, what to do at damage) -> the transactions in them.
+    transactions: Callable[[Sequence[File], str], Transactions] | None = None
+    #: (a store with its summaries) -> what `report` shows of it that only this system has: a cluster, blobs, queues. Files that a summary
+    #: covers are not read again.
+    overview: Callable[[Store], Iterable[Panel]] | None = None
     #: Operations that only this family has, by name: `rawlog NAME` on the command line.
     verbs: Mapping[str, Verb] = field(default_factory=dict)
     #: (what is asked for, the path of the target) -> how the verb `restore` makes a data directory that the system starts on.
     restorer: Callable[[Asked, Path], Restorer] | None = None
+    #: (what is asked for, the path of the target) -> how the verb `rescue` makes one whole store of the copies on several disks.
+    rescuer: Callable[[RescueAsked, Path], Rescuer] | None = None
+    #: (file) -> whether the rescuer of this family looks at it; None: at the files of the family's own formats.
+    rescues: Callable[[File], bool] | None = None
     #: (its files on one side, those on the other, Selection) -> differences, and now and then how many more things are alike. For
     #: families whose records are not compared one by one; `compared` names the table whose files these are (see `takes`).
     compare: Callable[[Sequence[File], Sequence[File], Any], Iterator[Difference | int]] | None = None

@@ -21,7 +21,8 @@ class Frames:
 
     `starts` and `stops` are positions in `data`; `first` is the number of the first frame in its file; `kind` is
     what the file's header says of all of them (a version), 0 where frames speak for themselves. `reached` is the
-    position in `data` after the last whole frame, where `status` was found; `last` says that no window follows.
+    position in `data` after the last whole frame, where `status` was found; `last` says that no window follows. `why` is the reason of
+    damage that is not one of the format: the bytes there cannot be had.
     """
 
     data: Bytes
@@ -33,6 +34,7 @@ class Frames:
     base: int = 0
     first: int = 0
     last: bool = True
+    why: str | None = None
     _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def share(self, make: Callable[[Frames], T]) -> T:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Asked:
     """What to restore, and as what. `until` is in µs and not included; `rename` maps old names of topics to new ones.
 
-    `node`, `cluster_id` and `level` (a number, or the name of a release) describe the new cluster.
+    `brokers` (how many), `node` (the id of the first), `cluster_id` and `level` (a number, or the name of a release) describe the new
+    cluster.
     """
 
     topics: tuple[str, ...] = ()
@@ -34,6 +35,7 @@ class Asked:
     partitions_only: bool = False
     keep_retention: bool = False
     offsets: bool = True
+    brokers: int = 1
     node: int = 1
     cluster_id: str | None = None
     level: int | str | None = None

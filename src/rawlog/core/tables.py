@@ -16,7 +16,10 @@ from rawlog.core.errors import unknown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|[<>,:]")
+_TOKEN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|`(?:[^`]|``)*`|[0-9]+|[<>,:()]")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+JSON = "json"
+"""The type of a column of JSON texts. Spark calls it string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,9 @@ class Table:
     @property
     def ddl(self) -> str:
         """The schema as Spark's DDL text."""
-        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
+        return ", ".join(
+            f"{_quoted(column.name)} {'string' if column.type == JSON else column.type}" for column in self.columns
+        )
 
     def column(self, name: str) -> Column:
         """The column of that name; OptionError with the nearest names if there is none."""
@@ -130,10 +135,19 @@ def _parse(tokens: list[str]) -> pa.DataType:
         while True:
             name = tokens.pop(0)
             _expect(tokens, ":")
+            name = name[1:-1].replace("``", "`") if name.startswith("`") else name
             fields.append(pa.field(name, _parse(tokens)))
             if tokens.pop(0) == ">":
                 return pa.struct(fields)
+    if word == "decimal":
+        _expect(tokens, "(")
+        precision = int(tokens.pop(0))
+        _expect(tokens, ",")
+        scale = int(tokens.pop(0))
+        _expect(tokens, ")")
+        return pa.decimal128(precision, scale)
     return {
+        JSON: pa.json_(),
         "binary": pa.binary(),
         "string": pa.string(),
         "boolean": pa.bool_(),
@@ -141,14 +155,46 @@ def _parse(tokens: list[str]) -> pa.DataType:
         "smallint": pa.int16(),
         "int": pa.int32(),
         "bigint": pa.int64(),
+        "float": pa.float32(),
         "double": pa.float64(),
+        "date": pa.date32(),
         "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
     }[word]
 
 
 def _expect(tokens: list[str], token: str) -> None:
     found = tokens.pop(0)
     assert found == token, f"{token} expected, {found} found"
+
+
+def spark_type(arrow: pa.DataType, naive: str = "timestamp") -> str:
+    """Spark's name of an Arrow type; Arrow's own name where Spark has no such type. `naive` is that of times without a time zone."""
+    from pyarrow import types
+
+    if types.is_list(arrow) or types.is_large_list(arrow):
+        return f"array<{spark_type(arrow.value_type, naive)}>"
+    if types.is_map(arrow):
+        return f"map<{spark_type(arrow.key_type, naive)},{spark_type(arrow.item_type, naive)}>"
+    if types.is_struct(arrow):
+        return f"struct<{','.join(f'{_plain_name(field.name)}:{spark_type(field.type, naive)}' for field in arrow)}>"
+    if types.is_timestamp(arrow):
+        return "timestamp" if arrow.tz else naive
+    if str(arrow) == "extension<arrow.json>":
+        return JSON
+    if types.is_decimal128(arrow):
+        return f"decimal({arrow.precision},{arrow.scale})"
+    simple = {"bool": "boolean", "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
+    simple |= {"halffloat": "float", "date32[day]": "date", "large_string": "string", "large_binary": "binary"}
+    return simple.get(str(arrow), str(arrow))
+
+
+def _plain_name(name: str) -> str:
+    return name if _WORD.fullmatch(name) else _quoted(name)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 HEADERS = "array<struct<key:string,value:binary>>"

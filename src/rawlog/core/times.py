@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from rawlog.core.errors import OptionError
 
 _RELATIVE = re.compile(r"^-([0-9]{1,25}(?:\.[0-9]{1,25})?)(ms|s|m|h|d|w)$")
+_SPAN = re.compile(r"([+-]?)([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6, "w": 7 * 86400 * 10**6}
 
 
@@ -32,6 +33,14 @@ def parse_time(text: str | int | datetime, now: float | None = None) -> int:
             f"time {text!r}: ISO 8601 (2024-09-11T09:12:23Z), epoch milliseconds, or an age such as -2h expected"
         ) from None
     return _microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def parse_span(text: str) -> int:
+    """Microseconds of a span of time with its sign: `-30d`, `+2h`, `500ms`. OptionError for anything else."""
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise OptionError(f"span of time {text!r}: such as -30d, 2h or 500ms expected")
+    return int(float(found[2]) * _UNITS[found[3]]) * (-1 if found[1] == "-" else 1)
 
 
 def _microseconds(moment: datetime) -> int:

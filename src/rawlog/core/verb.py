@@ -89,11 +89,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows of cells under a title with their number; at most `most` are shown. A section without rows is not shown."""
+    """Rows of cells under a title with their number; at most `most` are shown. A section without rows is not shown.
+
+    `head` names the columns.
+    """
 
     title: str
     rows: Sequence[Sequence[str | Line]]
     most: int | None = None
+    head: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

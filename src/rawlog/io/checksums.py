@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-import crc32c as _crc32c
-import deflate
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,22 +19,37 @@ LONG_CRC32 = 384
 
 def crc32c(data: Any, start: int = 0, stop: int | None = None) -> int:
     """CRC-32C (Castagnoli) of `data[start:stop]`."""
-    return int(_crc32c.crc32c(_part(data, start, stop)))
+    return _library_crc32c()(_part(data, start, stop))
 
 
 def crc32(data: Any, start: int = 0, stop: int | None = None) -> int:
     """CRC-32 (IEEE 802.3, as zlib's) of `data[start:stop]`."""
-    return int(deflate.crc32(_part(data, start, stop)))
+    return _library_crc32()(_part(data, start, stop))
 
 
 def crc32c_spans(data: Any, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
     """CRC-32C of every span `data[starts[i]:stops[i]]`."""
-    return _spans(data, starts, stops, crc.crc32c_spans, _crc32c.crc32c, LONG_CRC32C)
+    return _spans(data, starts, stops, crc.crc32c_spans, _library_crc32c, LONG_CRC32C)
 
 
 def crc32_spans(data: Any, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
     """CRC-32 of every span `data[starts[i]:stops[i]]`."""
-    return _spans(data, starts, stops, crc.crc32_spans, deflate.crc32, LONG_CRC32)
+    return _spans(data, starts, stops, crc.crc32_spans, _library_crc32, LONG_CRC32)
+
+
+@cache
+def _library_crc32c() -> Callable[[Any], int]:
+    """Imported when first used: it costs more than all else that reading a small file imports of ours."""
+    import crc32c
+
+    return crc32c.crc32c
+
+
+@cache
+def _library_crc32() -> Callable[[Any], int]:
+    import deflate
+
+    return deflate.crc32
 
 
 def _part(data: Any, start: int, stop: int | None) -> Any:
@@ -50,7 +64,7 @@ def _spans(
     starts: NDArray[np.int64],
     stops: NDArray[np.int64],
     kernel: Callable[..., tuple[int, int, int]],
-    library: Callable[[Any], int],
+    library: Callable[[], Callable[[Any], int]],
     long: int,
 ) -> NDArray[np.int64]:
     view = byte_view(data)
@@ -71,6 +85,7 @@ def _spans(
         kernel(view, starts[short], stops[short], part)
         out[short] = part
     window: Any = memoryview(view)  # type: ignore[arg-type]
+    sum_of = library()
     for index in np.flatnonzero(is_long).tolist():
-        out[index] = library(window[starts[index] : stops[index]])
+        out[index] = sum_of(window[starts[index] : stops[index]])
     return out

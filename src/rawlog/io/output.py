@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Collection, Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
@@ -30,7 +31,10 @@ LONGEST_NAME = 255
 #: Longer names of targets are shortened in the names of their stages.
 LONGEST_STAGED = 180
 LOCK, NEW, REPLACED, REPLACED_IN = ".lock", "new", "replaced", "replaced-in"
+#: In the name of a stage that can be resumed.
+RESUMED = "00000000"
 _MARK = re.compile(r"[0-9a-f]{8}\.rawlog(\.gone)?")
+_GONE = re.compile(r"[0-9a-f]{8}\.rawlog\.gone")
 _STAGE = re.compile(r"\.[0-9a-f]{8}\.rawlog$")
 _SCRATCH = re.compile(r"rawlog-([a-z]+-)?[0-9a-f]{8}(\.gone)?")
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -205,6 +209,18 @@ class _Held:
         os.close(self._lock)
 
 
+class _Again(_Held):
+    """The same under a name that was there before, or may have been. AccessError if a living process has it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        os.makedirs(path, exist_ok=True)
+        self._lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not _take_lock(self._lock):
+            os.close(self._lock)
+            raise AccessError(f"{path}: another process is writing there")
+
+
 def _take_lock(descriptor: int) -> bool:
     """Lock a file that this process made; False if somebody else has the lock. A file system without locks keeps leftovers."""
     try:
@@ -273,6 +289,19 @@ def _job_process() -> int:
         except (OSError, ValueError, IndexError):
             break
     return os.getpid()
+
+
+def refuse_staged(target: str, kind: str, *, resume: bool) -> str:
+    """The place next to a target where its parts grow before they are put together; it outlives a killed process. AccessError if an
+    earlier one left something there and it is not to be resumed.
+    """
+    if is_remote(target):
+        raise OptionError(f"{target}: a local path expected")
+    parent, name = os.path.split(os.path.abspath(local_path(target)))
+    stage = os.path.join(parent, f"{_staged_name(name)}{kind}")
+    if not resume and os.path.isdir(stage) and os.listdir(stage):
+        raise AccessError(f"{stage}: left by an interrupted {kind} of {target}; ask to resume it, or remove it")
+    return stage
 
 
 def remove_stage(path: str) -> None:
@@ -428,6 +457,31 @@ class Output:
             self.stage = self._held.path
         return self.stage
 
+    def reopen(self, *, resume: bool) -> str:
+        """The stage under a name that stays: what a run leaves in it that was killed is there for the next one, if that asks for it, else
+        it is removed. `leave` ends it without removing it. AccessError if another process writes the same target.
+        """
+        parent, name = os.path.split(self.path)
+        path = os.path.join(parent, f"{_staged_name(name)}{RESUMED}.rawlog")
+        try:
+            os.makedirs(parent, exist_ok=True)
+            _sweep(parent, f"{_staged_name(name)}", _GONE, Path(self.path))
+            self._held = _Again(path)
+            _put_back(path, Path(self.path))
+            for entry in os.scandir(path):
+                if entry.name == NEW or (entry.name != LOCK and not resume):
+                    Folder(path).remove(entry.name)
+        except OSError as error:
+            raise self.unwritable(error) from None
+        self.stage = path
+        return path
+
+    def leave(self) -> None:
+        """End a stage and keep what is in it."""
+        if self._held is not None:
+            self._held.release()
+        self._held = self.stage = None
+
     def hand_over(self) -> str:
         """The stage, kept as long as the whole job lives: one process of it begins, others fill it, and another one ends. The last
         one removes it with `remove_stage`.
@@ -530,6 +584,43 @@ class Output:
         self.add(folder.path)
 
     @contextlib.contextmanager
+    def growing(self, *, resume: bool = False) -> Iterator[Folder]:
+        """The target itself, a directory that is filled in place, for what has no end of its own: a recording. Whoever writes it sees to
+        it that its files are valid at every moment. With `resume` it may have content already.
+
+        AccessError if something is in the way, or another process writes it.
+        """
+        if self.is_remote:
+            raise OptionError(f"{self.named}: a local directory expected")
+        if os.path.lexists(self.path) and not os.path.isdir(self.path):
+            raise AccessError(f"{self.named}: exists already and is not a directory; choose another name")
+        folder = Folder(self.path, named=self.named).make()
+        with _locked(self.path, self.named):
+            if not resume and any(Path(self.path).iterdir()):
+                raise AccessError(
+                    f"{self.named}: exists already and is not empty; choose another name, or ask to resume it"
+                )
+            try:
+                yield folder
+            except OSError as error:
+                raise self.unwritable(error) from None
+
+    @contextlib.contextmanager
+    def growing_file(self, *, resume: bool = False) -> Iterator[FileIO]:
+        """The same for a file: opened to write and to seek in, at its start. It has no buffer: what was written is there."""
+        if self.is_remote:
+            raise OptionError(f"{self.named}: a local file expected")
+        try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            if not resume and os.path.lexists(self.path):
+                raise AccessError(f"{self.named}: exists already; choose another name, or ask to resume it")
+            mode = "r+" if os.path.exists(self.path) else "x"
+            with FileIO(self.path, mode) as file, _locked(self.path, self.named):
+                yield file
+        except OSError as error:
+            raise self.unwritable(error) from None
+
+    @contextlib.contextmanager
     def _filled(self) -> Iterator[Folder]:
         try:
             yield Folder(self.new(), named=self.named)
@@ -547,6 +638,18 @@ class Output:
         elif self.stage is not None and self.is_remote:
             _remove_tree(self.stage)
         self._held = self.stage = None
+
+
+@contextlib.contextmanager
+def _locked(path: str, named: str) -> Iterator[None]:
+    """Hold the lock of a file or directory that is written in place. AccessError if another process has it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not _take_lock(descriptor):
+            raise AccessError(f"{named}: another process is writing it")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _beside(path: str) -> str:
@@ -798,6 +901,7 @@ __all__ = [
     "make_directory",
     "move",
     "refuse_nested",
+    "refuse_staged",
     "remove_stage",
     "scratch",
     "sync_directory",

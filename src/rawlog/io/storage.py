@@ -6,14 +6,18 @@ Reading is by range into memory the caller owns; writing is in `output`. Nothing
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
-from collections.abc import Iterator
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from rawlog.core.errors import AccessError
+from rawlog.core.errors import AccessError, LostError
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
 
 #: What Arrow has a file system for, by the scheme of its URLs.
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+#: struct flock of Linux: type, origin, start, length, process.
+_FLOCK = struct.Struct("hhqqi4x")
+#: Inside `remembering`: files of an object store up to this size are fetched whole, and so many bytes of them are kept.
+SMALL, REMEMBERED = 1 << 20, 64 << 20
 PATIENCE = 20  # seconds that Google's client goes on trying, which would be a quarter of an hour
 
 
@@ -44,6 +52,103 @@ def local_path(path: str) -> str:
     if path.startswith("file://"):
         return path[len("file://") :]
     return path.removeprefix("file:") if path.startswith("file:/") else path
+
+
+class View(Protocol):
+    """Bytes that are a file of their own to readers, and are stored as part of another file, or in another form."""
+
+    def size(self) -> int: ...
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position` on, at least one; none after the end. LostError if those at `position` cannot be had."""
+
+    def close(self) -> None: ...
+
+
+#: In the path of a view, after the path of the file that is really there: `!/`, a word for the kind of view, and what it needs to know.
+INSIDE = "!/"
+
+
+class _Beginning:
+    """The first bytes of a file: `PATH!/first/SIZE`."""
+
+    def __init__(self, path: str, size: str) -> None:
+        self._source = Source(path)
+        self._size = min(self._source.size, int(size))
+
+    def size(self) -> int:
+        return self._size
+
+    def read_at(self, size: int, position: int) -> bytes:
+        size = min(size, self._size - position)
+        try:
+            return self._source.read(position, size)
+        except LostError as lost:
+            if lost.start > position:
+                return self._source.read(position, lost.start - position)
+            raise
+
+    def close(self) -> None:
+        self._source.close()
+
+
+#: What opens a view, by its kind: (path of the file that is there, what comes after the kind) -> View. Families add their own.
+VIEWS: dict[str, Callable[[str, str], View]] = {"first": _Beginning}
+
+
+def view_path(path: str, kind: str, rest: object) -> str:
+    """The path of a view of a file."""
+    base, query = split_query(path)
+    return f"{base}{INSIDE}{kind}/{rest}{query}"
+
+
+def is_view(path: str, kind: str | None = None) -> bool:
+    """Whether a path is that of a view, or of one kind of them, not of a file that the system could open."""
+    if INSIDE not in path:
+        return False
+    found, mark, _ = split_query(path)[0].rpartition(INSIDE)[2].partition("/")
+    if not mark or found not in VIEWS or (kind is not None and found != kind):
+        return False
+    return is_remote(path) or not os.path.lexists(local_path(path))
+
+
+def stored_path(path: str) -> str:
+    """The file that is really there: of a view, the one that its bytes come from."""
+    while is_view(path):
+        base, query = split_query(path)
+        path = base.rpartition(INSIDE)[0] + query
+    return path
+
+
+def _open_view(path: str) -> View:
+    base, query = split_query(path)
+    stored, _, rest = base.rpartition(INSIDE)
+    kind, _, rest = rest.partition("/")
+    return VIEWS[kind](stored + query, rest)
+
+
+def place_of(path: str) -> object:
+    """What two paths of one directory or file have in common, whatever links and mounts lead to it."""
+    if is_remote(path):
+        return path
+    try:
+        found = os.stat(local_path(path) or ".")
+    except OSError:
+        return os.path.realpath(local_path(path))
+    return found.st_dev, found.st_ino
+
+
+def lock_holder(path: str) -> int | None:
+    """The process that has locked a file; None if there is none, or if that cannot be known."""
+    if is_remote(path):
+        return None
+    try:
+        with open(local_path(path), "rb") as file:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    except (OSError, struct.error):
+        return None
+    return None if kind == fcntl.F_UNLCK else int(process)
 
 
 def split_query(path: str) -> tuple[str, str]:
@@ -96,6 +201,35 @@ def _why(error: BaseException) -> str:
     return " ".join(str(text).split())
 
 
+class _Memory(threading.local):
+    """The small files that this thread remembers, the oldest first; None outside of `remembering`."""
+
+    files: dict[str, bytes] | None = None
+
+    def keep(self, path: str, data: bytes) -> None:
+        assert self.files is not None
+        self.files[path] = data
+        held = sum(map(len, self.files.values()))
+        while held > REMEMBERED:
+            held -= len(self.files.pop(next(iter(self.files))))
+
+
+_memory = _Memory()
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Inside, a small file of an object store is fetched once, by one request, however often this thread opens it."""
+    if _memory.files is not None:
+        yield
+        return
+    _memory.files = {}
+    try:
+        yield
+    finally:
+        _memory.files = None
+
+
 class Source:
     """One file opened for reading by range. Use as a context manager."""
 
@@ -104,11 +238,22 @@ class Source:
         self.path = path
         self._fd: int | None = None
         self._file: Any = None
+        self._data: bytes | None = None
         try:
-            if is_remote(path):
+            if _memory.files is not None and path in _memory.files:
+                self._data = _memory.files[path]
+                self.size = len(self._data)
+            elif is_view(path):
+                self._file = _open_view(path)
+                self.size = int(self._file.size())
+            elif is_remote(path):
                 system, inner, _, _ = _remote(path)
                 self._file = system.open_input_file(inner)
                 self.size = int(self._file.size())
+                if _memory.files is not None and self.size <= SMALL:
+                    self._data = self._file.read_at(self.size, 0)
+                    self.size = len(self._data)
+                    _memory.keep(path, self._data)
             else:
                 self._fd = os.open(local_path(path), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
                 status = os.fstat(self._fd)
@@ -132,6 +277,9 @@ class Source:
             while done < len(target):
                 if self._fd is not None:
                     got = os.preadv(self._fd, [target[done:]], position + done)
+                elif self._data is not None:
+                    got = max(0, min(len(target) - done, self.size - position - done))
+                    target[done : done + got] = self._data[position + done : position + done + got]
                 else:
                     piece = self._file.read_at(len(target) - done, position + done)
                     got = len(piece)
@@ -177,6 +325,10 @@ class Source:
 
 def listing(path: str) -> Iterator[Entry]:
     """Every file at or below `path`, sorted; a glob is expanded. AccessError if there is nothing of that name."""
+    if is_view(path):
+        with Source(path) as source:
+            yield Entry(path, source.size, None)
+        return
     if is_remote(path):
         yield from _remote_listing(path)
         return

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rawlog.core.errors import CorruptError, DataError, LimitError, UnsupportedError
+from rawlog.core.errors import CorruptError, DataError, LimitError, LostError, UnsupportedError
 from rawlog.core.format import File, Format, Origin
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
@@ -24,6 +24,8 @@ LARGEST_WHOLE = 64 << 20
 """The largest file of those that are read as a whole: texts, settings, snapshots."""
 PAGE = 4096
 ERRORS = ("raise", "stop", "skip")
+#: So many beginnings of frames inside one with a wrong length are looked at.
+MOST_TRIES = 100
 
 
 def origin_of(format: Format, source: Source) -> Origin:
@@ -113,18 +115,24 @@ class _Walk:
         self.capacity = window if format.whole else min(window, FIRST_WINDOW)
         self.buffer: Bytes = pages(0)
         self.front = self.filled = 0
+        #: The bytes after those that were read, if they cannot be had.
+        self.lost: LostError | None = None
 
     def run(self, base: int, first: int) -> Iterator[Frames]:
         while True:
             data = self.fill(base)
             at_end = base + self.filled >= self.end
             frames = replace(self.scan(data, self.kind), base=base, first=first, last=at_end)
+            if self.lost is not None and not frames.status.is_damage:
+                frames = replace(frames, status=Status.BAD_VALUE, why=self.lost.message)
             if frames.status is Status.PADDING and not at_end:
                 frames = self.follow_padding(frames)
             if frames.status is Status.PADDING and self.sealed:
                 frames = replace(frames, status=Status.TRUNCATED)
             if frames.status is Status.TRUNCATED and at_end and self.hides_frames(frames):
                 frames = replace(frames, status=Status.BAD_LENGTH)
+            if frames.status.is_damage or (frames.status is Status.TRUNCATED and at_end):
+                frames = self.without_wrong_length(frames)
             if frames.status.is_damage:
                 following = self.damaged(frames)
                 if following is None:
@@ -132,8 +140,8 @@ class _Walk:
                     self.complain(frames)
                     return
                 yield replace(frames, last=False)
+                self.skip(following - base)
                 base, first = following, first + len(frames)
-                self.filled = 0
                 continue
             if frames.last or frames.status is Status.PADDING:
                 yield replace(frames, last=True)
@@ -148,17 +156,29 @@ class _Walk:
     def fill(self, base: int) -> Bytes:
         """The bytes from `base` on, as many as a window holds."""
         want = max(0, min(self.capacity, self.end - base))
+        self.lost = None
         if self.filled < want:
-            self.front = base % PAGE
-            if self.buffer.size < PAGE + want:
-                held, self.buffer = self.held, pages(PAGE + want)
+            held, is_small = self.held, self.buffer.size < PAGE + want
+            if is_small:
+                self.buffer = pages(PAGE + want)
+            if is_small or self.front != base % PAGE:
+                self.front = base % PAGE
                 self.held[:] = held
             room = memoryview(self.buffer.data)[self.front + self.filled : self.front + want]
-            got = self.source.read_into(base + self.filled, room)
-            if self.filled + got < want:
+            got = self.read(base + self.filled, room)
+            if self.filled + got < want and self.lost is None:
                 self.end = base + self.filled + got
             self.filled += got
         return self.held
+
+    def read(self, position: int, room: memoryview) -> int:
+        """Fill `room` from `position` on; the number of bytes that were there. `lost` is set if those that follow cannot be had."""
+        self.lost = None
+        try:
+            return self.source.read_into(position, room)
+        except LostError as lost:
+            self.lost = lost
+            return lost.start - position
 
     @property
     def held(self) -> Bytes:
@@ -173,12 +193,19 @@ class _Walk:
         self.held[:] = rest
         return base
 
+    def skip(self, count: int) -> None:
+        """Pass over damaged bytes. What was read after them is not read again: a wrong length may have had the whole file read."""
+        self.front, self.filled = self.front + count, max(0, self.filled - count)
+        self.capacity = min(self.capacity, self.window)
+
     def follow_padding(self, frames: Frames) -> Frames:
         """Zeros to the end of this window: padding if they go on to the end of the file, else a frame's first bytes, or damage."""
         position = frames.base + self.filled
         piece = pages(self.window)
         while (position := self.source.skip_hole(position)) < self.end:
-            got = self.source.read_into(position, memoryview(piece.data)[: min(self.window, self.end - position)])
+            got = self.read(position, memoryview(piece.data)[: min(self.window, self.end - position)])
+            if got == 0 and self.lost is not None:
+                return replace(frames, status=Status.BAD_LENGTH)
             if got == 0:
                 break
             if piece[:got].any():
@@ -195,6 +222,34 @@ class _Walk:
         resync = self.format.resync
         return whole_file and resync is not None and resync(tail, frames.reached + 1, self.kind) >= 0
 
+    def without_wrong_length(self, frames: Frames) -> Frames:
+        """The frames up to one with a wrong length: its checksum is wrong, and a sound frame begins inside it and goes on after it. The
+        search for what follows then begins inside of it. What comes after a wrong length may look like frames, too.
+
+        Without checksums nobody knows whose length is wrong: such a format has a rule of its own for it.
+        """
+        resync = self.format.resync if self.format.checked else None
+        if self.errors != "skip" or resync is None:
+            return frames
+        data, starts, doubtful = self.held, frames.starts, len(frames)
+        while doubtful > max(0, len(frames) - MOST_TRIES):
+            last = int(starts[doubtful - 1])
+            if resync(data, last, self.kind) == last:
+                break
+            doubtful -= 1
+        if doubtful == len(frames):
+            return frames
+        at = int(starts[doubtful])
+        for _ in range(MOST_TRIES):
+            at = resync(data, at + 1, self.kind)
+            if not 0 <= at < frames.reached:
+                break
+            hiding = int(np.searchsorted(starts, at, side="right")) - 1
+            found = self.scan(data[at:], self.kind)
+            if len(found) and at + int(found.stops[0]) > int(frames.stops[hiding]):
+                return replace(frames.slice(0, hiding), reached=int(starts[hiding]), status=Status.BAD_LENGTH)
+        return frames
+
     def damaged(self, frames: Frames) -> int | None:
         """Where to go on after damage, or None to end there."""
         if self.errors != "skip" or self.format.resync is None:
@@ -206,20 +261,22 @@ class _Walk:
             found = self.format.resync(window, position - base, self.kind)
             if found >= 0:
                 return base + found
-            if base + window.size >= self.end:
-                return None
             # Overlap the windows, so that a frame across their border is seen whole in the next.
-            position = max(position, base + window.size - self.window // 2)
+            following = max(position, base + window.size - self.window // 2)
+            position = following if self.lost is None else self.lost.stop
+            if base + window.size >= self.end or position >= self.end:
+                return None
             base = position
             piece = pages(min(self.window * 2, self.end - base))
-            got = self.source.read_into(base, memoryview(piece.data))
+            got = self.read(base, memoryview(piece.data))
             window = piece[:got]
-            if not got:
+            if not got and self.lost is None:
                 return None
 
     def complain(self, frames: Frames) -> None:
         if self.errors == "raise":
-            raise describe(self.format, frames, self.source.path)
+            lost = None if frames.why is None else self.lost
+            raise lost or describe(self.format, frames, self.source.path)
 
     def check_boundary(self, frames: Frames) -> None:
         if frames.status is Status.TRUNCATED and self.end < self.source.size and self.errors == "raise":
@@ -245,7 +302,9 @@ _WORDS = {
 
 def describe(format: Format, frames: Frames, path: str) -> DataError:
     """The error for frames that ended in damage, with the bytes there."""
-    if format.fault is not None:
+    if frames.why is not None:
+        error: DataError = CorruptError(frames.why, position=frames.reached_in_file)
+    elif format.fault is not None:
         error = format.fault(frames)
     else:
         error = CorruptError(_WORDS.get(frames.status, "damage"), position=frames.reached_in_file)

@@ -77,7 +77,7 @@ class Diff(Job[Compared, Differences]):
 
     def work(self, split: Split, stage: Stage) -> Compared:
         """Compare one pair."""
-        pair: Pair = split.task
+        pair: Pair = split.content
         tally = compare(pair, self.selection, self.limit)
         stage.advance(split.size)
         return Compared(split.number, tally)

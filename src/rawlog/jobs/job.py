@@ -6,8 +6,10 @@ on another machine, and twice.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +22,7 @@ class Split:
 
     number: int
     size: int
-    task: Any
+    content: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,24 @@ class Job(ABC, Generic[D, O]):
     """Plan, work, commit. `stage` is the place below which the work writes; None if it writes nothing."""
 
     stage: str | None = None
+    #: How long its phases took, by name: an engine adds to it.
+    seconds: dict[str, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called where its tasks are listed."""
+        return type(self).__name__.lower()
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add how long something takes to the seconds of a phase."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            if self.seconds is None:
+                self.seconds = {}
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - begun
 
     @abstractmethod
     def plan(self, tree: Tree) -> list[Split]:

@@ -102,6 +102,8 @@ def _coded(column: pa.Array, unit: str) -> tuple[np.ndarray[Any, np.dtype[np.int
         times = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).view("datetime64[us]")
         whole = pa.array(times.astype(f"datetime64[{UNITS[unit]}]").astype(np.int64))
         column = pa.compute.if_else(column.is_valid(), whole, None)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     coded = column.dictionary_encode("encode")
     return coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), coded.dictionary.to_pylist()
 

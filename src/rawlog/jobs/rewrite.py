@@ -1,4 +1,4 @@
-"""Rewriting: the job of the verbs that write stores again: `repair`, `rebuild`, `compact`.
+"""Rewriting: the job of the verbs that write stores again: `repair`, `rebuild`, `compact`, and `erase` (`jobs/erase.py`).
 
 Plan: which family rewrites which files, and its stores. Work: one store, below a stage next to the target. Commit: all of them under the
 target's name, or none.
@@ -26,7 +26,7 @@ from rawlog.reading.inspection import Chosen, inspect_file, inspect_files, inspe
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
-    from rawlog.core.format import Family, File
+    from rawlog.core.format import Family, File, Keep
 
 #: The verb whose result is verified: what is still wrong in it is reported.
 REPAIR = "repair"
@@ -114,7 +114,7 @@ class Rewriting(Job[Rewritten, Report]):
         self._report.left_out = [file.path for file in tree.files if _is_stray(file, tree.files)]
         self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
         count = sum(len(own) for _, own, _ in stores)
-        alone = count == 1 and not any(self._has_surroundings(family, own, tree.roots) for family, own, _ in stores)
+        alone = count == 1 and not any(self.has_surroundings(family, own, tree.roots) for family, own, _ in stores)
         self._splits = [
             StoreSplit(family.name, store, "" if alone else _safe(store.name), options)
             for family, own, options in stores
@@ -155,7 +155,7 @@ class Rewriting(Job[Rewritten, Report]):
         name = str(groups.pop()).rpartition("/")[2] if len(groups) == 1 else family.name
         return [Store(files, name)], own
 
-    def _has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
+    def has_surroundings(self, family: Family, stores: Sequence[Store], roots: Sequence[str]) -> bool:
         """Whether stores are in a directory that was named and has files of its own: then they keep their place in it."""
         if family.rewrites[self.verb].one_file:
             return not any(file.path == root.rstrip("/") for store in stores for file in store for root in roots)
@@ -193,38 +193,43 @@ class Rewriting(Job[Rewritten, Report]):
 
     def work(self, split: Split, stage: Stage) -> Rewritten:
         """Rewrite one store, in a directory of this attempt's own."""
-        task: StoreSplit = split.task
-        rewrite = _rewrite_of(task.family, self.verb)
-        final = f"{self.named}/{task.place}" if task.place else self.named
-        path = Path(stage.path) / stage.name / self.target.name / task.place
+        own: StoreSplit = split.content
+        rewrite = _rewrite_of(own.family, self.verb)
+        final = f"{self.named}/{own.place}" if own.place else self.named
+        path = Path(stage.path) / stage.name / self.target.name / own.place
         folder = Folder(path, named=final, dry_run=self.dry_run)
         if rewrite.one_file:
             folder = Folder(Path(stage.path) / stage.name, named=final.rpartition("/")[0] or ".", dry_run=self.dry_run)
-            path = folder.path / task.store.name.rpartition("/")[2]
+            path = folder.path / own.store.name.rpartition("/")[2]
         aside = None
         if self.aside is not None:
             aside = Folder(Path(str(self.aside.stage)) / stage.name, named=self.aside.named).make()
-        given = (task.store, folder.make(), task.options)
+        given: tuple[Any, ...] = (own.store, folder.make(), own.options)
+        given += (aside,) if rewrite.aside is not None else (self.keep(own),) if rewrite.keeps else ()
         try:
-            report = rewrite.do(*given, aside) if rewrite.aside is not None else rewrite.do(*given)
+            report = rewrite.do(*given)
         except OSError as error:
             if isinstance(error, AccessError):
                 raise AccessError(str(error).replace(str(path), final)) from None
             raise AccessError(f"{final}: {error.strerror or error}") from None
         report.verb, report.target, report.is_dry_run = self.verb, final, self.dry_run
-        alone, together = self._look(task, path, final)
+        alone, together = self._look(own, path, final)
         stage.advance(split.size)
         return Rewritten(split.number, report, str(path), None if aside is None else str(aside.path), alone, together)
 
-    def _look(self, task: StoreSplit, path: Path, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    def keep(self, own: StoreSplit) -> Keep | None:
+        """Which records of a store stay; None: all of them."""
+        return None
+
+    def _look(self, own: StoreSplit, path: Path, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in
         groups of files.
         """
         written = path.exists()
-        chosen = Chosen() if self.verb == REPAIR and written else self._unrepaired(task.family)
+        chosen = Chosen() if self.verb == REPAIR and written else self._unrepaired(own.family)
         if chosen is None:
             return (), ()
-        tree = open_tree(str(path)) if written else Tree((), task.store.files)
+        tree = open_tree(str(path)) if written else Tree((), own.store.files)
         alone = inspect_files(tree, chosen)
         together = [finding for group in tree.groups for finding in inspect_group(group, chosen)]
         return _serious(alone, str(path), final), _serious(together, str(path), final)
@@ -273,7 +278,7 @@ class Rewriting(Job[Rewritten, Report]):
         for name in dict.fromkeys(split.family for split, _ in pairs):
             stores = [split.store for split, _ in pairs if split.family == name]
             found = [one.report for split, one in pairs if split.family == name]
-            reports[name] = _joined_family(_rewrite_of(name, self.verb), stores, found, around)
+            reports[name] = self.joined_family(_rewrite_of(name, self.verb), stores, found, around)
         for report in reports.values():
             made.parts |= report.parts
             made.entries += [
@@ -284,6 +289,14 @@ class Rewriting(Job[Rewritten, Report]):
             for name, number in report.counts.items():
                 made.count(name, number)
         return made
+
+    def joined_family(
+        self, rewrite: Rewrite, stores: Sequence[Store], reports: Sequence[Report], around: Folder
+    ) -> Report:
+        """The report on the stores of a family, with what belongs around them written."""
+        if rewrite.join is not None:
+            return rewrite.join(stores, reports, around)
+        return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
 
     def _remaining(self, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> list[Finding]:
         """What is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
@@ -329,12 +342,6 @@ class Rewriting(Job[Rewritten, Report]):
         for split, path in made:
             folder.take(str(path), split.store.name)
         self.aside.add(folder.path)
-
-
-def _joined_family(rewrite: Rewrite, stores: Sequence[Store], reports: Sequence[Report], around: Folder) -> Report:
-    if rewrite.join is not None:
-        return rewrite.join(stores, reports, around)
-    return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
 
 
 def families_of(able: Sequence[Family], files: Sequence[File]) -> list[tuple[Family, list[File]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rawlog.core.errors import AccessError
-from rawlog.core.tables import Table
+from rawlog.core.tables import JSON, Table
 from rawlog.core.text import FIRST_DAY, LAST_DAY
 from rawlog.io.output import make_directory
 from rawlog.io.storage import file_system, is_remote
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Bytes of Arrow data that become a row group.
 ROW_GROUP = 64 << 20
+#: Rows of a page, where its bytes do not end it before, and rows that Parquet's writer takes at a time: each costs more time than rows.
+PAGE_ROWS, WRITE_ROWS = 1 << 20, 1 << 14
 #: Bytes that writing takes for each element of a list, however little it holds.
 ELEMENT_COST = 32
 #: Marks the files of rows with times that Python's calendar does not have.
@@ -86,25 +88,34 @@ class Sheet:
 
         if not self._held:
             return
-        rows = pa.Table.from_batches(self._held, schema=self.table.schema)
-        self._held, self.size = [], 0
         try:
             if self._writer is None:
-                self._writer = self._open()
-            self._writer.write_table(rows, row_group_size=rows.num_rows)
+                self._writer = self._open(_dictionaries(self._held))
+            schema = self._writer.schema
+            rows = pa.Table.from_batches([_fitted(batch, schema) for batch in self._held], schema=schema)
+            self._held, self.size = [], 0
+            self._writer.write_table(rows.unify_dictionaries(), row_group_size=rows.num_rows)
         except OSError as error:
             raise self._unwritable(error) from None
 
     def _unwritable(self, error: OSError) -> AccessError:
         return error if isinstance(error, AccessError) else AccessError(f"{self.path}: {error.strerror or error}")
 
-    def _open(self) -> pq.ParquetWriter:
+    def _open(self, dictionaries: Sequence[str] = ()) -> pq.ParquetWriter:
+        """`dictionaries` are columns that come as such: the writer takes them as they are, and the file does not show it."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
+
+        schema = self.table.schema
+        for name in dictionaries:
+            at = schema.get_field_index(name)
+            schema = schema.set(at, schema.field(at).with_type(pa.dictionary(pa.int32(), schema.field(at).type)))
 
         if not is_remote(self.path):
             make_directory(os.path.dirname(self.path))
         columns = self.table.columns
-        # Names repeat; other values vary too much for a dictionary to pay off.
+        # Names repeat; other values vary too much for a dictionary to pay off. Message bodies are plain: delta lengths are quicker for
+        # random bytes; JSON is slower to write, slower to read and larger with them.
         repeated = [column.name for column in columns if column.type == "string" or column.name == "partition"]
         rising = {
             column.name: "DELTA_BINARY_PACKED"
@@ -113,7 +124,10 @@ class Sheet:
         }
         return pq.ParquetWriter(
             self.path,
-            self.table.schema,
+            schema,
+            store_schema=not dictionaries,
+            max_rows_per_page=PAGE_ROWS,
+            write_batch_size=WRITE_ROWS,
             compression=self.codec,
             use_dictionary=repeated or False,
             column_encoding=rising,
@@ -122,10 +136,28 @@ class Sheet:
                 column.name
                 for column in columns
                 if "<" not in column.type
+                and column.type != JSON
                 and (column.type != "binary" or column.name == "key")
                 and not (self.far and column.type == "timestamp")
             ],
         )
+
+
+def _dictionaries(batches: Sequence[pa.RecordBatch]) -> list[str]:
+    """The columns that come as dictionaries in all of some batches."""
+    import pyarrow as pa
+
+    found = [{one.name for one in batch.schema if pa.types.is_dictionary(one.type)} for batch in batches]
+    return sorted(set.intersection(*found))
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows with dictionaries where a schema has them, and only there."""
+    if batch.schema.equals(schema):
+        return batch
+    pairs = list(zip(batch.columns, schema, strict=True))
+    columns = [column if column.type == field.type else column.cast(field.type) for column, field in pairs]
+    return type(batch).from_arrays(columns, schema=schema)
 
 
 def dataset(files: Sequence[str], table: Table) -> Any:

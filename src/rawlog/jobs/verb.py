@@ -1,23 +1,31 @@
-"""The verbs that only one family has, run on files at some paths. The family says what they do."""
+"""The verbs that families declare or take part in, run on files at some paths. The families say what they do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from rawlog import registry
-from rawlog.core.errors import OptionError, unknown
+from rawlog.core import groups, transactions
+from rawlog.core.errors import AccessError, OptionError, unknown
+from rawlog.core.patterns import is_glob, matches
 from rawlog.core.times import parse_time
-from rawlog.core.verb import Kind, Parameter
+from rawlog.core.verb import Kind, Parameter, Verb
 from rawlog.io.output import Output
 from rawlog.reading.tree import open_tree
 
 if TYPE_CHECKING:
+    from rawlog.core.format import File
     from rawlog.core.report import Report
     from rawlog.core.verb import Shown
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+def verbs() -> dict[str, Verb]:
+    """The verbs that are plain data, by name: those in which every family may take part, and those that only one has."""
+    return {"groups": GROUPS, "transactions": TRANSACTIONS, **registry.verbs()}
 
 
 def run_verb(name: str, paths: Paths, given: Mapping[str, Any]) -> Report | Iterator[Shown]:
@@ -25,7 +33,7 @@ def run_verb(name: str, paths: Paths, given: Mapping[str, Any]) -> Report | Iter
 
     OptionError for a parameter that it does not have, for an invalid value, and for a target that touches a source.
     """
-    known = registry.verbs()
+    known = verbs()
     if name not in known:
         raise unknown("verb", name, known)
     verb = known[name]
@@ -62,3 +70,92 @@ def _value(parameter: Parameter, value: Any) -> Any:
     if parameter.kind is Kind.NUMBER and (not isinstance(value, int) or value < 0):
         raise OptionError(f"{parameter.name} {value!r}: a whole number, 0 or more, expected")
     return value
+
+
+# Groups and transactions --------------------------------------------------------------------------------------------------
+
+
+def _show_groups(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
+    """The consumer groups of every system. OptionError for a name that does not exist; AccessError if there is no group at all."""
+    found = [
+        group
+        for family in registry.families()
+        if family.groups is not None
+        for group in family.groups(files, options["errors"])
+    ]
+    if not found:
+        raise AccessError(f"{', '.join(roots)}: no consumer groups were found")
+    _check(options["group"], {one.name for one in found}, "group")
+    _check(options["topic"], {position.topic for one in found for position in one.positions}, "topic")
+    for group in sorted(found, key=lambda one: (one.system, one.name)):
+        group.positions = [one for one in group.positions if matches(one.topic, options["topic"])]
+        if matches(group.name, options["group"]) and (group.positions or not options["topic"]):
+            yield from groups.show(group)
+
+
+def _show_transactions(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
+    """The transactions of every system. OptionError for a topic or id that does not exist; AccessError if there are none."""
+    found = [one(files, options["errors"]) for one in (family.transactions for family in registry.families()) if one]
+    if not any(found):
+        raise AccessError(f"{', '.join(roots)}: no transactions were found")
+    _check(options["topic"], {file.place.topic for file in files if file.place.topic is not None}, "topic")
+    _check(options["id"], {one.transactional_id for every in found for one in every.ids}, "id")
+    for every in found:
+        every.open = [
+            one
+            for one in every.open
+            if matches(one.topic, options["topic"]) and matches(one.transactional_id, options["id"])
+        ]
+        every.ids = [one for one in every.ids if matches(one.transactional_id, options["id"])]
+        every.aborted = [one for one in every.aborted if matches(one.topic, options["topic"]) and not options["id"]]
+        if every:
+            yield from transactions.show(every)
+
+
+def _check(asked: Iterable[str], known: set[str], what: str) -> None:
+    for name in asked:
+        if not is_glob(name) and name not in known:
+            raise unknown(what, name, sorted(known))
+
+
+_TOPIC = Parameter("topic", "Only these topics; may be given again.", is_repeated=True, metavar="GLOB")
+_ERRORS = Parameter(
+    "errors",
+    "At damage: end with exit code 1; stop reading the file; or continue after it.",
+    Kind.CHOICE,
+    "raise",
+    ("raise", "stop", "skip"),
+)
+
+GROUPS = Verb(
+    group="ask",
+    summary="Consumer groups: members, committed offsets, lag.",
+    help="""Show the consumer groups that are known at or below PATH: protocol, state, members,
+committed offsets, end offsets, lag, last commit.
+
+Offsets of an open transaction do not count. The lag of a partition whose log is not among the files is unknown.""",
+    examples=("rawlog groups /var/kafka-logs", "rawlog groups /var/kafka-logs --group 'billing*' --json"),
+    exit_codes="0 shown; 1 damage was found; 2 wrong usage; 3 nothing to read.",
+    parameters=(
+        Parameter("group", "Only these groups; may be given again.", is_repeated=True, metavar="GLOB"),
+        _TOPIC,
+        _ERRORS,
+    ),
+    run=_show_groups,
+)
+
+TRANSACTIONS = Verb(
+    group="ask",
+    summary="Transactions: open, hanging, aborted, and what to do about them.",
+    help="""Show the transactions at or below PATH: those that no marker ends, what their coordinator last wrote about them, aborted ones.
+
+An open transaction hangs if its coordinator does not know of it: consumers that read committed records wait for it for ever.""",
+    examples=("rawlog transactions /var/kafka-logs", "rawlog transactions /var/kafka-logs --id 'billing*' --json"),
+    exit_codes="0 shown; 1 a transaction hangs, or damage was found; 2 wrong usage; 3 nothing to read.",
+    parameters=(
+        Parameter("id", "Only these transactional ids; may be given again.", is_repeated=True, metavar="GLOB"),
+        _TOPIC,
+        _ERRORS,
+    ),
+    run=_show_transactions,
+)

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from rawlog import registry
 from rawlog.compare.replicas import check_chosen, replicas_of, rules_for
-from rawlog.core.findings import Finding, Findings
+from rawlog.core.findings import Account, Finding, Findings
 from rawlog.core.format import File, Replicas
+from rawlog.core.panel import Panel
 from rawlog.core.store import Store, joined, unread_size
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage, packed
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
@@ -60,6 +61,8 @@ class Found(Done):
 
     checked: tuple[Checked, ...] = ()
     findings: tuple[Finding, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    accounts: tuple[Account, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,14 @@ class _Progress:
     done: int = 0
     is_compared: bool = False
     together: list[Finding] = field(default_factory=list)
+    accounts: list[Account] = field(default_factory=list)
 
 
 class Verify(Job[Found, Verified]):
     """Check everything in a tree. Damage is a finding, never an error."""
+
+    #: Whether families are asked what they show of each store.
+    with_panels = False
 
     def __init__(self, chosen: Chosen | None = None, against: Tree | None = None) -> None:
         """`chosen` says which rules to run; OptionError if it names one that does not exist. `against` has replicas to compare with."""
@@ -104,7 +111,7 @@ class Verify(Job[Found, Verified]):
 
     def work(self, split: Split, stage: Stage) -> Found:
         """The findings on the split's files, or on files together."""
-        own: VerifySplit = split.task
+        own: VerifySplit = split.content
         checked: list[Checked] = []
         for span in own.spans:
             before = [span.start or 0]
@@ -114,17 +121,24 @@ class Verify(Job[Found, Verified]):
                 before[0] = frames.reached_in_file
 
             store = Store((span.file, *span.near))
-            checked.append(check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop))
+            checked.append(self._check(span, store, seen))
         items: list[Finding] = []
+        panels: list[Panel] | None = [] if self.with_panels else None
+        accounts: list[Account] = []
         for group in own.groups:
-            items += inspect_group(group, self.chosen).items
+            found = inspect_group(group, self.chosen, panels)
+            items += found.items
+            accounts += found.accounts
         if own.replicas is not None:
             items += inspect_replicas(own.replicas, rules_for(own.replicas), self.chosen).items
         if own.tree is not None:
             items += inspect_tree(Tree((), own.tree.files), self.chosen, own.tree.summaries).items
         if not own.spans:
             stage.advance(split.size)
-        return Found(split.number, tuple(checked), tuple(items))
+        return Found(split.number, tuple(checked), tuple(items), tuple(panels or ()), tuple(accounts))
+
+    def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> Checked:
+        return check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop)
 
     def follow(self, done: Sequence[Found]) -> list[Split]:
         """First files whose splits do not fit together, each in one split; then the checks over several files."""
@@ -147,6 +161,7 @@ class Verify(Job[Found, Verified]):
         fresh: dict[str, list[Checked]] = {}
         for one in done:
             now.together += one.findings
+            now.accounts += one.accounts
             for checked in one.checked:
                 fresh.setdefault(checked.file.path, []).append(checked)
         again = []
@@ -178,6 +193,7 @@ class Verify(Job[Found, Verified]):
                 if (one := self._now.whole.get(file.path)) is not None:
                     result.add(one.finish(self.chosen))
             result.items += self._now.together
+            result.accounts += self._now.accounts
         return Verified(result)
 
     def __getstate__(self) -> dict[str, object]:

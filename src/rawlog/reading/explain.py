@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,13 @@ from rawlog.core.format import File, Format
 from rawlog.core.frames import Frames
 from rawlog.core.html import html_table
 from rawlog.core.status import Status
-from rawlog.core.text import counted, printable, to_json
+from rawlog.core.text import counted
 from rawlog.io.storage import Source
 from rawlog.io.walk import HEAD, describe, origin_of, walk
 from rawlog.reading.tree import Tree
+
+#: A frame is looked for from a place that an index gives, so many bytes before it at most.
+NEAR = 8 << 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,8 +40,10 @@ class Explanation:
     nodes: tuple[Node, ...]
 
     def to_html(self) -> str:
-        """A self-contained page."""
-        return page(self.file, self.nodes)
+        """A self-contained page: the bytes next to a tree of fields."""
+        from rawlog.pages.bytes import explain_page
+
+        return explain_page(self.file, self.nodes)
 
     def as_json(self) -> list[dict[str, Any]]:
         """Every field, for machines."""
@@ -81,12 +86,30 @@ def explain_frame(
     path = ", ".join(tree.roots)
     if len(tree) == 1:
         file = tree.files[0]
-        nodes = _nodes(file, _explainable(file), (), at, offset, number)
-    elif offset is None or not len(tree):
+        return explain_in_file(file, at=at, offset=offset, number=number, show_secrets=show_secrets)
+    if offset is None or not len(tree):
         more = "; with --offset it takes the directory of a partition" if len(tree) else ""
         raise AccessError(f"{path}: explain takes one file, and here are {len(tree):,}{more}")
-    else:
-        file, nodes = _in_directory(tree, path, offset)
+    file = _in_directory(tree, path, offset)
+    return explain_in_file(file, tree.group_of(file), offset=offset, show_secrets=show_secrets)
+
+
+def explain_in_file(
+    file: File,
+    group: Sequence[File] = (),
+    *,
+    at: int | None = None,
+    offset: int | None = None,
+    number: int | None = None,
+    begins: bool = False,
+    show_secrets: bool = False,
+    seen: Callable[[Frames], None] | None = None,
+) -> Explanation:
+    """The same in a file. The indexes in its `group` are used; `begins` says that a frame begins at `at`, so that none are searched for.
+
+    `seen` is shown every window of frames that is searched.
+    """
+    nodes = _nodes(file, _explainable(file), group, at, offset, number, begins, seen)
     if show_secrets:
         for node in nodes:
             node.reveal()
@@ -105,8 +128,8 @@ def _explainable(file: File) -> Format:
     return format
 
 
-def _in_directory(tree: Tree, path: str, offset: int) -> tuple[File, list[Node]]:
-    """The frame that holds an offset, and the file of a partition that it is in."""
+def _in_directory(tree: Tree, path: str, offset: int) -> File:
+    """The file of a partition that has an offset."""
     ordered = {name for name, format in registry.formats().items() if format.ordered and format.explain is not None}
     files = [file for file in tree if file.format in ordered and file.place.state is None]
     groups = {file.place.group for file in files}
@@ -117,14 +140,19 @@ def _in_directory(tree: Tree, path: str, offset: int) -> tuple[File, list[Node]]
     before = [file for file in files if (file.place.start_offset or 0) <= offset]
     if not before:
         raise OptionError(_missing(None, offset, None))
-    file = max(before, key=lambda one: one.place.start_offset or 0)
-    return file, _nodes(file, _explainable(file), tree.group_of(file), None, offset, None)
+    return max(before, key=lambda one: one.place.start_offset or 0)
 
 
 def _nodes(
-    file: File, format: Format, group: Sequence[File], at: int | None, offset: int | None, number: int | None
+    file: File,
+    format: Format,
+    group: Sequence[File],
+    at: int | None,
+    offset: int | None,
+    number: int | None,
+    begins: bool = False,
+    seen: Callable[[Frames], None] | None = None,
 ) -> list[Node]:
-
     assert format.explain is not None
     with Source(file.path) as source:
         head = source.read(0, HEAD)
@@ -139,7 +167,15 @@ def _nodes(
                 if not first:
                     return nodes
         start = format.seek(file, group, offset, None) if format.seek is not None and offset is not None else None
-        frame = _find(file, format, source, start, at, offset, 0 if first else number)
+        if at is not None:
+            start = at if begins else _cut_before(file, format, group, at)
+        frame = None
+        if start is None or at is None or begins:
+            frame = _find(file, format, source, start, at, offset, 0 if first else number, seen)
+        else:
+            with contextlib.suppress(DataError):
+                frame = _find(file, format, source, start, at, None, None, seen)
+            frame = frame or _find(file, format, source, None, at, None, None, seen)  # the index was wrong
         if frame is None:
             if first:
                 return nodes
@@ -148,6 +184,13 @@ def _nodes(
             return nodes + format.explain(frame, file)
         except DataError as error:
             raise error.at(path=file.path, format=format.name) from None
+
+
+def _cut_before(file: File, format: Format, group: Sequence[File], at: int) -> int | None:
+    """A frame's position not far before a byte, by the index of the file; None where none helps."""
+    if format.cuts is None or at < NEAR:
+        return None
+    return max((position for position in format.cuts(file, group, NEAR) if position <= at), default=None)
 
 
 def _missing(at: int | None, offset: int | None, number: int | None) -> str:
@@ -166,11 +209,14 @@ def _find(
     at: int | None,
     offset: int | None,
     number: int | None,
+    seen: Callable[[Frames], None] | None = None,
 ) -> Frames | None:
     """The one frame that is wanted. DataError if there is damage or the end of the file instead."""
     if offset is not None and format.spans is None:
         raise OptionError(f"{format.name} has no offsets: use --at or --number")
     for frames in walk(file, format, start=start, errors="stop" if offset is None else "skip", source=source):
+        if seen is not None:
+            seen(frames)
         index = -1
         if at is not None and len(frames) and int(frames.positions[0]) <= at < frames.reached_in_file:
             index = int(np.searchsorted(frames.positions, at, side="right")) - 1
@@ -215,58 +261,3 @@ def _with_offset(frames: Frames, format: Format, file: File, offset: int) -> int
             return first + int(hits[0])
         first += bad + (1 if bad < len(rest) else 0)
     return -1
-
-
-_STYLE = """
-body{font:14px/1.5 system-ui,sans-serif;margin:2em;color:#1b1f24;background:#fff}
-h1{font-size:1.2em;overflow-wrap:anywhere} table{border-collapse:collapse} th{text-align:left;font-weight:600}
-td,th{padding:.15em .8em .15em 0;vertical-align:top;border-bottom:1px solid #eaeef2}
-td.n,td.h{font-family:ui-monospace,monospace} td.n{text-align:right} td.h{max-width:26em;overflow-wrap:anywhere;color:#57606a}
-td.v{font-family:ui-monospace,monospace;max-width:26em;overflow-wrap:anywhere} td.m{color:#57606a;max-width:32em}
-tr.top td{font-weight:600;border-top:2px solid #d0d7de} tr:hover td{background:#fff8c5}
-details>summary{cursor:pointer}
-@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}td,th{border-color:#21262d}tr:hover td{background:#272115}
-td.h,td.m{color:#8d96a0}tr.top td{border-color:#30363d}}
-"""
-
-
-def page(file: File, nodes: Sequence[Node]) -> str:
-    """A page, bytes on one side and fields on the other, as text."""
-    title = f"{printable(file.path)} ({file.format})"
-    rows = "".join(_row(depth, node) for top in nodes for depth, node in top.walk())
-    heads = "".join(f"<th>{name}</th>" for name in ("position", "name", "type", "value", "meaning", "hex"))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></body></html>\n"
-    )
-
-
-def _row(depth: int, node: Node) -> str:
-    value = node.value
-    text = "" if value is None else printable(value) if isinstance(value, (bytes, str)) else to_json(value)
-    cells = (
-        ("n", f"{node.position:,}"),
-        ("", printable(node.name)),
-        ("", printable(node.type)),
-        ("v", text),
-        ("m", printable(node.meaning)),
-        ("h", node.hex),
-    )
-    body = "".join(
-        f'<td class="{kind}"{_indent(depth) if index == 1 else ""}>{_folded(text)}</td>'
-        for index, (kind, text) in enumerate(cells)
-    )
-    return f"<tr{' class=top' if depth == 0 else ''}>{body}</tr>"
-
-
-def _indent(depth: int) -> str:
-    return f' style="padding-left:{depth * 1.2:.1f}em"'
-
-
-def _folded(text: str) -> str:
-    """Long text folds away, whole."""
-    if len(text) <= 200:
-        return escape(text)
-    return f"<details><summary>{escape(text[:96])}…</summary>{escape(text)}</details>"

@@ -28,12 +28,14 @@ from rawlog.core.errors import AccessError, DataError, OptionError, TruncatedErr
 from rawlog.core.format import File, Format
 from rawlog.core.frames import Frames
 from rawlog.core.status import Status
+from rawlog.core.store import Store
 from rawlog.core.tables import Table
 from rawlog.core.text import offset_range
 from rawlog.io.storage import Source, is_remote, local_path
 from rawlog.io.walk import HEAD, describe, walk
-from rawlog.reading.last import last_rows
+from rawlog.reading.last import INTERVAL, last_rows
 from rawlog.reading.parts import Part, whole
+from rawlog.reading.replicas import choose
 from rawlog.reading.rows import Loss, Note, Rows, dict_rows, read_all
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
 NEAR = 8 << 20
 #: A Following reads so many bytes of a line before it gives their rows.
 STEP = 64 << 20
-#: Seconds between two looks at the files; a look that takes long is followed by a longer pause.
-INTERVAL = 0.25
 
 #: A Mark for each line, as JSON.
 Position = dict[str, Any]
@@ -90,8 +90,9 @@ class Line:
     @property
     def is_numbered(self) -> bool:
         """Whether the files' own names say at which offset each begins, so that it stays the same."""
-        place = self.format.match(self.files[0].path) if self.format.match is not None else None
-        return place is not None and place.start_offset is not None
+        first = self.files[0]
+        place = self.format.match(first.path) if self.format.match is not None else None
+        return first.place.remote is not None or (place is not None and place.start_offset is not None)
 
     def index(self, mark: Mark) -> int | None:
         """The number of the file that a mark is in, None if it is gone."""
@@ -108,11 +109,12 @@ class Line:
 
 
 def _name(file: File) -> str:
-    return file.path.rpartition("/")[2]
+    return file.place.remote or file.path.rpartition("/")[2]
 
 
 def _folder(file: File) -> str:
-    return file.path.rpartition("/")[0]
+    """Where the files are that continue one another: of a copy in remote storage, the directory that the system itself has."""
+    return str(file.place.group) if file.place.remote is not None else file.path.rpartition("/")[0]
 
 
 def lines_of(tree: Tree, table: Table, selection: Selection) -> dict[str, Line]:
@@ -152,12 +154,14 @@ class Follower:
         """The lines of a tree that hold wanted rows, by a lasting key. AccessError for a file that cannot be read."""
         return lines_of(tree, self.table, self.selection)
 
-    def step(self, line: Line, mark: Mark, size: int | None = None, files: int | None = None) -> tuple[Mark, int]:
-        """The next mark, `size` bytes and `files` files further at most, and the number of files that were read for it.
+    def step(
+        self, line: Line, mark: Mark, size: int | None = None, files: int | None = None, records: int | None = None
+    ) -> tuple[Mark, int]:
+        """The next mark, `size` bytes, `files` files and `records` records further at most, and the number of files that were read for it.
 
         For `read_committed`, it is not after the first transaction that is still open. DataError if damage follows the mark.
         """
-        reached, touched = self.advance(line, mark, size, files)
+        reached, touched = self.advance(line, mark, size, files, records)
         decided = self.stable(line, mark, reached)
         return decided, touched if decided == reached or decided != mark else 0
 
@@ -274,37 +278,46 @@ class Follower:
         else:
             log.warning("%s", what)
 
-    def advance(self, line: Line, mark: Mark, size: int | None = None, files: int | None = None) -> tuple[Mark, int]:
-        """As far after a mark as whole frames allow, `size` bytes and `files` files at most, but one frame at least.
+    def advance(
+        self, line: Line, mark: Mark, size: int | None = None, files: int | None = None, records: int | None = None
+    ) -> tuple[Mark, int]:
+        """As far after a mark as whole frames allow, `size` bytes, `files` files and `records` records at most, but one frame at least.
 
         Also gives the number of files that were read. DataError if damage follows the mark directly.
         """
-        touched = 0
+        touched, allowance = 0, None if records is None else _Allowance(records)
         while True:
             index = line.index(mark) or 0
             file, following = line.files[index], line.files[index + 1 : index + 2]
-            reached, finished = self._reach(line, file, mark, size, following)
+            reached, finished = self._reach(line, file, mark, size, following, allowance)
             taken = reached.position - mark.position
             touched += bool(taken)
             if not finished:
                 return reached, touched
             mark = Mark.before(following[0])
             size = None if size is None else size - taken
-            if (size is not None and size <= 0) or (files is not None and touched >= files):
+            used_up = allowance is not None and allowance.left <= 0
+            if used_up or (size is not None and size <= 0) or (files is not None and touched >= files):
                 return mark, touched
 
     def _reach(
-        self, line: Line, file: File, mark: Mark, size: int | None, following: Sequence[File]
+        self,
+        line: Line,
+        file: File,
+        mark: Mark,
+        size: int | None,
+        following: Sequence[File],
+        allowance: _Allowance | None = None,
     ) -> tuple[Mark, bool]:
         """The same in one file; and whether nothing more will be written to it."""
         begun = any(self._is_begun(line, one) for one in following)
         if not begun and self._is_blank(file, mark.position):
             return mark, False  # space allocated in advance: nothing is written there yet
         limit = file.size if size is None else min(file.size, mark.position + size)
-        jumped = self._jump(line, file, mark, limit)
-        reached, last = self._walk(line, file, jumped, limit, at_least=mark.position)
+        jumped = mark if allowance is not None else self._jump(line, file, mark, limit)
+        reached, last = self._walk(line, file, jumped, limit, allowance, at_least=mark.position)
         if jumped != mark and reached == jumped:  # the index led astray
-            reached, last = self._walk(line, file, mark, limit, at_least=mark.position)
+            reached, last = self._walk(line, file, mark, limit, allowance, at_least=mark.position)
         if last is None:
             return reached, False
         stuck = reached == mark
@@ -347,7 +360,9 @@ class Follower:
         places = [at for at in line.format.cuts(file, line.group, NEAR // 2) if mark.position < at < limit]
         return replace(mark, position=max(places)) if places else mark
 
-    def _walk(self, line: Line, file: File, mark: Mark, limit: int, *, at_least: int) -> tuple[Mark, Frames | None]:
+    def _walk(
+        self, line: Line, file: File, mark: Mark, limit: int, allowance: _Allowance | None, *, at_least: int
+    ) -> tuple[Mark, Frames | None]:
         """The mark after the last whole frame up to `limit`, or after one frame from `at_least`; the last window if that was reached."""
         errors = "stop" if self.errors == "raise" else self.errors
         start = mark.position or None
@@ -358,12 +373,47 @@ class Follower:
                     if not count and mark.position > at_least:
                         return mark, None
                     count = max(count, 1)
+                    if allowance is not None:
+                        count = allowance.take(line.format, frames.slice(0, count), file)
+                        if not count:
+                            return mark, None
                     mark = _after(frames.slice(0, count), mark, line.format, file)
                     if count < len(frames):
                         return mark, None
                 if frames.last:
                     return mark, frames
         return mark, None
+
+
+class _Allowance:
+    """How many more records may be read. The first frame is always allowed, however many it holds."""
+
+    def __init__(self, records: int) -> None:
+        self.left = records
+        self.is_fresh = True
+
+    def take(self, layout: Format, frames: Frames, file: File) -> int:
+        """How many of some frames may be read; their records are subtracted."""
+        ends = np.cumsum(_record_counts(layout, frames, file))
+        count = int(np.searchsorted(ends, self.left, side="right"))
+        count = max(count, 1) if self.is_fresh else count
+        self.is_fresh = False
+        self.left -= int(ends[count - 1]) if count else 0
+        return count
+
+
+def _record_counts(layout: Format, frames: Frames, file: File) -> NDArray[np.int64]:
+    """The records of each frame: as it says itself, else by its offsets, else one."""
+    counts = np.ones(len(frames), np.int64)
+    if layout.spans is None:
+        return counts
+    with contextlib.suppress(DataError):  # it is reported where it is read
+        spans = layout.spans(frames, file)
+        if spans.start_offset is not None and spans.stop_offset is not None and not layout.by_position:
+            counts = np.maximum(spans.stop_offset - spans.start_offset, 0)
+        if spans.records is not None:
+            counts = np.where(spans.records >= 0, spans.records, counts)
+    return counts
 
 
 def _stop_offsets(layout: Format, frames: Frames, file: File) -> NDArray[np.int64] | None:
@@ -470,7 +520,7 @@ class Following:
 
     def poll(self) -> Iterator[pa.RecordBatch]:
         """The rows that were added since the last call. DataError at damage, unless the selection says otherwise."""
-        tree = self._readable(open_tree(self.paths, format=self.format))
+        tree = self._chosen(self._readable(open_tree(self.paths, format=self.format)))
         for key, line in self._follower.lines(tree).items():
             if any(self._seen.get(file.path) != _seen(file) for file in line.files):
                 yield from self._added(key, line)
@@ -517,7 +567,16 @@ class Following:
             if file.problem is not None and file.path not in self._refused:
                 self._refused.add(file.path)
                 self._say(file, file.problem)
-        return Tree(tree.roots, tuple(file for file in tree if file.problem is None))
+        return replace(tree, files=tuple(file for file in tree if file.problem is None))
+
+    def _chosen(self, tree: Tree) -> Tree:
+        """The tree with the replicas that are followed: those that were before, else the best. A choice is noted once."""
+        return choose(tree, self.selection, self._note_once, table=self.table, prefer=are_marked(self._marks))
+
+    def _note_once(self, text: str) -> None:
+        if self.note is not None and text not in self._refused:
+            self._refused.add(text)
+            self.note(text)
 
     def _look(self, line: Line) -> None:
         for file in line.files:
@@ -564,6 +623,12 @@ def _seen(file: File) -> _Seen:
         with contextlib.suppress(OSError):
             identity = os.stat(local_path(file.path)).st_ino
     return _Seen(file.size, file.modified, identity)
+
+
+def are_marked(marks: Mapping[str, Mark]) -> Callable[[Store], bool]:
+    """A test whether a store has been read before, according to marks."""
+    folders = {key.partition(" ")[2] for key in marks}
+    return lambda store: any(file.path in folders or _folder(file) in folders for file in store)
 
 
 def to_position(marks: Mapping[str, Mark]) -> Position:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, DataError, RawlogError
-from rawlog.core.findings import UNKNOWN, Finding, Findings, Mark, Rule, Severity, rule
+from rawlog.core.findings import UNKNOWN, Finding, Findings, Mark, Rule, Severity, is_on_request, rule
 from rawlog.core.format import (
     MAX_DECOMPRESSED,
     MAX_HEADERS,
@@ -38,6 +38,9 @@ from rawlog.reading.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rawlog.core.panel import Panel
+    from rawlog.reading.profile import FileProfile
+
 
 def inspect_file(file: File, chosen: Chosen | None = None, seen: Callable[[Frames], None] | None = None) -> Findings:
     """All findings on one file alone. `seen` is shown every window of frames once the rules have looked at it."""
@@ -53,8 +56,13 @@ class Chosen:
     skip: tuple[str, ...] = ()
     max_decompressed: int = MAX_DECOMPRESSED
     max_headers: int = MAX_HEADERS
+    #: Whether to account for every offset, too.
+    complete: bool = False
 
     def takes(self, code: str) -> bool:
+        if is_on_request(code) and not self.complete and not any(map(is_on_request, self.only)):
+            return False
+
         def named(names: Iterable[str]) -> bool:
             return any(code == name or code.startswith(f"{name}.") for name in names)
 
@@ -72,6 +80,8 @@ class Checked:
     memories: dict[str, dict[str, Any]] = field(default_factory=dict)
     summary: Summaries | None = None
     measure: Measure | None = None
+    #: What its records look like, if asked.
+    profile: FileProfile | None = None
     #: Why the file could not be read to its end.
     error: AccessError | None = None
     #: Whether the split ends where the next one begins. If not, the file must be checked in one.
@@ -92,6 +102,8 @@ class Checked:
             self.summary = self.summary.merge(following.summary)
         if self.measure is not None and following.measure is not None:
             self.measure.merge(following.measure)
+        if self.profile is not None and following.profile is not None:
+            self.profile.merge(following.profile)
         self.findings += following.findings
         self.frames += following.frames
         return self.summary is None or self.summary.rises
@@ -164,11 +176,12 @@ def check_file(
     stop: int | None = None,
     first: int = 0,
     measure: bool = False,
+    profile: FileProfile | None = None,
 ) -> Checked:
     """Run the rules over a file, or over the bytes from `start` to `stop`: one pass, which also makes what checks of its `store` need, and
-    measures it if asked.
+    measures it, or fills a `profile` of its records, if asked.
     """
-    result = Checked(file, measure=Measure(file) if measure else None)
+    result = Checked(file, measure=Measure(file) if measure else None, profile=profile)
     if not start:
         for plain in FILE_RULES:
             if chosen.takes(plain.code):
@@ -193,6 +206,8 @@ def check_file(
                 result.summary.see(frames)
             if result.measure is not None:
                 result.measure.see(frames)
+            if profile is not None:
+                profile.see(frames)
             if seen is not None:
                 seen(frames)
             at_end = stop is None or stop >= file.size
@@ -205,6 +220,8 @@ def check_file(
         result.findings.append(Finding(unreadable.code, Severity.ERROR, file.path, format.name, None, None, None, why))
     if result.summary is not None:
         result.summary = result.summary.close()
+    if profile is not None:
+        profile.close()
     return result
 
 
@@ -302,8 +319,8 @@ def _sized(mark: Mark, size: int) -> Mark:
     return Mark(mark.message, mark.position, size, mark.offset, mark.expected, mark.found)
 
 
-def inspect_group(files: Sequence[File], chosen: Chosen | None = None) -> Findings:
-    """What the rules over one group of files find; the files alone are not looked at."""
+def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: list[Panel] | None = None) -> Findings:
+    """What the rules over one group of files find; the files alone are not looked at. `panels` gets what families show of the group."""
     chosen = chosen or Chosen()
     result = Findings()
     for family in registry.families():
@@ -312,6 +329,13 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None) -> Findin
         for one in family.all_group_rules if mine else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, mine)
+        if panels is not None and mine and family.overview is not None:
+            with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+                panels += family.overview(mine)
+        if chosen.complete and mine and family.account is not None:
+            with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+                made = family.account(mine)
+                result.accounts += [] if made is None else [made]
     return result
 
 

@@ -20,6 +20,9 @@ from rawlog.reading.tree import Tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Seconds between two looks at the files; a look that takes long is followed by a longer pause.
+INTERVAL = 0.25
+
 
 class LastRows(Rows):
     """The last `count` rows of a table, in order."""
@@ -30,7 +33,7 @@ class LastRows(Rows):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, one batch at a time. DataError at damage, after the rows that could be read."""
-        rows = Rows(self.tree, self.table, self.selection)
+        rows = Rows(self.tree, self.table, self.selection.begun())
         rows.note = self.note
         return last_rows(rows, self.last)
 

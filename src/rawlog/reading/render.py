@@ -327,6 +327,8 @@ def json_leaf(type: pa.DataType, form: str | None = None) -> Leaf:
     """What writes a column of a type as JSON."""
     if form not in _JSON_STYLES:
         raise unknown("form of bytes", str(form), FORMS)
+    if isinstance(type, pa.JsonType):
+        return stored_leaf(text_leaf(kernels.RAW, b"null"))
     if is_text(type):
         return text_leaf(_JSON_STYLES[form] if is_bytes(type) else kernels.JSON, b"null")
     if pa.types.is_signed_integer(type) or type in (pa.uint8(), pa.uint16(), pa.uint32()):
@@ -342,6 +344,11 @@ def json_leaf(type: pa.DataType, form: str | None = None) -> Leaf:
     if pa.types.is_list(type):
         return _list_leaf(type, form)
     return made_leaf(lambda array: [piece.encode() for piece in plain_json(array, form)])
+
+
+def stored_leaf(leaf: Leaf) -> Leaf:
+    """What writes the texts of a column of JSON."""
+    return lambda array, sink, starts, stops: leaf(array.storage, sink, starts, stops)
 
 
 def _struct_leaf(type: pa.DataType, form: str | None) -> Leaf:

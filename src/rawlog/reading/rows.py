@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,9 @@ from rawlog.core.status import Status
 from rawlog.core.tables import RECORDS, Table
 from rawlog.core.text import counted
 from rawlog.io.walk import walk
+from rawlog.kernels.columns import constant
 from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, plan, reads_itself
-from rawlog.reading.select import Selection, partition_columns
+from rawlog.reading.select import Selection, Transform, partition_columns
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ Note = Callable[[str], None]
 Seen = Callable[[Frames], None]
 #: So many beginnings of frames inside a damaged one are followed.
 MOST_TRIES = 100
+#: Columns of `records` that the place of a file may tell, and so many rows of them at a time.
+_PLACED, PLACED_ROWS = {"topic", "partition"}, 1 << 18
 
 
 class Loss(str):
@@ -78,20 +82,48 @@ def read(
             for batch in family.folds[table.name](part.files, wanted):
                 yield selection.apply(batch.select(list(selection.needed(table).names)), table)
             return
+    if seen is None and table is RECORDS and _is_placed(part, selection):
+        yield from _placed_rows(part, table, selection, note)
+        return
     decoder = Decoder(part, table, selection, note)
     for frames in _sound_frames(part, decoder.format, decoder.selection, note, seen):
         yield from decoder.rows_of(frames)
 
 
-class Decoder:
-    """Turns windows of a part's frames into rows of a table. Several may see the same windows, each for its own table."""
+def _is_placed(part: Part, selection: Selection) -> bool:
+    """Whether the place of a file tells all that is wanted of its rows but their number."""
+    place = part.file.place
+    named = place.topic is not None and place.partition is not None and set(selection.columns or "-") <= _PLACED
+    return named and selection.takes_all_of(part.file) and selection.isolation == "read_uncommitted"
 
-    def __init__(self, part: Part, table: Table, selection: Selection, note: Note | None = None) -> None:
+
+def _placed_rows(part: Part, table: Table, selection: Selection, note: Note | None) -> Iterator[pa.RecordBatch]:
+    """Rows of which only topic and partition are wanted: frames tell their number, and nothing is decompressed."""
+    import pyarrow as pa
+
+    wanted, place = selection.wanted(table), part.file.place
+    said = {"topic": place.topic, "partition": place.partition}
+    for count in _counts(part, table, selection, note):
+        while count > 0:
+            rows, count = min(count, PLACED_ROWS), count - PLACED_ROWS
+            arrays = [constant(said[column.name], column.type, rows) for column in wanted.columns]
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted.schema)
+
+
+class Decoder:
+    """Turns windows of a part's frames into rows of a table. Several may see the same windows, each for its own table: `decode_streams`."""
+
+    def __init__(
+        self, part: Part, table: Table, selection: Selection, note: Note | None = None, *, compact: bool = False
+    ) -> None:
+        """`compact`: a text that is the same in every row may come as a dictionary column, where no row is tested for it."""
         if part.floor is not None:
             selection = selection.replace(from_offset=max(part.floor, selection.from_offset or 0))
         self.part, self.table, self.selection, self.note = part, table, selection, note
         self.format = registry.formats()[str(part.file.format)]
-        self.want = _want(selection.needed(table, part.file.system), part.file, selection, part.facts())
+        want = _want(selection.needed(table, part.file.system), part.file, selection, part.facts())
+        tested = (selection.where, selection.key, selection.id)
+        self.want = replace(want, compact=compact and all(one is None for one in tested))
 
     def see(self, frames: Frames) -> Iterator[pa.RecordBatch]:
         """The wanted rows of a window."""
@@ -105,6 +137,58 @@ class Decoder:
                 chosen = asked.apply(batch, self.table, self.part.file.system)
                 if chosen.num_rows:
                     yield chosen
+
+    def takes_whole(self, frames: Frames) -> bool:
+        """Whether no frame of a window can be left out."""
+        if self.selection.id is not None:
+            return False
+        return [len(run) for run in _pruned(frames, self.format, self.part.file, self.selection)] == [len(frames)]
+
+
+def decode_streams(decoders: Sequence[Decoder], frames: Frames) -> list[Iterator[pa.RecordBatch]]:
+    """The wanted rows of a window for each of several decoders of one part.
+
+    Tables with the same message bytes are decoded in one pass where the format can do that; their streams should be read in step. A
+    stream raises what its table alone would raise.
+    """
+    together = [one for one in decoders if one.table is RECORDS or one.table.payload]
+    if len(together) < 2 or decoders[0].format.decode_together is None:
+        together = []
+    shared = _Pass(together, frames) if together and all(one.takes_whole(frames) for one in together) else None
+    return [shared.rows_of(one) if shared and one in together else one.see(frames) for one in decoders]
+
+
+class _Pass:
+    """One decoding of a window for several tables. Each has a queue of batches that others made it produce."""
+
+    def __init__(self, decoders: Sequence[Decoder], frames: Frames) -> None:
+        self.decoders, self.frames = decoders, frames
+        self.queues: dict[Decoder, deque[pa.RecordBatch]] = {one: deque() for one in decoders}
+        format = decoders[0].format
+        assert format.decode_together is not None
+        self.steps = iter(format.decode_together(frames, [one.want for one in decoders]))
+        self.done = 0
+
+    def rows_of(self, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        """The rows of one table; of frames that the common decoding left, as the table alone is decoded."""
+        queue = self.queues[decoder]
+        while queue or self._advance():
+            if queue:
+                yield queue.popleft()
+        if self.done < len(self.frames):
+            yield from decoder.rows_of(self.frames.slice(self.done, len(self.frames)))
+
+    def _advance(self) -> bool:
+        """Decode some more frames; False at the end."""
+        count, batches = next(self.steps, (-1, ()))
+        if count < 0:
+            return False
+        self.done += count
+        for decoder, batch in zip(self.decoders, batches, strict=False):
+            chosen = decoder.selection.apply(batch, decoder.table, decoder.part.file.system)
+            if chosen.num_rows:
+                self.queues[decoder].append(chosen)
+        return True
 
 
 def _by_id(frames: Frames, file: File, table: Table, selection: Selection) -> Iterator[tuple[Frames, Selection]]:
@@ -149,7 +233,7 @@ def _sound_frames(
             seen(frames)
         yield from _pruned(frames, format, part.file, selection)
         reached = frames.reached_in_file
-        if format.ordered and seen is None and _is_past(frames, format, part.file, selection.to_offset):
+        if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
             return
         if frames.last and frames.status is Status.TRUNCATED:
             left = frames.data.size - frames.reached
@@ -158,7 +242,7 @@ def _sound_frames(
             say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))
 
 
-def _is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
+def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
     """Whether nothing that comes after these frames can lie before an offset. Only asked where offsets rise."""
     if stop is None or format.spans is None or not len(frames):
         return False
@@ -281,12 +365,21 @@ class Rows:
         left = self.selection.limit
         if left == 0:
             return
-        for batch in read_all(self.part_selections(), self.table, self.note):
+        changes = self.selection.begun().transforms
+        parts = ((part, one.replace(transforms=changes) if changes else one) for part, one in self.part_selections())
+        for batch in read_all(parts, self.table, self.note):
             if left is not None and batch.num_rows >= left:
                 yield batch.slice(0, left)
-                return
+                break
             left = None if left is None else left - batch.num_rows
             yield batch
+        self.judge(changes)
+
+    def judge(self, changes: Sequence[Transform]) -> None:
+        """Note what transforms have to say about the rows."""
+        for text in self.selection.judge([tuple(one.counts for one in changes)]) if changes else ():
+            if self.note is not None:
+                self.note(text)
 
     def part_selections(self) -> Iterator[tuple[Part, Selection]]:
         """The parts in order; `last` is resolved into a first offset for each group, or for each partition of files that hold many."""
@@ -392,7 +485,8 @@ class Rows:
         except RawlogError as error:
             return html_note(f"{self!r}: {str(error).splitlines()[0]}")
         more = f"the first {SHOWN} rows of {self.table.name}" if len(rows) > SHOWN else f"{counted(len(rows), 'row')}"
-        return html_table(self.schema.names, ([row[name] for name in self.schema.names] for row in rows[:SHOWN]), more)
+        values = ([row[name] for name in self.schema.names] for row in rows[:SHOWN])
+        return html_table(self.schema.names, values, more, shows_null=True)
 
 
 def dict_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

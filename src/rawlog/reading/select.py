@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Lookup, Spans
 from rawlog.core.store import Store
-from rawlog.core.tables import Table
+from rawlog.core.tables import HEADERS, Table
+from rawlog.reading.paths import field_column, field_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 ISOLATIONS = ("read_uncommitted", "read_committed")
 ERRORS = ("raise", "stop", "skip")
+REPLICAS = ("best", "all", "refuse")
 _INT64 = 1 << 63
 _NUMBERS = ("from_offset", "to_offset", "last", "since", "until", "limit", "max_decompressed", "max_headers")
 _LEAST = {"last": 0, "limit": 0, "max_decompressed": 0, "max_headers": 0}
@@ -30,6 +34,34 @@ _COLUMN_OF = {
     "last": "offset", "starts": "offset", "since": "time", "until": "time", "key": "key", "id": "id",
 }  # fmt: skip
 _UNUSED: dict[str, tuple[()]] = {"topics": (), "partitions": ()}
+#: What a transform counted: of which field, and what happened to it.
+Tally = Counter[tuple[str, str]]
+
+
+class Transform(Protocol):
+    """A change of the rows that were chosen: masking, decoding. Transforms that tests see come first.
+
+    Rows are read in several splits, anywhere: each has a copy of its own (`begin`), which counts; `judge` gets the sum of all.
+    """
+
+    counts: Tally
+    #: Whether the expression `where` sees the rows after the change. All other tests see them as they were before.
+    is_tested: bool
+
+    def table(self, table: Table) -> Table:
+        """The columns of the rows after the change. OptionError for a table that has not what is to be changed."""
+
+    def needs(self, table: Table, names: Sequence[str]) -> Sequence[str]:
+        """The columns that it needs in order to give the columns `names` of its result."""
+
+    def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+        """The changed rows, with all columns of the batch that are not changed."""
+
+    def begin(self) -> Self:
+        """A copy that has counted nothing."""
+
+    def judge(self, counts: Tally) -> list[str]:
+        """Notes on what was counted in all splits. OptionError if that is not what was asked for: then nothing is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +70,8 @@ class Selection:
 
     Offsets and times are half-open: from `from_offset` to before `to_offset`, from `since` to before `until` (microseconds).
     `last` asks for that many rows before each partition's end instead of a `from_offset`; `starts` are such first offsets where one file
-    holds many partitions: topic, partition, offset. `max_decompressed` is the most bytes that one compressed part may grow to,
-    `max_headers` the most headers of one record: what holds more is an error with its place.
+    holds many partitions: topic, partition, offset. `text` is wanted anywhere in key, value or headers. `max_decompressed` is the most
+    bytes that one compressed part may grow to, `max_headers` the most headers of one record: what holds more is an error with its place.
     """
 
     topics: tuple[str, ...] = ()
@@ -53,6 +85,7 @@ class Selection:
     until: int | None = None
     key: bytes | None = None
     id: str | None = None
+    text: bytes | None = None
     where: str | None = None
     columns: tuple[str, ...] | None = None
     limit: int | None = None
@@ -61,12 +94,18 @@ class Selection:
     max_decompressed: int = MAX_DECOMPRESSED
     max_headers: int = MAX_HEADERS
     options: dict[str, str] = field(default_factory=dict)
+    #: Of replicas of one partition or store: read the best, read all, or refuse to read any.
+    replicas: str = "best"
+    #: Changes of the rows that were chosen, one after another.
+    transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
         if self.isolation not in ISOLATIONS:
             raise unknown("isolation", self.isolation, ISOLATIONS)
         if self.errors not in ERRORS:
             raise unknown("errors policy", self.errors, ERRORS)
+        if self.replicas not in REPLICAS:
+            raise unknown("choice of replicas", self.replicas, REPLICAS)
         for name in _NUMBERS:
             value = getattr(self, name)
             if value is None:
@@ -96,6 +135,7 @@ class Selection:
             self.until,
             self.key,
             self.id,
+            self.text,
             self.where,
         )
         return all(bound is None for bound in bounds)
@@ -176,19 +216,40 @@ class Selection:
         if self.where is not None:
             from rawlog.reading.where import check
 
-            check(self.where, table)
+            check(self.where, self._seen(table))
 
     def wanted(self, table: Table) -> Table:
-        """The table cut to the columns asked for."""
-        return table if self.columns is None else table.subset(self.columns)
+        """The table that the rows have once they are transformed, cut to the columns asked for, which may be fields: `value.user`."""
+        table = self.made(table)
+        return (
+            table if self.columns is None else table.with_columns(*(field_column(table, one) for one in self.columns))
+        )
+
+    def made(self, table: Table) -> Table:
+        """The table that the rows have once they are transformed."""
+        for one in self.transforms:
+            table = one.table(table)
+        return table
+
+    def _seen(self, table: Table) -> Table:
+        """The table as the expression `where` sees it."""
+        for one in self.transforms:
+            table = one.table(table) if one.is_tested else table
+        return table
 
     def needed(self, table: Table, system: str | None = None) -> Table:
-        """The table cut to the columns asked for and those that the tests look at in rows of a system."""
-        names = list(self.wanted(table).names)
+        """The table cut to the columns that are read: for those asked for, and for the tests of rows of a system."""
+        names = self._source_columns(table)
         for name in self.suited(table)._tested(table, system):
             if name not in names:
                 names.append(name)
         return table.subset(names)
+
+    def _source_columns(self, table: Table) -> list[str]:
+        """The columns of a table that give the columns asked for."""
+        made = self.made(table)
+        names = made.names if self.columns is None else [field_path(made, one)[0] for one in self.columns]
+        return _before(self.transforms, table, names)
 
     def _tested(self, table: Table, system: str | None) -> list[str]:
         names: list[str] = []
@@ -201,6 +262,8 @@ class Selection:
         for what, value in (("key", self.key), ("id", self.id)):
             if value is not None:
                 names += _looked_up(table, registry.lookup(table, system), what)
+        if self.text is not None:
+            names += searched_columns(table)
         if (self.topics or self.topic_pattern) and "topic" in table.names:
             names.append("topic")
         if self.partitions and (partition := partition_column(table)) is not None:
@@ -208,7 +271,8 @@ class Selection:
         if self.where is not None:
             from rawlog.reading.where import columns_of
 
-            names += columns_of(self.where, table)
+            tested = [one for one in self.transforms if one.is_tested]
+            names += _before(tested, table, columns_of(self.where, self._seen(table)))
         return names
 
     def _range(self, table: Table, kind: str, what: str) -> list[str]:
@@ -222,8 +286,23 @@ class Selection:
         mask = self.suited(table)._mask(batch, table, system)
         if mask is not None:
             batch = batch.filter(mask)
-        names = self.wanted(table).names
-        return batch if tuple(batch.schema.names) == names else batch.select(list(names))
+        made = table
+        for number, one in enumerate(self.transforms):
+            batch, made = one.apply(batch, made), one.table(made)
+            if one.is_tested and not any(later.is_tested for later in self.transforms[number + 1 :]):
+                batch = self._where(batch, made)
+        names = made.names if self.columns is None else self.columns
+        return batch if tuple(batch.schema.names) == names else _picked(batch, made, names)
+
+    def _where(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+        """The rows of a batch for which the expression is true."""
+        if self.where is None:
+            return batch
+        import pyarrow.compute as pc
+
+        from rawlog.reading.where import evaluate
+
+        return batch.filter(pc.fill_null(evaluate(self.where, batch, table), False))
 
     def mask(self, batch: pa.RecordBatch, table: Table) -> NDArray[np.bool_]:
         """Which rows of a batch of `needed(table)` are wanted."""
@@ -265,13 +344,16 @@ class Selection:
         if self.id is not None:
             has_ids = lookup is not None and lookup.columns(table, "id")
             tests.append(lookup.by_id(batch, self.id) if lookup and has_ids else pa.repeat(False, batch.num_rows))
+        if self.text is not None:
+            found = [holds_text(batch.column(name), self.text) for name in searched_columns(table)]
+            tests.append(functools.reduce(pc.or_, found) if found else pa.repeat(False, batch.num_rows))
         if (self.topics or self.topic_pattern) and "topic" in batch.schema.names:
             topic = batch.column("topic").dictionary_encode()
             keep = [name is not None and self.takes_topic(name) for name in topic.dictionary.to_pylist()]
             tests.append(pa.array(keep, pa.bool_()).take(topic.indices))
         if self.partitions and (partition := partition_column(table)) is not None:
             tests.append(pc.is_in(batch.column(partition), pa.array(self.partitions, pa.int32())))
-        if self.where is not None:
+        if self.where is not None and not any(one.is_tested for one in self.transforms):
             from rawlog.reading.where import evaluate
 
             tests.append(evaluate(self.where, batch, table))
@@ -303,6 +385,47 @@ class Selection:
     def replace(self, **changes: object) -> Selection:
         return replace(self, **changes)  # type: ignore[arg-type]
 
+    def begun(self) -> Selection:
+        """The same selection for one split, with transforms that have counted nothing."""
+        return self.replace(transforms=tuple(one.begin() for one in self.transforms)) if self.transforms else self
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What each of the transforms counted."""
+        return tuple(one.counts for one in self.transforms)
+
+    def judge(self, tallies: Iterable[tuple[Tally, ...]]) -> list[str]:
+        """Notes on what the transforms counted in all splits. OptionError if one did not do what was asked for."""
+        every = list(tallies)
+        sums = [sum((one[number] for one in every), Counter()) for number in range(len(self.transforms))]
+        return [note for one, counts in zip(self.transforms, sums, strict=True) for note in one.judge(counts)]
+
+
+def _before(transforms: Sequence[Transform], table: Table, names: Sequence[str]) -> list[str]:
+    """The columns of a table that give the columns `names` of what transforms make of it."""
+    tables = [table]
+    for one in transforms:
+        tables.append(one.table(tables[-1]))
+    for one, before in zip(reversed(transforms), reversed(tables[:-1]), strict=True):
+        names = one.needs(before, names)
+    return list(dict.fromkeys(names))
+
+
+def _picked(batch: pa.RecordBatch, table: Table, names: Sequence[str]) -> pa.RecordBatch:
+    """Columns of a batch, or fields of them, in order."""
+    if all(name in table.names for name in names):
+        return batch.select(list(names))
+    import pyarrow as pa
+
+    from rawlog.reading.fields import field_of
+
+    arrays = []
+    for name in names:
+        column, steps = field_path(table, name)
+        arrays.append(field_of(batch.column(column), steps) if steps else batch.column(column))
+    schema = table.with_columns(*(field_column(table, name) for name in names)).schema
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.with_metadata(batch.schema.metadata))
+
 
 def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...]:
     """The columns that tell the key or the id of a table's rows."""
@@ -314,6 +437,33 @@ def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...
             "offset",
         )  # it depends on the system whether its records have ids: of some that have none, no row is wanted
     return found
+
+
+def searched_columns(table: Table) -> list[str]:
+    """The columns of a table in which a text is looked for: keys, values, headers and whatever else is bytes."""
+    return [column.name for column in table.columns if column.type in ("binary", HEADERS)]
+
+
+def holds_text(column: pa.Array, text: bytes) -> pa.Array:
+    """Which values of a column of bytes, or of headers, contain a text; a header may have it in its name."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_list(column.type):
+        return pc.fill_null(pc.match_substring(column, text), False)
+    items = column.flatten()
+    if not len(items):
+        return pa.array(np.zeros(len(column), np.bool_))
+    named = pc.match_substring(items.field("key").cast(pa.binary()), text)
+    found = pc.or_kleene(
+        pc.fill_null(named, False), pc.fill_null(pc.match_substring(items.field("value"), text), False)
+    )
+    sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(column)), sizes)[found.to_numpy(zero_copy_only=False)]
+    mask = np.zeros(len(column), np.bool_)
+    mask[rows] = True
+    return pa.array(mask)
 
 
 def partition_column(table: Table) -> str | None:

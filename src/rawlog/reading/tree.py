@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rawlog import registry
 from rawlog.core.errors import AccessError
-from rawlog.core.format import File, Place
+from rawlog.core.format import File, Format, Place
 from rawlog.core.html import ROWS, html_table
 from rawlog.core.store import Store
 from rawlog.core.text import counted, size_text
 from rawlog.io.storage import Entry, Source, is_remote, listing, local_path, split_query
 
 HEAD = 4096
+#: Files whose first bytes are read at the same time.
+READERS = 32
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,6 +27,8 @@ class Tree:
 
     roots: tuple[str, ...]
     files: tuple[File, ...]
+    #: Files that were found and are not read, because another replica is.
+    unread: tuple[File, ...] = ()
 
     @cached_property
     def tables(self) -> tuple[str, ...]:
@@ -43,7 +48,8 @@ class Tree:
         what files and directories that are symbolic links lead to.
         """
         globs = any(is_remote(root) and any(mark in split_query(root)[0] for mark in "*?[") for root in self.roots)
-        local = [file.path for file in self.files if not is_remote(file.path)]
+        found = (*self.files, *self.unread)
+        local = [file.path for file in found if not is_remote(file.path)]
         linked = (path for path in local if os.path.islink(path))
         folders = {os.path.dirname(local_path(path)) or os.curdir for path in local}
         elsewhere = (one for one in sorted(folders) if os.path.realpath(one) != os.path.abspath(one))
@@ -51,7 +57,7 @@ class Tree:
             *self.roots,
             *linked,
             *elsewhere,
-            *((file.path for file in self.files if is_remote(file.path)) if globs else ()),
+            *((file.path for file in found if is_remote(file.path)) if globs else ()),
         )
 
     def group_of(self, file: File) -> Store:
@@ -99,14 +105,20 @@ def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], 
         paths = [paths]
     roots = tuple(os.fspath(path) for path in paths)
     forced = None if format is None else registry.format_named(format)
-    files: dict[str, File] = {}
+    registry.formats()  # a path may be one of a view that a family knows
+    entries: dict[str, Entry] = {}
     for root in roots:
         for entry in listing(root):
-            if entry.path in files:
-                continue
-            files[entry.path] = recognise(entry) if forced is None else _as(entry, forced.name)
+            entries.setdefault(entry.path, entry)
+    if forced is None:
+        files = {file.path: file for file in _recognised(entries.values())}
+    else:
+        files = {entry.path: _as(entry, forced.name) for entry in entries.values()}
     named = {root.rstrip("/") for root in roots}
-    for file in _settled(files.values()):
+    # A forced format is one of files that are there: none are added that they describe.
+    found = [file for file in _settled(files.values()) if forced is None or file.path in files]
+    files = {}
+    for file in found:
         if file.path.rstrip("/") in named and file.place.state is not None:
             # Asked for by name: read it although the system itself would not.
             file = replace(file, place=replace(file.place, state=None))
@@ -131,22 +143,47 @@ def _as(entry: Entry, name: str) -> File:
     return File(entry.path, entry.size, entry.modified, name, place or Place(), entry.problem)
 
 
+def _recognised(entries: Iterable[Entry]) -> Iterator[File]:
+    """The files that entries are; those of an object store whose first bytes are needed are read side by side: it is mostly waiting."""
+    unclear: list[Entry] = []
+    formats = [one for one in registry.formats().values() if one.match is not None]
+    for entry in entries:
+        file = _placed(entry, formats)
+        if file.format is not None or not is_remote(entry.path):
+            yield file if file.format is not None else _sniffed(file)
+        else:
+            unclear.append(entry)
+    if unclear:
+        with ThreadPoolExecutor(min(READERS, len(unclear)), thread_name_prefix="rawlog-heads") as pool:
+            yield from pool.map(recognise, unclear)
+
+
 def recognise(entry: Entry) -> File:
     """The file that an entry of a listing is: by place and name first, by its first bytes where those say nothing."""
-    file = File(entry.path, entry.size, entry.modified, problem=entry.problem)
-    for format in registry.formats().values():
+    file = _placed(entry, registry.formats().values())
+    return file if file.format is not None else _sniffed(file)
+
+
+def _placed(entry: Entry, formats: Iterable[Format]) -> File:
+    """The file that an entry is, by place and name."""
+    for format in formats:
         place = format.match(entry.path) if format.match is not None else None
         if place is not None:
-            return replace(file, format=format.name, place=place)
-    if entry.problem is not None or entry.size == 0:
+            return File(entry.path, entry.size, entry.modified, format.name, place, entry.problem)
+    return File(entry.path, entry.size, entry.modified, problem=entry.problem)
+
+
+def _sniffed(file: File) -> File:
+    """A file that its name says nothing of, by its first bytes."""
+    if file.problem is not None or file.size == 0:
         return file
     try:
-        with Source(entry.path) as source:
+        with Source(file.path) as source:
             head = source.read(0, HEAD)
     except AccessError as error:
-        return replace(file, problem=str(error).removeprefix(f"{entry.path}: "))
+        return replace(file, problem=str(error).removeprefix(f"{file.path}: "))
     for format in registry.formats().values():
-        if format.sniff is not None and format.sniff(head, entry.size):
+        if format.sniff is not None and format.sniff(head, file.size):
             return replace(file, format=format.name)
     return file
 

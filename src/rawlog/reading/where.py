@@ -1,7 +1,7 @@
 """`--where`: an SQL expression over a table's columns, parsed by sqlglot and evaluated by Arrow.
 
-Text compares with binary columns as UTF-8, and ISO 8601 text with timestamps. What cannot be translated is an OptionError
-that names it.
+Text compares with binary columns as UTF-8, and ISO 8601 text with timestamps. `value.user.name` is a field of a JSON value,
+`headers.trace` a header: they are text, and numbers next to a number. What cannot be translated is an OptionError that names it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog.core.errors import OptionError
+from rawlog.core.tables import HEADERS
 from rawlog.core.times import parse_time
+from rawlog.reading.fields import field_of
+from rawlog.reading.paths import has_fields
 
 if TYPE_CHECKING:
     from rawlog.core.tables import Table
+    from rawlog.reading.paths import Step
 
 
 @lru_cache(maxsize=32)
@@ -55,6 +59,14 @@ def columns_of(text: str, table: Table) -> list[str]:
     return list(dict.fromkeys(_column(column, table) for column in _parsed(text).find_all(exp.Column)))
 
 
+def texts_of(text: str) -> list[str]:
+    """The texts that an expression compares columns with for equality."""
+    from sqlglot import exp
+
+    found = [one for node in _parsed(text).find_all(exp.EQ, exp.In) for one in node.find_all(exp.Literal)]
+    return list(dict.fromkeys(one.this for one in found if one.is_string))
+
+
 def check(text: str, table: Table) -> None:
     """OptionError if an expression is invalid, before there is a row to test."""
     columns_of(text, table)
@@ -62,10 +74,42 @@ def check(text: str, table: Table) -> None:
 
 
 def _column(node: Any, table: Table) -> str:
-    """The name of a column, alone or after its table's own name; a field of another column cannot be asked for."""
-    if node.table and node.table != table.name.rsplit(".", 1)[-1]:
+    """The name of the column that a name is of, alone, after its table's own name, or with fields of it after it."""
+    return _path(node, table)[0]
+
+
+def _path(node: Any, table: Table) -> tuple[str, tuple[Step, ...]]:
+    """A column, and the steps from there to a field; none if the column itself is meant."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Dot):
+        name, steps = _path(node.this, table)
+        return name, (*steps, node.expression.name)
+    if isinstance(node, exp.Bracket):
+        name, steps = _path(node.this, table)
+        if table.column(name).type == HEADERS:
+            raise OptionError(f"--where: {node.sql()!r}: a header has a name, such as headers.trace")
+        return name, (*steps, *(int(one.this) for one in node.expressions))
+    parts = [one.name for one in node.parts]
+    if len(parts) > 1 and parts[0] == table.name.rsplit(".", 1)[-1] and parts[0] not in table.names:
+        parts = parts[1:]
+    column = table.column(parts[0])
+    if len(parts) > 1 and not has_fields(column):
         raise OptionError(f"--where: {node.sql()!r}: neither {table.name} nor its columns have such a part")
-    return table.column(node.name).name
+    return column.name, tuple(parts[1:])
+
+
+def _is_path(node: Any) -> bool:
+    """Whether an expression is a column or a field of one."""
+    from sqlglot import exp
+
+    while isinstance(node, exp.Dot | exp.Bracket):
+        if isinstance(node, exp.Bracket) and not all(
+            isinstance(one, exp.Literal) and not one.is_string and one.this.isdecimal() for one in node.expressions
+        ):
+            return False
+        node = node.this
+    return isinstance(node, exp.Column)
 
 
 def evaluate(text: str, batch: pa.RecordBatch, table: Table) -> pa.Array:
@@ -107,17 +151,19 @@ def _type_words(text: str) -> list[str]:
 class _Evaluator:
     def __init__(self, text: str, batch: pa.RecordBatch, table: Table) -> None:
         self.text, self.batch, self.table = text, batch, table
+        #: Fields of values that were looked up: text, unless they are compared with numbers.
+        self.fields: list[Any] = []
 
     def value(self, node: Any) -> Any:
         from sqlglot import exp
 
+        if _is_path(node):
+            return self._field(*_path(node, self.table))
         # A part that is not looked at (a negation, a subquery) would change the meaning in silence.
         if any(node.args[name] for name in node.args.keys() - _PARTS.get(type(node).__name__, {"this", "expression"})):
             raise self.unsupported(node)
         if isinstance(node, exp.Paren):
             return self.value(node.this)
-        if isinstance(node, exp.Column):
-            return self.batch.column(_column(node, self.table))
         if isinstance(node, exp.Literal):
             return pa.scalar(node.this) if node.is_string else pa.scalar(_number(node.this))
         if isinstance(node, exp.Boolean):
@@ -152,6 +198,24 @@ class _Evaluator:
             return binary(self, self.value(node.this), self.value(node.expression))
         raise self.unsupported(node)
 
+    def _field(self, name: str, steps: tuple[Step, ...]) -> Any:
+        column = self.batch.column(name)
+        if not steps:
+            return column
+        found = field_of(column, steps)
+        if pa.types.is_string(found.type) or pa.types.is_binary(found.type):
+            self.fields.append(found)
+        return found
+
+    def numbers(self, one: Any, other: Any) -> tuple[Any, Any]:
+        """Two operands; a field next to a number, a truth value or another field in arithmetic is what its text says."""
+        is_field = [any(each is field for field in self.fields) for each in (one, other)]
+        if is_field[0] and not is_field[1]:
+            return _like(one, other.type), other
+        if is_field[1] and not is_field[0]:
+            return one, _like(other, one.type)
+        return one, other
+
     def unsupported(self, node: Any) -> OptionError:
         known = "comparison, and, or, not, in, between, like, rlike, is null, contains(), startswith(), endswith(), length(), + - * / %"
         return OptionError(f"--where {self.text!r}: {node.sql()!r} is not supported; these are: {known}")
@@ -181,7 +245,22 @@ class _Evaluator:
         return result
 
     def compare(self, function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
-        return function(*_alike(one, other))
+        return function(*_alike(*self.numbers(one, other)))
+
+
+def _like(field: Any, type: pa.DataType) -> Any:
+    """A field as a value of a type: where its text is no number, it is null next to numbers."""
+    if pa.types.is_boolean(type):
+        return pc.if_else(
+            pc.is_in(field, pa.array(["true", "false"])), pc.equal(field, "true"), pa.scalar(None, pa.bool_())
+        )
+    if not (pa.types.is_integer(type) or pa.types.is_floating(type)):
+        return field
+    text = field.cast(pa.string()) if pa.types.is_binary(field.type) else field
+    return pc.if_else(pc.match_substring_regex(text, _NUMBER), text, pa.scalar(None, pa.string())).cast(pa.float64())
+
+
+_NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
 
 def _number(text: str) -> int | float:
@@ -226,7 +305,7 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, An
 
 
 def _plain(function: Callable[[Any, Any], Any]) -> Callable[[_Evaluator, Any, Any], Any]:
-    return lambda evaluator, one, other: function(one, other)
+    return lambda evaluator, one, other: function(*evaluator.numbers(one, other))
 
 
 _WORDS = {

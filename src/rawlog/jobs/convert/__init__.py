@@ -7,6 +7,7 @@ the splits.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from rawlog.core.format import File, Keep
 from rawlog.core.frames import Frames
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store
+from rawlog.core.tables import Table
 from rawlog.core.text import counted
 from rawlog.io.output import Folder, Output, unwritable
 from rawlog.io.storage import below, exists
@@ -27,7 +29,7 @@ from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.target import LossError, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
-from rawlog.reading.select import Selection
+from rawlog.reading.select import Selection, Tally
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ class Written(Done):
     dropped: int = 0
     notes: tuple[str, ...] = ()
     account: Report | None = None
+    #: What transforms of the rows counted.
+    tallies: tuple[Tally, ...] = ()
 
 
 class Convert(Job[Written, Report]):
@@ -103,9 +107,10 @@ class Convert(Job[Written, Report]):
         """`inputs` are files that are read besides the tree: the target must not touch them either."""
         self.target, self.drop, self.dry_run = target, frozenset(drop), dry_run
         self.selection = selection or Selection()
-        self.selection.check(target.table)
-        if self.drop and "key" not in target.table.names:
-            raise OptionError(f"table {target.table.name} has no keys to drop")
+        self.selection.check(target.source)
+        target.shape(self.selection)
+        if self.drop and "key" not in target.source.names:
+            raise OptionError(f"table {target.source.name} has no keys to drop")
         self.inputs = tuple(inputs)
         self.output = Output(target.path, overwrite=target.overwrite)
         self._splits: list[ConvertSplit] = []
@@ -147,6 +152,7 @@ class Convert(Job[Written, Report]):
             return None
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
+        rewrites |= bool(chosen.transforms)
         if format.sift is None or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
             return None
         groups: dict[str, list[File]] = {}
@@ -172,7 +178,7 @@ class Convert(Job[Written, Report]):
                 groups.setdefault(file.place.group, []).append(file)
         splits: dict[str, ConvertSplit] = {}
         for folder, files in sorted(groups.items()):
-            name = folder.rstrip("/").rpartition("/")[2]
+            name = _directory_name(folder, files)
             if folder not in copied and not any(_is_read(file, target) for file in files):
                 continue
             if name in splits:
@@ -183,7 +189,7 @@ class Convert(Job[Written, Report]):
         return list(splits.values()) if any(not one.is_copied for one in splits.values()) else None
 
     def _sources(self, tree: Tree) -> Iterator[RowSource]:
-        table, selection = self.target.table, self._reading()
+        table, selection = self.target.source, self._reading()
         tables = self._sheets(tree)
         if not tables:
             rows = Rows(tree, table, selection)
@@ -205,10 +211,9 @@ class Convert(Job[Written, Report]):
 
     def _reading(self) -> Selection:
         """The selection to read with: what is written for machines has its secrets, what is for people only if asked for."""
-        chosen = self.selection.replace(columns=None)
         if isinstance(self.target, FormatOutlet) and "showSecrets" in registry_options():
-            return chosen.replace(options={**chosen.options, "showSecrets": "true"})
-        return chosen
+            return self.selection.replace(columns=None, options={**self.selection.options, "showSecrets": "true"})
+        return self.selection
 
     def _groups(self, sources: list[RowSource]) -> list[list[RowSource]]:
         """What goes to the same output, in the order of the rows."""
@@ -232,15 +237,13 @@ class Convert(Job[Written, Report]):
 
     def work(self, split: Split, stage: Stage) -> Written:
         """Write one split below the stage."""
-        own: ConvertSplit = split.task
+        own: ConvertSplit = split.content
         folder = below(stage.path, stage.name)
         if own.files:
             return self._sift(split, own, folder, stage)
         reading = _Reading(self, own, stage)
-        if self.dry_run:
-            return Written(split.number, self._judged(reading), reading.dropped, tuple(reading.notes))
-        written = self.target.write(reading.batches(), folder, "rows")
-        return Written(split.number, written, reading.dropped, tuple(reading.notes))
+        written = self._judged(reading) if self.dry_run else self.target.write(reading.batches(), folder, "rows")
+        return Written(split.number, written, reading.dropped, tuple(reading.notes), tallies=reading.tallies)
 
     def _judged(self, reading: _Reading) -> WrittenSplit:
         """What rows would lose, without writing them."""
@@ -272,7 +275,7 @@ class Convert(Job[Written, Report]):
         )
 
     def _keep(self) -> Keep:
-        chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.table
+        chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
         needed = chosen.replace(columns=("offset",)).needed(table)
         names = tuple(dict.fromkeys((*needed.names, *(("key",) if self.drop else ()))))
         drop = self.drop
@@ -286,7 +289,7 @@ class Convert(Job[Written, Report]):
     # Commit -----------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[Written]) -> Report:
-        """Join the splits. LossError, with nothing written, if a loss was not accepted.
+        """Join the splits. LossError, with nothing written, if a loss was not accepted; OptionError if a mask met nothing.
 
         The Report counts `rows` and `dropped`. Each column that was lost or changed is an entry, which is expected if it was accepted; only
         a dry run has others. Rows lost to damage are entries too. `parts` are partitions that were copied without some records.
@@ -294,6 +297,7 @@ class Convert(Job[Written, Report]):
         lost = added(one.split.lost for one in done)
         rows = sum(one.split.rows for one in done)
         notes = tuple(note for one in done for note in one.notes)
+        notes += tuple(self.selection.judge(one.tallies for one in done if one.tallies))
         refused = tuple(one for name, one in lost.items() if name not in self.target.accepted)
         if refused and not self.dry_run:
             raise LossError(self.target.name, refused, rows, self.target.accepted)
@@ -354,19 +358,26 @@ class _Reading:
     def __init__(self, job: Convert, split: ConvertSplit, stage: Stage) -> None:
         self.job, self.split, self.stage = job, split, stage
         self.notes: list[str] = []
-        self.dropped = 0
+        self.selection = job.selection.begun()
+        self.dropping = _Dropping(job.drop)
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """What the transforms counted so far."""
+        return self.selection.tallies
+
+    @property
+    def dropped(self) -> int:
+        """How many rows were left out because of their keys."""
+        return self.dropping.counts["key", "dropped"]
 
     def note(self, text: str) -> None:
         if len(self.notes) < MOST_NOTES or isinstance(text, Loss):
             self.notes.append(text)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        left, drop = self.split.limit, self.job.drop
+        left = self.split.limit
         for batch in self._every():
-            if drop:
-                named = _named(batch, drop)
-                self.dropped += int(named.sum())
-                batch = batch.filter(_array(~named)) if named.any() else batch
             if left is not None:
                 batch = batch.slice(0, left)
                 left -= batch.num_rows
@@ -376,18 +387,49 @@ class _Reading:
                 return
 
     def _every(self) -> Iterator[pa.RecordBatch]:
-        table = self.job.target.table
+        table = self.job.target.source
         if self.split.limit == 0:
             return
+        changes = self.selection.transforms
+        if self.job.drop:  # keys as they were before they are masked
+            changes = (self.dropping, *changes)
         for source in self.split.sources:
+            selection = source.selection.replace(transforms=changes)
             if source.part is not None:
                 see = _advancing(source.part, self.stage)
-                yield from read_all([(source.part, source.selection)], table, self.note, see)
+                yield from read_all([(source.part, selection)], table, self.note, see)
             elif source.sheet is not None:
                 in_order = self.job.target.by_partition
                 payloads = self.job.payloads
-                yield from read_sheet(source.sheet, table, source.selection, in_order=in_order, payloads=payloads)
+                yield from read_sheet(source.sheet, table, selection, in_order=in_order, payloads=payloads)
                 self.stage.advance(source.size)
+
+
+class _Dropping:
+    """The transform that leaves out rows with one of some keys."""
+
+    is_tested = False
+
+    def __init__(self, keys: frozenset[bytes]) -> None:
+        self.keys = keys
+        self.counts: Tally = Counter()
+
+    def table(self, table: Table) -> Table:
+        return table
+
+    def needs(self, table: Table, names: Sequence[str]) -> Sequence[str]:
+        return names if "key" in names else [*names, "key"]
+
+    def apply(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+        named = _named(batch, self.keys)
+        self.counts["key", "dropped"] += int(named.sum())
+        return batch.filter(_array(~named)) if named.any() else batch
+
+    def begin(self) -> Self:
+        return type(self)(self.keys)
+
+    def judge(self, counts: Tally) -> list[str]:
+        return []
 
 
 def _advancing(part: Part, stage: Stage) -> Callable[[Frames], None]:
@@ -420,7 +462,15 @@ def _array(mask: NDArray[np.bool_]) -> pa.Array:
 
 def _is_read(file: File, target: Outlet) -> bool:
     """Whether a file would give rows."""
-    return file.format in registry.formats_with(target.table) and file.place.state is None
+    return file.format in registry.formats_with(target.source) and file.place.state is None
+
+
+def _directory_name(folder: str, files: Sequence[File]) -> str:
+    """What the directory of a partition is called in the result; that of one in remote storage has another name there."""
+    place = files[0].place
+    if place.topic is not None and all(file.place.remote is not None for file in files):
+        return f"{place.topic}-{place.partition}"
+    return folder.rstrip("/").rpartition("/")[2]
 
 
 def _claimed(tree: Tree, system: str) -> set[str | None]:

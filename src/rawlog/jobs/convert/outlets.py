@@ -24,6 +24,8 @@ from rawlog.jobs.target import LossError, Lost, Passage, as_records, is_director
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rawlog.reading.select import Selection
+
 PARQUET_CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 TEXT_CODECS = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 FORMS = ("base64", "hex", "escape")
@@ -59,7 +61,13 @@ class Outlet(ABC):
 
     def __init__(self, path: str, table: Table, overwrite: bool) -> None:
         self.path = path if is_remote(path) else os.path.abspath(local_path(path))
-        self.table, self.overwrite = table, overwrite
+        #: The rows as they are read, and as they are written: decoded, or only some columns of them.
+        self.source = self.table = table
+        self.overwrite = overwrite
+
+    def shape(self, selection: Selection) -> None:
+        """Write rows as a selection makes them. OptionError if the target takes only whole records."""
+        self.table = selection.wanted(self.source)
 
     @property
     @abstractmethod
@@ -287,6 +295,14 @@ class FormatOutlet(Outlet):
         if self._directory and is_remote(path):
             raise OptionError(f"{path}: {format.family} is written as a directory of files, which needs a local path")
         self.passage()
+
+    def shape(self, selection: Selection) -> None:
+        """OptionError if rows would not be whole records with their bytes."""
+        wanted = [(column.name, column.type) for column in selection.wanted(self.source).columns]
+        if wanted != [(column.name, column.type) for column in self.source.columns]:
+            raise OptionError(
+                f"--decode and --columns go with {', '.join(PLAIN)}; {self.format} is made of whole records"
+            )
 
     @property
     def is_directory(self) -> bool:

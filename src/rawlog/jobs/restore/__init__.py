@@ -7,13 +7,13 @@ to them, and all of it under the target's name at once. What a partition and a c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rawlog import registry
 from rawlog.core.errors import OptionError, UnknownFormatError
-from rawlog.core.names import missing_topics
+from rawlog.core.patterns import missing_topics
 from rawlog.core.report import Report
 from rawlog.core.restore import Asked, Offer, RestoredPartition, RestoreSplit
 from rawlog.io.output import Folder, Output
@@ -21,6 +21,7 @@ from rawlog.io.storage import below, is_remote, local_path
 from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.lake import is_lake
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
+from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ class Carried(Done):
 class Restore(Job[Carried, Report]):
     """Restore to a directory. Use as a context manager: what is staged is removed at the end."""
 
-    def __init__(self, target: str, asked: Asked) -> None:
-        """OptionError for options that are invalid."""
+    def __init__(self, target: str, asked: Asked, changed: Selection | None = None) -> None:
+        """`changed` has transforms of the rows: then no batch is copied as it is. OptionError for options that are invalid."""
         if is_remote(target):
             raise OptionError(f"{target}: a broker's directory must be a local one")
-        self.asked = asked
+        self.asked, self.changed = asked, changed
         self.target = Path(local_path(target)).absolute()
         self.output = Output(self.target, overwrite=asked.overwrite)
         make = next(family.restorer for family in registry.families() if family.restorer is not None)
@@ -94,6 +95,8 @@ class Restore(Job[Carried, Report]):
         """What the source has, whatever it is."""
         asked, restorer = self.asked, self.restorer
         lakes = [root for root in tree.roots if is_lake(root)]
+        if self.changed is not None:
+            return self._offered_changed(tree, has_lakes=bool(lakes))
         if lakes:
             if len(tree.roots) > 1:
                 raise OptionError(f"{lakes[0]} is a lake: name no other source with it")
@@ -107,13 +110,32 @@ class Restore(Job[Carried, Report]):
         if "records" not in tree.tables:
             raise UnknownFormatError(f"{', '.join(tree.roots)}: nothing here can be read as records")
         assert self.stage is not None
-        return offered_rows(tree, restorer, below(self.stage, "rows"), asked.topics, asked.errors)
+        chosen = Selection(topics=asked.topics, errors=asked.errors)
+        return offered_rows(tree, restorer, below(self.stage, "rows"), chosen)
+
+    def _offered_changed(self, tree: Tree, *, has_lakes: bool) -> Offer:
+        """The rows of the source, changed and written again; only what was committed, as new batches are in no transaction."""
+        assert self.stage is not None
+        assert self.changed is not None
+        if has_lakes or "records" not in tree.tables:
+            raise OptionError(
+                "--mask: a lake and tables are masked when they are made, or by `rawlog convert --to kafka`"
+            )
+        asked, chosen = self.asked, self.changed.begun()
+        files = tuple(file for file in tree if not (file.place.topic or "").startswith("__"))
+        chosen = chosen.replace(topics=asked.topics, errors=asked.errors, isolation="read_committed")
+        offer = offered_rows(replace(tree, files=files), self.restorer, below(self.stage, "rows"), chosen)
+        offer.notes += self.changed.judge([chosen.tallies])
+        offer.notes.append(
+            "masked: records are in new batches; aborted ones, committed offsets and settings of topics are left out"
+        )
+        return offer
 
     # Work -------------------------------------------------------------------------------------------------------------
 
     def work(self, split: Split, stage: Stage) -> Carried:
         """One partition directory."""
-        one: RestoreSplit = split.task
+        one: RestoreSplit = split.content
         try:
             folder = Folder(stage.path, named=str(self.target)).folder(stage.name)
             report = self.restorer.carry(one, folder, stage.advance)

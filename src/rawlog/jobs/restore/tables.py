@@ -216,11 +216,11 @@ def offered_lake(path: str, restorer: Restorer, named: Sequence[str] = ()) -> Of
     return offer
 
 
-def offered_rows(tree: Tree, restorer: Restorer, scratch: str, topics: tuple[str, ...], errors: str) -> Offer:
-    """The partitions among the rows of a tree of any system, which are written as partition directories first. EncodeError for rows
+def offered_rows(tree: Tree, restorer: Restorer, scratch: str, chosen: Selection) -> Offer:
+    """The partitions among the chosen rows of a tree of any system, which are written as partition directories first. EncodeError for rows
     without a partition, or of a topic whose name is not allowed there.
     """
-    rows = Rows(tree, RECORDS, Selection(topics=topics, errors=errors))
+    rows = Rows(tree, RECORDS, chosen)
     format = registry.formats()[restorer.written]
     assert format.write is not None
     try:
