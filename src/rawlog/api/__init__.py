@@ -6,20 +6,27 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rawlog.api.ask import cluster, ingest, lake, query
-    from rawlog.api.check import compact, diff, rebuild, repair, rules, verify
+    from rawlog.api.ask import cluster, groups, ingest, lake, query, transactions
+    from rawlog.api.check import compact, diff, rebuild, repair, rescue, rules, verify
+    from rawlog.api.installation import doctor
     from rawlog.api.known import list_formats
-    from rawlog.api.look import Log, cat, count, explain, follow, head, ls, open, read, rows, tail
+    from rawlog.api.live import mirror, record, replay
+    from rawlog.api.look import Log, cat, count, explain, find, follow, head, ls, open, read, rows, tail
     from rawlog.api.move import convert, erase, extract, restore, write
+    from rawlog.api.overview import browse, report
 
 #: Each name, and the module that defines it. It is imported when it is first used.
 MODULES = {
-    **dict.fromkeys(("cluster", "ingest", "lake", "query"), "rawlog.api.ask"),
-    **dict.fromkeys(("compact", "diff", "rebuild", "repair", "rules", "verify"), "rawlog.api.check"),
+    **dict.fromkeys(("cluster", "groups", "ingest", "lake", "query", "transactions"), "rawlog.api.ask"),
+    **dict.fromkeys(("compact", "diff", "rebuild", "repair", "rescue", "rules", "verify"), "rawlog.api.check"),
+    **dict.fromkeys(("doctor",), "rawlog.api.installation"),
     **dict.fromkeys(("list_formats",), "rawlog.api.known"),
+    **dict.fromkeys(("mirror", "record", "replay"), "rawlog.api.live"),
     **dict.fromkeys(
-        ("Log", "cat", "count", "explain", "follow", "head", "ls", "open", "read", "rows", "tail"), "rawlog.api.look"
+        ("Log", "cat", "count", "explain", "find", "follow", "head", "ls", "open", "read", "rows", "tail"),
+        "rawlog.api.look",
     ),
+    **dict.fromkeys(("browse", "report"), "rawlog.api.overview"),
     **dict.fromkeys(("convert", "erase", "extract", "restore", "write"), "rawlog.api.move"),
 }
 
@@ -32,6 +39,7 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
-    "MODULES", "Log", "cat", "cluster", "compact", "convert", "count", "diff", "erase", "explain", "extract", "follow", "head", "ingest",
-    "lake", "list_formats", "ls", "open", "query", "read", "rebuild", "repair", "restore", "rows", "rules", "tail", "verify", "write",
+    "MODULES", "Log", "browse", "cat", "cluster", "compact", "convert", "count", "diff", "doctor", "erase", "explain", "extract", "find",
+    "follow", "groups", "head", "ingest", "lake", "list_formats", "ls", "mirror", "open", "query", "read", "rebuild", "record",
+    "repair", "replay", "report", "rescue", "restore", "rows", "rules", "tail", "transactions", "verify", "write",
 ]  # fmt: skip

@@ -1,17 +1,30 @@
-"""The functions that ask: query, cluster, ingest, lake."""
+"""The functions that ask: query, cluster, groups, transactions, ingest, lake."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from rawlog.api.check import settings_of
-from rawlog.api.options import Note, Path, Paths, Running, Time, listed, selection_of, whole_paths
+from rawlog.api.options import (
+    Decoding,
+    Masking,
+    Note,
+    Path,
+    Paths,
+    Running,
+    Time,
+    listed,
+    noted,
+    selection_of,
+    whole_paths,
+)
 from rawlog.core.errors import OptionError, RawlogError
 from rawlog.core.html import ROWS, html_note, html_table
 from rawlog.core.report import Action, Report
@@ -19,7 +32,7 @@ from rawlog.core.tables import RECORDS, Table
 from rawlog.core.text import counted
 from rawlog.engines.choice import choose
 from rawlog.jobs.job import Progress
-from rawlog.reading.names import check_names
+from rawlog.reading.existence import check_names
 from rawlog.reading.rows import dict_rows
 from rawlog.reading.select import parse_columns
 from rawlog.reading.tree import Tree, open_tree
@@ -94,7 +107,7 @@ class Answer:
         except RawlogError as error:
             return html_note(f"{self!r}: {str(error).splitlines()[0]}")
         more = f"the first {ROWS} rows" if len(rows) > ROWS else counted(len(rows), "row")
-        return html_table(self.schema.names, (list(row.values()) for row in rows[:ROWS]), more)
+        return html_table(self.schema.names, (list(row.values()) for row in rows[:ROWS]), more, shows_null=True)
 
 
 def query(
@@ -105,13 +118,18 @@ def query(
     master: str | None = None,
     conf: Mapping[str, str] | Sequence[str] | None = None,
     errors: Literal["raise", "skip"] = "raise",
+    replicas: Literal["best", "all", "refuse"] = "best",
+    decode: str | Sequence[str] | Mapping[str, str] | None = None,
+    schemas: Path | None = None,
+    note: Note | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Answer:
     """Answer a question in SQL; the tables of the paths are views. Returns an Answer: iterate over it for dicts, or use `to_arrow()`.
 
     A path is files or a lake. With several paths, give a dict: its names are schemas (`old.records`). `engine` "duckdb" (or "local")
-    works without a JVM. OptionError if the SQL is not understood; DataError at damage unless `errors` is "skip"; AccessError for a path
-    that does not exist.
+    works without a JVM. Of replicas of one partition or store the best is read, all of them, or OptionError is raised, as `replicas` says;
+    `note` gets a sentence about each choice. `decode` and `schemas` are those of `rawlog.read`. OptionError if the SQL is not understood;
+    DataError at damage unless `errors` is "skip"; AccessError for a path that does not exist.
 
     >>> import rawlog
     >>> rows = list(rawlog.query("SELECT count(*) AS n FROM records", "samples/kafka", engine="duckdb"))
@@ -119,7 +137,14 @@ def query(
     sql = sql.strip().removesuffix(";")
     if not sql.strip():
         raise OptionError("no question: SQL expected")
-    session = open_engine(paths, sql, engine=engine, master=master, conf=conf, errors=errors, progress=progress)
+    reading: dict[str, Any] = {
+        "errors": errors,
+        "replicas": replicas,
+        "decode": decode,
+        "schemas": schemas,
+        "note": note,
+    }
+    session = open_engine(paths, sql, engine=engine, master=master, conf=conf, progress=progress, **reading)
     try:
         return Answer(session, sql)
     except BaseException:
@@ -135,6 +160,10 @@ def open_engine(
     master: str | None = None,
     conf: Mapping[str, str] | Sequence[str] | None = None,
     errors: str = "raise",
+    replicas: str = "best",
+    decode: str | Sequence[str] | Mapping[str, str] | None = None,
+    schemas: Path | None = None,
+    note: Note | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Engine:
     """A session that answers SQL over the views of the paths. What the `first` statement needs is prepared while Spark starts.
@@ -148,7 +177,8 @@ def open_engine(
     asked = sources(listed(paths))
 
     def found() -> list[View]:
-        return [view for source in asked for view in views(source, errors)]
+        reading = selection_of({"errors": errors, "replicas": replicas, "decode": decode, "schemas": schemas})
+        return [view for source in asked for view in views(source, reading, note or noted)]
 
     chosen = choose(engine=engine, master=master, conf=conf)
     if chosen.name != "spark":
@@ -242,12 +272,49 @@ def cluster(
     >>> import rawlog
     >>> topics = [row["topic"] for row in rawlog.cluster("samples/kafka") if row["table"] == "topics"]
     """
-    from rawlog.core.report import Report
+    given = {"at_offset": at_offset, "at_time": at_time, "log": log or None, "diff": diff, "topic": topic or None}
+    return _shown("cluster", paths, {**given, "show_secrets": show_secrets or None, "errors": errors})
+
+
+def groups(
+    paths: Paths,
+    *,
+    group: str | Sequence[str] = (),
+    topic: str | Sequence[str] = (),
+    errors: Literal["raise", "stop", "skip"] = "raise",
+) -> Shown:
+    """The consumer groups at `paths`: rows with `table` "groups", "members" and "offsets" (committed and end offsets, lag).
+
+    AccessError if there is no group; OptionError for one that does not exist; DataError at damage unless `errors` says otherwise.
+
+    >>> import rawlog
+    >>> lags = {row["group"]: row["lag"] for row in rawlog.groups("samples/kafka") if row["table"] == "groups"}
+    """
+    return _shown("groups", paths, {"group": group or None, "topic": topic or None, "errors": errors})
+
+
+def transactions(
+    paths: Paths,
+    *,
+    id: str | Sequence[str] = (),
+    topic: str | Sequence[str] = (),
+    errors: Literal["raise", "stop", "skip"] = "raise",
+) -> Shown:
+    """The transactions at `paths`: rows with `table` "open", "ids" (as the coordinator wrote them) and "aborted".
+
+    One that hangs has `is_hanging`, and `advice` says what to do. AccessError if there are none; OptionError for an id or topic that does
+    not exist; DataError at damage unless `errors` says otherwise.
+
+    >>> import rawlog
+    >>> hanging = [row for row in rawlog.transactions("samples/kafka") if row.get("is_hanging")]
+    """
+    return _shown("transactions", paths, {"id": id or None, "topic": topic or None, "errors": errors})
+
+
+def _shown(verb: str, paths: Paths, given: Mapping[str, Any]) -> Shown:
     from rawlog.jobs.verb import run_verb
 
-    given = {"at_offset": at_offset, "at_time": at_time, "log": log or None, "diff": diff, "topic": topic or None}
-    given |= {"show_secrets": show_secrets or None, "errors": errors}
-    found = run_verb("cluster", paths, {name: value for name, value in given.items() if value is not None})
+    found = run_verb(verb, paths, {name: value for name, value in given.items() if value is not None})
     assert not isinstance(found, Report)
     return Shown(found)
 
@@ -255,17 +322,22 @@ def cluster(
 # The lake -----------------------------------------------------------------------------------------------------------------
 
 
-class Ingesting(Running, total=False):
+class Ingesting(Masking, Decoding, Running, total=False):
     """The options of `ingest`."""
 
     #: Only these tables.
     tables: str | Sequence[str] | None
     topic: str | Sequence[str] | None
     partition: int | Sequence[int] | None
+    #: Of replicas of one partition or store: take the best one (default), take all, or raise OptionError.
+    replicas: Literal["best", "all", "refuse"]
     since: Time | None
     until: Time | None
     #: Cut the data files of new tables by topic, partition, hour, day, month or year.
     partition_by: str | Sequence[str] | None
+    #: The rows of files that were rewritten since the last run: replace them (default); keep them, and take only later offsets; or
+    #: refuse such files.
+    on_rewrite: Literal["replace", "keep", "refuse"]
     #: A catalog of PyIceberg's configuration, or a file NAME.db, instead of the lake's own.
     catalog: str | None
     #: Read every file as this format.
@@ -274,6 +346,8 @@ class Ingesting(Running, total=False):
     #: With `follow`: how often it looks, in seconds, and an event that ends it.
     every: float
     stop: Event | None
+    #: A file that gets the numbers of each run: in the text form of Prometheus if its name ends in `.prom`, else as JSON.
+    metrics: Path | None
 
 
 @overload
@@ -292,29 +366,53 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
     """
     from rawlog.io.output import refuse_nested
     from rawlog.jobs.ingest import Ingest
+    from rawlog.schemas.transform import Decode
 
     engine = choose(**settings_of(options, Ingesting.__annotations__))
-    asked = selection_of({name: options.get(name) for name in ("topic", "partition", "since", "until")})
+    names = ("topic", "partition", "since", "until", "replicas", *Masking.__annotations__, *Decoding.__annotations__)
+    asked = selection_of({name: options.get(name) for name in names})
+    decode = next((one for one in asked.transforms if isinstance(one, Decode)), None)
+    if decode is not None:
+        asked = asked.replace(transforms=())
     roots = whole_paths(
         listed(paths)
     )  # a lake is used longer than the directory it was made from: its paths are absolute
     format, progress = options.get("format"), options.get("progress")
+    path, metrics = os.fspath(to), options.get("metrics")
 
     def look() -> Tree:
         return open_tree(roots, format=format)
 
-    tree, path = look(), os.fspath(to)
-    refuse_nested(path, tree.sources)
-    check_names(tree, RECORDS, asked, options.get("note"), may_come=follow)
-    catalog, tables = options.get("catalog"), parse_columns(options.get("tables"))
-    partition_by = parse_columns(options.get("partition_by"))
-    job = Ingest(path, catalog=catalog, tables=tables, selection=asked, partition_by=partition_by)
+    def begin() -> tuple[Tree, Ingest]:
+        tree = look()
+        refuse_nested(path, tree.sources)
+        if metrics is not None:
+            refuse_nested(metrics, tree.sources)
+        check_names(tree, RECORDS, asked, options.get("note"), may_come=follow)
+        return tree, Ingest(
+            path,
+            catalog=options.get("catalog"),
+            tables=parse_columns(options.get("tables")),
+            selection=asked,
+            partition_by=parse_columns(options.get("partition_by")),
+            on_rewrite=options.get("on_rewrite", "replace"),
+            decode=decode,
+        )
+
+    if metrics is not None:
+        refuse_nested(metrics, roots)
     if follow:
+        _, following = begin()
         session = engine.start(progress) if engine.name == "spark" else None
-        stop = options.get("stop") or Event()
-        return _follow(job, look, lambda one: engine.run(job, one, progress, session), stop, options.get("every", 5.0))
-    with job:
-        return _ingested(tree, job.complete(lambda: engine.run(job, tree, progress)))
+        stop, every = options.get("stop") or Event(), options.get("every", 5.0)
+        runs = _follow(following, look, lambda one: engine.run(following, one, progress, session), stop, every)
+        return _measured_runs(runs, metrics, path)
+    with _measured(metrics, path) as measure:
+        tree, job = begin()
+        with job:
+            report = _ingested(tree, job.complete(lambda: engine.run(job, tree, progress)), job)
+        measure(report)
+        return report
 
 
 def _follow(
@@ -325,17 +423,47 @@ def _follow(
 
     with job:
         for outcome in follow(job, look, run, stop, every):
-            yield _ingested(None, outcome)
+            yield _ingested(None, outcome, job)
 
 
-def _ingested(tree: Tree | None, outcome: Ingested) -> Report:
+@contextmanager
+def _measured(path: Path | None, target: str) -> Iterator[Callable[[Report], None]]:
+    """A function that writes the numbers of a run to a file. That a run failed is written there, too."""
+    from rawlog.core import metrics
+    from rawlog.io.output import writing
+
+    def write(found: Iterable[metrics.Metric]) -> None:
+        if path is not None:
+            with writing(path, overwrite=True) as file:
+                file.write(metrics.as_text(os.fspath(path), "ingest", target, list(found)).encode())
+
+    try:
+        yield lambda report: write(metrics.metrics_of(report, time.time()))
+    except OptionError:  # nothing has run; the file itself may be what is wrong
+        raise
+    except Exception:
+        with suppress(RawlogError):
+            write(metrics.failed(time.time()))
+        raise
+
+
+def _measured_runs(runs: Iterator[Report], path: Path | None, target: str) -> Iterator[Report]:
+    with _measured(path, target) as measure:
+        for report in runs:
+            measure(report)
+            yield report
+
+
+def _ingested(tree: Tree | None, outcome: Ingested, job: Ingest) -> Report:
     """What a run did, as a Report."""
+    seconds, job.seconds = job.seconds or {}, None
     report = Report("ingest", "" if tree is None else ", ".join(tree.roots), outcome.lake)
     report.facts = {
         "verdict": outcome.verdict,
         "tables": dict(outcome.tables),
         "run": outcome.run,
         "lake": outcome.lake,
+        "seconds": {phase: round(number, 3) for phase, number in seconds.items()},
     }
     report.counts = {
         "files": outcome.files,
@@ -360,36 +488,52 @@ def lake(
     remove_orphans: bool = False,
     compact: bool = False,
     older_than: str | float = "24h",
+    target_size: int | None = None,
     dry_run: bool = False,
     catalog: str | None = None,
+    **running: Unpack[Running],
 ) -> Report:
     """The tables of a lake, and its maintenance. Returns a Report with a part for each table.
 
     Without options, the parts have what each table holds: rows, files, small_files, bytes, snapshots, sources, changed. With options,
     they have what was done: expired_snapshots, removed_files, removed_bytes, joined_files, made_files. What was current within
-    `older_than` ("30m", "24h", "7d", or seconds) stays. AccessError if there is no lake at `path`.
+    `older_than` ("30m", "24h", "7d", or seconds) stays. `compact` writes data files of about `target_size` bytes (256 MiB); it runs where
+    `engine` says. AccessError if there is no lake at `path`.
 
     >>> import rawlog
     >>> report = rawlog.lake("out/python-lake")
     """
     from rawlog.jobs.lake import Lake
+    from rawlog.jobs.lake.join import TARGET, Join
     from rawlog.jobs.lake.upkeep import keep, status
 
     is_kept = expire_snapshots or remove_orphans or compact
     if dry_run and not is_kept:
         raise OptionError("--dry-run goes with --expire-snapshots, --remove-orphans or --compact")
     grace = age(older_than)
+    settings = settings_of(running)
     found = Lake(os.fspath(path), catalog=catalog)
     report = Report("lake", found.path, found.path, is_dry_run=dry_run)
     if not is_kept:
         report.parts = {one.name: _held(one) for one in status(found)}
         return report
+    target = target_size or TARGET
+
+    def join() -> Mapping[str, tuple[int, int]]:
+        job = Join(found, target=target)
+        try:
+            engine = choose(size=sum(lot.size for lot in job.lots()), **settings)
+            return engine.run(job, Tree((), ()), running.get("progress"))
+        finally:
+            job.clean()
+
     with found:
         for one in keep(
             found,
             expire_after=grace if expire_snapshots else None,
             clean_after=grace if remove_orphans else None,
-            compact=compact,
+            compact=join if compact else None,
+            target=target,
             dry_run=dry_run,
         ):
             part = report.parts[one.name] = Report("lake", is_dry_run=dry_run)

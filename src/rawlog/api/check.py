@@ -14,21 +14,28 @@ from rawlog.api.options import (
     Paths,
     Running,
     Time,
+    bound,
+    listed,
     note_unrecognised,
+    noted,
     option_texts,
     readable,
     selection_of,
+    transforms_of,
     whole_paths,
 )
+from rawlog.core.errors import DataError, OptionError, unknown
 from rawlog.core.findings import Findings, Rule
 from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
 from rawlog.core.report import Report
+from rawlog.core.rescue import INCLUDED
 from rawlog.core.tables import RECORDS
 from rawlog.engines.choice import choose
+from rawlog.reading.existence import check_names
 from rawlog.reading.inspection import Chosen
-from rawlog.reading.names import check_names
-from rawlog.reading.select import Selection
-from rawlog.reading.tree import open_tree
+from rawlog.reading.replicas import choose as choose_replicas
+from rawlog.reading.select import Selection, Transform
+from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     from rawlog.jobs.diff import Differences
@@ -40,30 +47,65 @@ def verify(
     rule: str | Iterable[str] = (),
     skip: str | Iterable[str] = (),
     against: Path | None = None,
+    certificate: Path | None = None,
+    complete: bool = False,
     format: str | None = None,
     max_decompressed: int = MAX_DECOMPRESSED,
     max_headers: int = MAX_HEADERS,
+    html: Path | None = None,
     note: Note | None = None,
     **running: Unpack[Running],
 ) -> Findings:
     """Check every file at `paths`, and files that belong together. Returns Findings: iterate over it, or ask for its `verdict`.
 
     `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
-    to compare with. Damage is a finding and never raises. OptionError for an unknown rule, AccessError for a path that does not exist.
+    to compare with. With `complete`, `accounts` of the result says what became of every offset of each partition, and offsets that nothing
+    explains are findings. `certificate` is that of the erasure whose result is at `paths`: it must be unchanged since, and have nothing
+    that was to be erased. `html` is a file to write as a self-contained page. Damage is a finding and never raises. OptionError for an
+    unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog
     >>> verdict = rawlog.verify("samples/kafka").verdict
     """
     from rawlog.compare.replicas import check_chosen
     from rawlog.jobs.verify import Verify
+    from rawlog.reading.certificate import check as check_certificate
+    from rawlog.reading.certificate import load as load_certificate
+    from rawlog.reading.certificate import unread as certificate_unread
 
-    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), max_decompressed, max_headers))
+    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), max_decompressed, max_headers, complete))
     tree = open_tree(paths, format=format)
     other = None if against is None else readable(open_tree(against, format=format), note)
+    _check_page(html, (*tree.sources, *(other.sources if other else ())))
     if note is not None:
         note_unrecognised(tree, note)
+    proof = None if certificate is None else load_certificate(os.fspath(certificate))
+    if proof is not None and len(tree.roots) != 1:
+        raise OptionError("name the result of one erasure with its certificate")
     engine = choose(tree.size, **settings_of(running))
-    return engine.run(Verify(chosen, other), tree, running.get("progress")).findings
+    found = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
+    if proof is not None:
+        try:
+            found.items += check_certificate(proof, tree, tree.roots[0], _decoding(proof.get("asked"), tree))
+        except DataError as error:  # the damage is a finding already
+            found.items.append(certificate_unread(error))
+    if html is not None:
+        from rawlog.jobs.advice import causes, next_steps
+        from rawlog.pages.outcomes import verify_page
+
+        grouped = causes(found, tree.roots)
+        steps = next_steps(found, grouped, tree)
+        _write_page(
+            html, verify_page(found, grouped, steps, tree.roots), (*tree.sources, *(other.sources if other else ()))
+        )
+    return found
+
+
+def _decoding(asked: Any, tree: Tree) -> tuple[Transform, ...]:
+    """What decodes rows as an erasure did."""
+    if not isinstance(asked, dict) or not asked.get("decode"):
+        return ()
+    return bound(Selection(transforms=transforms_of(asked)), tree).transforms
 
 
 def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> list[Rule[Any]]:
@@ -76,7 +118,7 @@ def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> 
     """
     from rawlog.compare.replicas import all_rules, check_chosen
 
-    chosen = check_chosen(Chosen(_texts(rule), _texts(skip)))
+    chosen = check_chosen(Chosen(_texts(rule), _texts(skip), complete=True))
     return [one for one in all_rules() if chosen.takes(one.code)]
 
 
@@ -86,14 +128,16 @@ def diff(
     *,
     limit: int = 1000,
     format: str | None = None,
+    html: Path | None = None,
     note: Note | None = None,
     **selection: Unpack[Comparing],
 ) -> Differences:
     """What two places do not agree on. Returns Differences: iterate over it, or ask whether it `is_same`.
 
     Records are compared by topic, partition and offset, whatever their batches and compression; blobs one by one; clusters by their
-    settings. `limit` differences are listed for each partition or store; all are counted. Raises DataError at damage unless `errors` says
-    otherwise, OptionError for an unknown name, AccessError for a path that does not exist.
+    settings. `limit` differences are listed for each partition or store; all are counted. `html` is a file to write as a page.
+    Raises DataError at damage unless `errors` says otherwise, OptionError for an unknown name, AccessError for a path that does not
+    exist.
 
     >>> import rawlog
     >>> same = rawlog.diff("samples/kafka", "samples/kafka").is_same
@@ -102,10 +146,17 @@ def diff(
 
     asked, running = divided(selection)
     chosen = selection_of(asked)
-    trees = [readable(open_tree(path, format=format), note) for path in (a, b)]
+    trees = [choose_replicas(readable(open_tree(path, format=format), note), chosen, note or noted) for path in (a, b)]
     check_names(trees, RECORDS, chosen, note)
+    _check_page(html, (*trees[0].sources, *trees[1].sources))
     engine = choose(sum(tree.size for tree in trees), **settings_of(running))
-    return engine.run(Diff(trees[1], chosen, limit), trees[0], running.get("progress"))
+    found = engine.run(Diff(trees[1], chosen, limit), trees[0], running.get("progress"))
+    if html is not None:
+        from rawlog.pages.outcomes import diff_page
+
+        page = diff_page(found.tally, os.fspath(a), os.fspath(b))
+        _write_page(html, page, (*trees[0].sources, *trees[1].sources))
+    return found
 
 
 def repair(
@@ -116,21 +167,27 @@ def repair(
     dry_run: bool = False,
     quarantine: Path | None = None,
     move: bool = False,
+    html: Path | None = None,
     option: Mapping[str, object] | None = None,
     force: bool = False,
     **running: Unpack[Running],
 ) -> Report:
     """Write a repaired copy of `source` to `target`: everything that is sound, so that the real system opens it. Returns a Report.
 
-    `policy` is "salvage" (default: keep all that is sound), "broker" ("cut" for RocketMQ: what the real system itself would keep) or
-    "strict" (refuse). Kafka: `quarantine` is a directory for what is cut. RocketMQ: `move` closes holes. With `dry_run` nothing is
-    written. The source is never changed. AccessError if `target` exists and not `force`; OptionError if it is in the source.
+    `policy` is "salvage" (default: keep all that is sound), "broker" ("cut" for RocketMQ: what the real system itself would keep)
+    or "strict" (refuse). Kafka: `quarantine` is a directory for what is cut. RocketMQ: `move` closes holes. With `dry_run` nothing
+    is written. `html` is a file to write as a self-contained page. The source is never changed. AccessError if `target` exists and
+    not `force`; OptionError if it is in the source.
 
     >>> import rawlog
     >>> report = rawlog.repair("samples/kafka/transactions-0", "out/repaired", dry_run=True)
     """
     own = option_texts(option, policy=policy, quarantine=_text(quarantine), move="true" if move else None)
-    return rewrite("repair", source, target, own, force, None, running, dry_run=dry_run)
+    _check_page(html, [os.fspath(source)])
+    done = rewrite("repair", source, target, own, force, None, running, dry_run=dry_run)
+    if html is not None:
+        _write_report(html, done, [os.fspath(source)])
+    return done
 
 
 def rebuild(
@@ -182,6 +239,86 @@ def compact(
         roll="true" if roll else None,
     )
     return rewrite("compact", source, target, own, force, note, running)
+
+
+def rescue(
+    paths: Paths,
+    *,
+    to: Path | None = None,
+    plan: bool = False,
+    topic: str | Sequence[str] = (),
+    include: str | Iterable[str] = (),
+    brokers: int = 1,
+    node_id: int = 1,
+    cluster_id: str | None = None,
+    metadata_version: str | int | None = None,
+    keep_retention: bool = False,
+    resume: bool = False,
+    html: Path | None = None,
+    option: Mapping[str, object] | None = None,
+    force: bool = False,
+    **running: Unpack[Running],
+) -> Report:
+    """Put the best union of the copies on the disks of one dead cluster into the directory `to`. Returns a Report.
+
+    `paths` are log directories of brokers, or directories above them; some may be missing or damaged. `facts["plan"]` of the Report
+    lists for each partition the replicas found, the choice and its reason, what is lost and what cannot be known; with `plan`
+    nothing is written. `include` names states of directories to use that a broker does not load: "stray", "delete". `resume` goes
+    on with a run that was killed. `html` is a file to write as a self-contained page. OptionError for disks of several clusters or
+    of a running broker; AccessError if `to` exists and not `force`.
+
+    >>> import rawlog
+    >>> report = rawlog.rescue("samples/kafka", plan=True)
+    """
+    from rawlog.jobs.rescue import Rescue, RescueAsked
+
+    if to is None and not plan:
+        raise OptionError("name the directory to write with --to, or ask for --plan")
+    states = frozenset(_texts(include))
+    if extra := states - set(INCLUDED):
+        raise unknown("state", min(extra), INCLUDED)
+    asked = RescueAsked(
+        topics=_texts(topic),
+        include=states,
+        brokers=brokers,
+        node=node_id,
+        cluster_id=cluster_id,
+        level=metadata_version,
+        keep_retention=keep_retention,
+        overwrite=force,
+        is_plan=plan,
+        options=option_texts(option),
+    )
+    tree = open_tree(whole_paths(listed(paths)))
+    _check_page(html, tree.sources)
+    engine = choose(tree.size, **settings_of(running))
+    with Rescue(None if to is None else os.fspath(to), asked, resume=resume) as job:
+        done = engine.run(job, tree, running.get("progress"))
+    if html is not None:
+        _write_report(html, done, tree.sources)
+    return done
+
+
+def _write_report(html: Path, done: Report, sources: Iterable[str]) -> None:
+    from rawlog.jobs.advice import causes
+    from rawlog.pages.outcomes import report_page
+
+    _write_page(html, report_page(done, causes(done.remaining, [done.target])), sources)
+
+
+def _write_page(html: Path, page: str, sources: Iterable[str]) -> None:
+    from rawlog.io.output import writing
+
+    with writing(os.fspath(html), overwrite=True, sources=sources) as out:
+        out.write(page.encode())
+
+
+def _check_page(html: Path | None, sources: Iterable[str]) -> None:
+    """OptionError if the page would be in a source: before anything is done."""
+    from rawlog.io.output import refuse_nested
+
+    if html is not None:
+        refuse_nested(os.fspath(html), sources)
 
 
 def rewrite(

@@ -1,33 +1,36 @@
-"""The functions that look: open, read, rows, cat, head, tail, follow, count, ls, explain."""
+"""The functions that look: open, read, rows, cat, head, tail, find, follow, count, ls, explain."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rawlog import registry
 from rawlog.api.options import (
     NAMES,
-    Choosing,
     Counting,
     Note,
     Path,
     Paths,
+    Searching,
     Selecting,
+    Showing,
     Unreadable,
+    bound,
     listed,
     noted,
     readable,
     selection_of,
 )
-from rawlog.core.errors import AccessError, OptionError
+from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.tables import FILES, Table
-from rawlog.jobs.job import Progress
-from rawlog.reading.follow import INTERVAL, Following, Position, check_table
-from rawlog.reading.last import LastRows
-from rawlog.reading.names import check_names
+from rawlog.reading.existence import check_names
+from rawlog.reading.found import PLACES, FoundRows
+from rawlog.reading.last import INTERVAL, LastRows
+from rawlog.reading.replicas import choose, copies
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -36,10 +39,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rawlog.core.format import File
+    from rawlog.core.store import Copies
+    from rawlog.jobs.job import Progress
     from rawlog.reading.explain import Explanation
+    from rawlog.reading.follow import Following, Position
 
 #: A batch of `ls` is ready when it has so many files, or so many bytes were read for it.
 BATCH_FILES, BATCH_BYTES = 1000, 16 << 20
+STATES = ("ok", "truncated", "damaged", "empty", "unknown")
 
 
 class Log(Tree):
@@ -50,10 +57,11 @@ class Log(Tree):
 
         OptionError for an unknown table, column, topic or partition; UnknownFormatError if no file has that table.
         """
-        asked = selection_of(selection)
-        rows = Rows(self, name, asked)
+        asked = bound(selection_of(selection), self, registry.table_named(name))
+        tree = choose(self, asked, noted, table=registry.table_named(name))
+        rows = Rows(tree, name, asked)
         rows.note = noted
-        check_names(self, rows.table, asked)
+        check_names(tree, rows.table, asked)
         return rows
 
 
@@ -124,7 +132,7 @@ def head(
     table: str = "records",
     format: str | None = None,
     note: Note | None = None,
-    **selection: Unpack[Choosing],
+    **selection: Unpack[Showing],
 ) -> Rows:
     """The first `lines` rows of a table. Returns Rows; errors as `rawlog.rows`.
 
@@ -134,6 +142,36 @@ def head(
     return _rows(paths, table, format, selection_of(selection).replace(limit=lines), note)
 
 
+def find(
+    text: str | bytes,
+    paths: Paths,
+    *,
+    within: str | Sequence[str] = PLACES,
+    format: str | None = None,
+    note: Note | None = None,
+    **selection: Unpack[Searching],
+) -> Rows:
+    """The records of any system that have a text in their key, value or headers, or as their message or blob id.
+
+    `within` names the places to look at: key, value, headers, id. By id alone indexes are used where they exist. Returns Rows whose
+    column `found_in` says where it was found; errors as `rawlog.rows`, OptionError for an empty text or an unknown place.
+
+    >>> import rawlog
+    >>> hits = [(row["topic"], row["offset"], row["found_in"]) for row in rawlog.find("key-602", "samples/kafka")]
+    """
+    wanted = listed(within)
+    for place in wanted:
+        if place not in PLACES:
+            raise unknown("place", place, PLACES)
+    if not text or not wanted:
+        raise OptionError("a text to look for, and a place to look at, are expected")
+    asked = selection_of(selection)
+    if asked.transforms:
+        raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")
+    found = _rows(paths, "records", format, asked, note)
+    return FoundRows(found, text.encode() if isinstance(text, str) else text, wanted)
+
+
 def tail(
     paths: Paths,
     *,
@@ -141,7 +179,7 @@ def tail(
     table: str = "records",
     format: str | None = None,
     note: Note | None = None,
-    **selection: Unpack[Choosing],
+    **selection: Unpack[Showing],
 ) -> Rows:
     """The last `lines` rows of a table; rows before them are not decoded. Returns Rows; errors as `rawlog.rows`.
 
@@ -167,7 +205,7 @@ def follow(
     table: str = "records",
     format: str | None = None,
     note: Note | None = None,
-    **selection: Unpack[Choosing],
+    **selection: Unpack[Showing],
 ) -> Following:
     """Follow a growing log: the rows that are added, each once, in growing and in new files. Returns Following.
 
@@ -181,16 +219,19 @@ def follow(
     >>> new = rawlog.follow("samples/kafka", topic="transactions", lines=5)
     >>> last = [batch.num_rows for batch in new.first]
     """
+    from rawlog.reading.follow import Following, check_table
+
     asked, wanted = selection_of(selection).replace(limit=limit), registry.table_named(table)
     check_table(wanted)
     if asked.isolation == "read_committed":
         raise OptionError("tail -f shows records before their transaction ends: it cannot be read_committed")
     asked.needed(wanted)
     tree = open_tree(paths, format=format)
+    asked = bound(asked, tree, wanted)
     made = Following(listed(paths), wanted, asked, format=format, position=position, note=note or noted)
     made.every, made.stop = every, stop
     if position is None and lines is not None:
-        kept = readable(tree, note)
+        kept = choose(readable(tree, note), asked, note or noted, table=wanted)
         if wanted.name in kept.tables:
             found = _table(kept, wanted, asked.replace(limit=None), note, may_come=True)
             made.skip_to_last(found, lines)
@@ -221,17 +262,30 @@ class Listing(Rows):
     """The files at some paths, measured one after another: the table `files`. Its tree has the files in the same order."""
 
     progress: Callable[[int], None] | None = None
+    #: Only files in one of these states; empty: all.
+    states: Sequence[str] = ()
+    #: The files of the rows that were given so far, in the same order.
+    shown: list[File]
+
+    @cached_property
+    def replicas(self) -> list[Copies]:
+        """The partitions and stores of which there are several replicas, each with the best first."""
+        return copies(self.tree.groups)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows: batches of many small files, or of one large one, so that each is given as soon as it is ready."""
         import pyarrow as pa
 
+        self.shown = []
         ready: list[dict[str, Any]] = []
         size = 0
         for file in self.tree:
-            ready.append(self._measured(file))
+            found = self._measured(file)
             size += file.size
-            if len(ready) >= BATCH_FILES or size >= BATCH_BYTES:
+            if not self.states or found["state"] in self.states:
+                ready.append(found)
+                self.shown.append(file)
+            if ready and (len(ready) >= BATCH_FILES or size >= BATCH_BYTES):
                 yield pa.RecordBatch.from_pylist(ready, schema=FILES.schema)
                 ready, size = [], 0
         if ready:
@@ -253,6 +307,7 @@ def ls(
     *,
     topic: str | Sequence[str] | None = None,
     partition: int | Sequence[int] | None = None,
+    state: str | Sequence[str] | None = None,
     format: str | None = None,
     note: Note | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -260,7 +315,8 @@ def ls(
     """What is at `paths`: a row of the table `files` for each file, with offsets, times, counts and state. Returns Listing, a kind of Rows.
 
     Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown. Damage does not
-    raise. OptionError for an unknown topic or partition, AccessError for a path that does not exist.
+    raise. With `state` only files in such a state are listed. Replicas are all listed; `replicas` of the result says which there are, and
+    which is the best. OptionError for an unknown topic, partition or state, AccessError for a path that does not exist.
 
     >>> import rawlog
     >>> states = {row["path"]: row["state"] for row in rawlog.ls("samples/kafka", topic="transactions")}
@@ -272,6 +328,10 @@ def ls(
     files = tuple(f for f in tree if asked.takes_file(f) and not (narrow and f.place.topic is None))
     found = Listing(Tree(tree.roots, files), FILES)
     found.note = note or noted
+    found.states = listed(state or ())
+    for one in found.states:
+        if one not in STATES:
+            raise unknown("state", one, STATES)
     if progress is not None:
         found.progress = _counter(sum(file.size for file in files), progress)
     return found
@@ -311,11 +371,12 @@ def _rows(paths: Paths, table: str, format: str | None, selection: Selection, no
     wanted = registry.table_named(table)
     selection.needed(wanted)
     tree = open_tree(paths, format=format)
+    selection = bound(selection, tree, wanted)
     if wanted.name not in ("files", "findings"):
         kept = readable(tree, note)
         if len(kept) < len(tree) and not any(file.format for file in kept):
             raise AccessError(f"{', '.join(tree.roots)}: nothing here can be read")
-        tree = kept
+        tree = choose(kept, selection, note or noted, table=wanted)
     return _table(tree, wanted, selection, note)
 
 
@@ -331,6 +392,8 @@ def _table(tree: Tree, table: Table, selection: Selection, note: Note | None, *,
 
 
 def _counter(total: int, progress: Callable[[Progress], None]) -> Callable[[int], None]:
+    from rawlog.jobs.job import Progress
+
     done = 0
 
     def step(size: int) -> None:

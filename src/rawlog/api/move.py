@@ -9,27 +9,32 @@ from pathlib import Path as LocalPath
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from rawlog import registry
-from rawlog.api.check import divided, rewrite, settings_of
+from rawlog.api.check import divided, settings_of
 from rawlog.api.options import (
     Converting,
+    Erasing,
     Note,
     Path,
     Paths,
     Running,
     Time,
+    bound,
     listed,
     option_texts,
     selection_of,
+    transforms_of,
     whole_paths,
 )
-from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.report import Report
+from rawlog.core.tables import RECORDS
 from rawlog.core.times import parse_time
 from rawlog.engines.choice import choose
 from rawlog.io.output import refuse_nested
 from rawlog.jobs.target import Passage, batches_of, writable
 from rawlog.jobs.target import write as write_rows
-from rawlog.reading.names import check_names
+from rawlog.reading.existence import check_names
+from rawlog.reading.replicas import choose as choose_replicas
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -125,10 +130,16 @@ def _convert(
 ) -> Report:
     from rawlog.jobs.convert import Convert, source_tree
 
+    selection.check(made.source)
+    tree = source_tree(whole_paths(listed(source)), made.source, format)
+    selection = bound(selection, tree, made.source)
     with Convert(made, selection=selection, drop=keys, dry_run=dry_run, inputs=inputs) as job:
-        tree = source_tree(whole_paths(listed(source)), made.table, format)
-        check_names(tree, made.table, selection, note)
-        return choose(tree.size, **settings_of(running)).run(job, tree, running.get("progress"))
+        chosen: list[str] = []
+        tree = choose_replicas(tree, selection, chosen.append, table=made.source)
+        check_names(tree, made.source, selection, note)
+        report = choose(tree.size, **settings_of(running)).run(job, tree, running.get("progress"))
+        report.notes = [*chosen, *report.notes]
+        return report
 
 
 def _keys(one: str | bytes | Sequence[str | bytes], file: Path | None) -> list[bytes]:
@@ -158,14 +169,21 @@ def restore(
     cluster_id: str | None = None,
     metadata_version: str | int | None = None,
     errors: Literal["raise", "stop", "skip"] = "raise",
+    replicas: Literal["best", "refuse"] = "best",
     force: bool = False,
+    mask: str | Sequence[str] | Mapping[str, str] | None = None,
+    mask_secret_file: Path | None = None,
+    mask_keep_sizes: bool = False,
+    mask_other: Literal["refuse", "keep", "drop", "hash"] | None = None,
     **running: Unpack[Running],
 ) -> Report:
     """Write a data directory that a single-node Kafka broker starts on, with the topics of `source` in it. Returns a Report.
 
     `source` is a broker's directory, a lake, Parquet files, or anything that can be read as records. `until` restores the state at a time;
-    `rename` gives topics other names. DataError at damage unless `errors` says otherwise; AccessError if `target` exists and not `force`;
-    OptionError for an unknown topic, or if `target` is in the source.
+    `rename` gives topics other names. Of replicas of one partition the best is restored, and the Report notes it; `replicas="refuse"`
+    raises OptionError instead. With `mask` (see Masking) records are written again with masked fields; committed offsets, aborted
+    transactions and settings of topics are then left out. DataError at damage unless `errors` says otherwise; AccessError if `target`
+    exists and not `force`; OptionError for an unknown topic, or if `target` is in the source.
 
     >>> import rawlog
     >>> report = rawlog.restore("samples/kafka", "out/restored", topic="transactions")
@@ -188,59 +206,99 @@ def restore(
         level=metadata_version,
         overwrite=force,
     )
+    given = {
+        "mask": mask,
+        "mask_secret_file": mask_secret_file,
+        "mask_keep_sizes": mask_keep_sizes,
+        "mask_other": mask_other,
+    }
+    masked = Selection(transforms=transforms_of(given)) if any(given.values()) else None
+    if masked is not None and until is not None:
+        raise OptionError("--until and --mask exclude one another: restore first, then mask what was restored")
     sources = listed(source)
     tree = Tree(tuple(sources), ()) if any(map(is_lake, sources)) else open_tree(sources)
+    chosen: list[str] = []
+    tree = choose_replicas(tree, Selection(topics=asked.topics, replicas=replicas), chosen.append)
     engine = choose(tree.size, **settings_of(running))
-    with Restore(os.fspath(target), asked) as job:
-        return engine.run(job, tree, running.get("progress"))
+    with Restore(os.fspath(target), asked, masked) as job:
+        report = engine.run(job, tree, running.get("progress"))
+    report.notes = [*chosen, *report.notes]
+    return report
 
 
 def erase(
-    source: Path,
+    source: Paths,
     target: Path,
     *,
-    blob: str | Sequence[str] = (),
     key: str | bytes | Sequence[str | bytes] = (),
     keys: Path | None = None,
+    id: str | Sequence[str] = (),
+    blob: str | Sequence[str] = (),
+    find: str | bytes | None = None,
+    certificate: Path | None = None,
     force: bool = False,
+    dry_run: bool = False,
     note: Note | None = None,
-    **running: Unpack[Running],
+    **asked: Unpack[Erasing],
 ) -> Report:
-    """Write a copy of `source` to `target` without chosen records or blobs. Returns a Report.
+    """Write a copy of `source` to `target` without chosen records or blobs, and a certificate of it. Returns a Report.
 
-    Kafka logs: the records with a `key`, or one of the file `keys` with one key per line, are left out; all others keep their offsets,
-    times and transactions. Ambry stores: the content of each `blob` is overwritten with zeros, as Ambry's own hard delete does.
-    OptionError if nothing or both are named, or a blob does not exist; AccessError if `target` exists and not `force`.
+    Several sources are parts of one whole, such as a log directory and its remote storage; OptionError if they have a partition
+    twice.
+    Erased are the records with one of the `key`s, or of the file `keys` with one key per line, or one of the `id`s (messages of RocketMQ,
+    `blob`s of Ambry), among those that `find` (a text anywhere in key, value or headers), `where`, `topic` and others choose. All others
+    keep their offsets, times and transactions; indexes and queues are rebuilt. Of a blob the content is overwritten with zeros, and it is
+    deleted. The certificate is written to `certificate`, by default next to the target; `rawlog.verify` checks it. With `dry_run`
+    nothing is written. OptionError if nothing is named, or an id does not exist; AccessError if `target` exists and not `force`.
 
     >>> import rawlog
     >>> report = rawlog.erase("samples/kafka/transactions-0", "out/erased", key="k-1")
     """
-    blobs = (blob,) if isinstance(blob, str) else tuple(blob)
-    found = _keys(key, keys)
-    if bool(blobs) == bool(found or keys is not None):
-        raise OptionError("name what to erase: --blob for an Ambry store, or --key for Kafka logs")
-    if blobs:
-        return rewrite("erase", source, target, {"blobs": ",".join(blobs)}, force, note, running)
-    from rawlog.jobs.convert import outlet
+    from rawlog.jobs.erase import Erasing as Job
+    from rawlog.reading.erasure import Erasure
 
-    made = outlet(_erasable(open_tree(source)), os.fspath(target), overwrite=force)
+    matching, running = divided(asked)
+    chosen = selection_of(matching).replace(
+        text=None if find is None else os.fsencode(find) if isinstance(find, str) else find, replicas="all"
+    )
+    decoded = {"decode": _joined(asked.get("decode")), "schemas": asked.get("schemas")}
+    found = frozenset(_keys(key, keys))
+    ids = tuple(one for given in (id, blob) for one in ((given,) if isinstance(given, str) else given))
+    is_limited = not chosen.takes_every_row or chosen.topics or chosen.topic_pattern or chosen.partitions
+    if (keys is not None and not found) or not (found or ids or is_limited):
+        raise OptionError("name what to erase: --key, --id, --find, --where or --topic")
+    if find is not None and not find:
+        raise OptionError("--find: a text expected")
+    if chosen.transforms and chosen.where is None:
+        raise OptionError("--decode: --where is missing, which looks at decoded fields")
+    if found and ids:
+        raise OptionError("name what to erase by --key or by --id, not by both")
+    tree = open_tree(source)
+    chosen = bound(chosen, tree, RECORDS)
+    chosen.check(RECORDS)
+    check_names(tree, RECORDS, chosen, note)
+    engine = choose(tree.size, **settings_of(running))
+    if engine.name == "spark":  # tasks may have another working directory
+        tree = open_tree(whole_paths(tree.roots))
+    papers = None if certificate is None else os.fspath(certificate)
     inputs = [] if keys is None else [os.fspath(keys)]
-    report = _convert(source, made, Selection(), found, inputs, None, False, note, running)
-    report.verb = "erase"
-    return report
+    with Job(
+        os.fspath(target),
+        Erasure(chosen, found, ids, {name: str(value) for name, value in decoded.items() if value}),
+        certificate=papers,
+        inputs=inputs,
+        overwrite=force,
+        dry_run=dry_run,
+        at_once=engine.at_once,
+    ) as job:
+        return engine.run(job, tree, running.get("progress"))
 
 
-def _erasable(tree: Tree) -> str:
-    """The one system among the files whose logs can be copied without some records. UnknownFormatError if there is none."""
-    able = {name: format.family for name, format in registry.formats().items() if format.sift is not None}
-    found = {able[file.format] for file in tree if file.format in able}
-    if len(found) > 1:
-        raise OptionError(f"files of {' and '.join(sorted(found))} are here; name the directory of one of them")
-    if not found:
-        names = ", ".join(registry.family(name).title for name in sorted(set(able.values())))
-        where = ", ".join(tree.roots)
-        raise UnknownFormatError(f"{where}: no records here can be erased by key; these systems can be: {names}")
-    return found.pop()
+def _joined(decode: str | Sequence[str] | Mapping[str, str] | None) -> str:
+    """How rows are decoded, as one text."""
+    if isinstance(decode, Mapping):
+        return ",".join(f"{side}={how}" for side, how in decode.items())
+    return decode if isinstance(decode, str) else ",".join(decode or ())
 
 
 def extract(

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
+from rawlog.core.tables import RECORDS, Table
 from rawlog.core.times import parse_time
-from rawlog.jobs.job import Progress
+from rawlog.reading.replicas import Choice
 from rawlog.reading.rows import Loss
-from rawlog.reading.select import Selection, parse_columns, parse_offset_option
+from rawlog.reading.select import Selection, Transform, parse_columns, parse_offset_option
 from rawlog.reading.tree import Tree
+
+if TYPE_CHECKING:
+    from rawlog.jobs.job import Progress
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
 Time = str | int | datetime
 #: Gets a sentence about each thing that was left out: see `Unreadable`, `Unrecognised` and `Loss`.
 Note = Callable[[str], None]
-
-log = logging.getLogger("rawlog")
 
 #: The options of the command line that give the fields of a Selection.
 NAMES = {
@@ -78,6 +80,18 @@ class Matching(TypedDict, total=False):
     max_headers: int
     #: Show salts, keys and passwords of a metadata log instead of ********.
     show_secrets: bool
+    #: Of replicas of one partition or store: read the best one (default), read all, or raise OptionError.
+    replicas: Literal["best", "all", "refuse"]
+
+
+class Decoding(TypedDict, total=False):
+    """How keys and values are decoded, for functions that read rows."""
+
+    #: SIDE=HOW, separated by commas, or a mapping: {"value": "auto"}. Sides: key, value. How: auto, avro, protobuf, json, string, raw;
+    #: after auto or avro, @latest or @N gives nested columns of that version of the schema, and @written JSON text.
+    decode: str | Sequence[str] | Mapping[str, str] | None
+    #: Where schemas come from: a directory, a file or the URL of a registry; by default the topic _schemas among the files.
+    schemas: Path | None
 
 
 class Counting(Matching, total=False):
@@ -89,14 +103,24 @@ class Counting(Matching, total=False):
 
 
 class Choosing(Matching, total=False):
-    """Which rows and columns, for `head`, `tail` and `follow`."""
+    """Which rows and columns."""
 
     columns: str | Sequence[str] | None
     #: What only some systems understand: now (Ambry), atOffset, atTimestamp (KRaft).
     option: Mapping[str, object] | None
 
 
-class Selecting(Choosing, total=False):
+class Searching(Choosing, total=False):
+    """Which rows and columns, and how many rows, for `find`."""
+
+    limit: int | None
+
+
+class Showing(Choosing, Decoding, total=False):
+    """Which rows and columns, and how they are decoded, for `head`, `tail` and `follow`."""
+
+
+class Selecting(Showing, total=False):
     """Which rows and columns, and how many rows, for `read` and `cat`."""
 
     limit: int | None
@@ -121,10 +145,49 @@ class Comparing(Choosing, Running, total=False):
     """Which rows and columns, and where the job runs, for `diff`."""
 
 
-class Converting(Matching, Running, total=False):
+class Masking(TypedDict, total=False):
+    """What is masked in rows that are shared, for `convert`, `ingest`, `restore` and `replay`."""
+
+    #: FIELD=HOW, separated by commas, or a mapping: {"value.card": "hash"}. Fields: key, value, value.user, headers.trace, timestamp. How:
+    #: drop, hash, digits (other digits and letters), fixed:TEXT, and for the timestamp shift:-30d.
+    mask: str | Sequence[str] | Mapping[str, str] | None
+    #: A file with the secret of hash and digits; by default it is in $RAWLOG_MASK_SECRET.
+    mask_secret_file: Path | None
+    #: Keep the sizes of masked keys, values and fields.
+    mask_keep_sizes: bool
+    #: What becomes of keys and values that are not JSON if fields of them are masked. Default: OptionError, and nothing is written.
+    mask_other: Literal["refuse", "keep", "drop", "hash"]
+
+
+class Erasing(Decoding, Running, total=False):
+    """Which records `erase` removes, besides those that are named, and where the job runs."""
+
+    #: A topic, or several; `*`, `?` and `[…]` match names.
+    topic: str | Sequence[str] | None
+    #: All topics whose whole name matches this regular expression.
+    topic_pattern: str | None
+    partition: int | Sequence[int] | None
+    from_offset: int | None
+    #: Up to this offset, which is left out.
+    to_offset: int | None
+    #: From a time on: ISO 8601, epoch milliseconds, a datetime, or an age such as "-2h".
+    since: Time | None
+    #: Up to a time, which is left out.
+    until: Time | None
+    #: Only records for which an SQL expression over the columns is true: "value.user = 'alice'".
+    where: str | None
+    #: The largest size that one compressed part may grow to, in bytes.
+    max_decompressed: int
+    #: The most headers that one record may have.
+    max_headers: int
+
+
+class Converting(Matching, Masking, Decoding, Running, total=False):
     """Which rows, and where the job runs, for `convert`."""
 
     limit: int | None
+    #: Only these columns, or fields such as "value.user", for parquet, jsonl and csv.
+    columns: str | Sequence[str] | None
     #: What only some source systems understand.
     source_option: Mapping[str, object] | None
 
@@ -145,14 +208,46 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
             own |= dict(value)
         elif name == "show_secrets":
             own |= {"showSecrets": "true"} if value else {}
-        elif name not in ("start", "find"):
+        elif name not in ("start", "find", *Masking.__annotations__, *Decoding.__annotations__):
             own[name] = value
     fields |= _starts(given.get("start"), fields)
     if given.get("find") is not None:
         fields["where"] = _finding(str(given["find"]), fields.get("where"))
     if own:
         fields["options"] = _own(own)
-    return Selection(**fields)
+    return Selection(**fields, transforms=transforms_of(given))
+
+
+def transforms_of(given: Mapping[str, Any]) -> tuple[Transform, ...]:
+    """The changes of rows that keyword options ask for. OptionError for invalid ones."""
+    if given.get("decode"):
+        if given.get("mask"):
+            raise OptionError("--decode and --mask exclude one another: mask the bytes first, and decode the result")
+        from rawlog.schemas.transform import Decode, parse_decode
+
+        schemas = given.get("schemas")
+        return (Decode(parse_decode(given["decode"]), None if schemas is None else os.fspath(schemas)),)
+    if given.get("schemas") is not None:
+        raise OptionError("--decode is missing: SIDE=HOW, such as value=auto")
+    if not given.get("mask"):
+        if any(given.get(name) for name in Masking.__annotations__):
+            raise OptionError("--mask is missing: FIELD=HOW, such as value.card=hash")
+        return ()
+    from rawlog.reading.masking import parse_mask
+
+    keep_sizes, other = bool(given.get("mask_keep_sizes")), given.get("mask_other") or "refuse"
+    return (parse_mask(given["mask"], given.get("mask_secret_file"), keep_sizes=keep_sizes, other=other),)
+
+
+def bound(selection: Selection, tree: Tree, table: Table | None = None) -> Selection:
+    """The selection with the schemas that decoding needs. OptionError for a table whose rows have nothing to decode."""
+    if not selection.transforms:
+        return selection
+    from rawlog.schemas.transform import Decode, bind
+
+    if table is not None and table.name != RECORDS.name and any(isinstance(o, Decode) for o in selection.transforms):
+        raise OptionError(f"--decode: rows of records are decoded, not those of {table.name}")
+    return bind(selection, tree)
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -168,7 +263,7 @@ def _key(value: str | bytes) -> bytes:
 
 
 _PLAIN = ("topic_pattern", "from_offset", "to_offset", "last", "id", "where", "limit", "isolation", "errors", "max_decompressed",
-          "max_headers")  # fmt: skip
+          "max_headers", "replicas")  # fmt: skip
 _READ: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "topic": ("topics", _names),
     "partition": ("partitions", _numbers),
@@ -227,8 +322,14 @@ def option_texts(given: Mapping[str, object] | None, **more: object) -> dict[str
 
 
 def noted(text: str) -> None:
-    """The note of callers that give none: lost rows are a warning in the log, all else is for debugging."""
-    log.log(logging.WARNING if isinstance(text, (Loss, Unreadable)) else logging.DEBUG, "%s", text)
+    """The note of callers that give none: lost rows are a warning in the log, the choice of a replica is information, all else is for
+    debugging.
+    """
+    import logging
+
+    log = logging.getLogger("rawlog")
+    level = logging.WARNING if isinstance(text, (Loss, Unreadable)) else logging.DEBUG
+    log.log(logging.INFO if isinstance(text, Choice) else level, "%s", text)
 
 
 def readable(tree: Tree, note: Note | None) -> Tree:
@@ -240,7 +341,7 @@ def readable(tree: Tree, note: Note | None) -> Tree:
         if file.problem is not None:
             note(Unreadable(f"{file.path}: {file.problem}"))
             left_out.add(file.path)
-    return Tree(tree.roots, tuple(file for file in tree if file.path not in left_out))
+    return replace(tree, files=tuple(file for file in tree if file.path not in left_out))
 
 
 def note_unrecognised(tree: Tree, note: Note) -> list[str]:

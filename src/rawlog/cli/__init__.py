@@ -6,9 +6,10 @@ registered by it (`Family.verbs`), not here.
 
 from __future__ import annotations
 
+import gc
 import importlib
-import importlib.abc
 import importlib.util
+import os
 import sys
 from functools import partial
 from typing import Any
@@ -26,7 +27,14 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "head": ("look", "rawlog.cli.commands.head", "Print the first rows."),
     "tail": ("look", "rawlog.cli.commands.tail", "Print the last rows; -f follows a live log."),
     "count": ("look", "rawlog.cli.commands.count", "Print the number of rows."),
+    "find": ("look", "rawlog.cli.commands.find", "Look for a text, key or id in the records of all systems."),
     "explain": ("look", "rawlog.cli.commands.explain", "Show the bytes of a frame, field by field."),
+    "report": (
+        "look",
+        "rawlog.cli.commands.report",
+        "Write one page: what is here, is it healthy, what to do.",
+    ),
+    "browse": ("look", "rawlog.cli.commands.browse", "Serve a local web page to walk files, records and bytes."),
     "verify": ("check and repair", "rawlog.cli.commands.verify", "Check everything: findings and a verdict."),
     "diff": ("check and repair", "rawlog.cli.commands.diff", "Show what two places do not agree on."),
     "convert": (
@@ -42,15 +50,28 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Write a repaired copy; report what was kept, cut and rebuilt.",
     ),
     "rebuild": ("check and repair", "rawlog.cli.commands.rebuild", "Write a copy with its derived files rebuilt."),
+    "rescue": (
+        "check and repair",
+        "rawlog.cli.commands.rescue",
+        "Put the replicas on the disks of a dead cluster together into one directory.",
+    ),
     "compact": ("move", "rawlog.cli.commands.compact", "Write a compacted copy, as the real system would make it."),
     "query": ("ask", "rawlog.cli.commands.query", "Answer a question in SQL; the tables of the paths are views."),
     "sql": ("ask", "rawlog.cli.commands.sql", "Open a prompt for SQL that keeps its session."),
     "ingest": ("ask", "rawlog.cli.commands.ingest", "Decode everything into a lake of queryable tables."),
     "lake": ("ask", "rawlog.cli.commands.lake", "Show what a lake holds, or maintain it."),
-    "submit": ("ask", "rawlog.cli.commands.submit", "Run a verb on a Spark cluster; rawlog's code is sent with it."),
-    "completion": ("shell", "rawlog.cli.commands.completion", "Print the completion script of a shell."),
+    "record": ("live", "rawlog.cli.commands.record", "Record topics of a live cluster to files."),
+    "replay": ("live", "rawlog.cli.commands.replay", "Send recorded records to topics of a live cluster."),
+    "mirror": ("live", "rawlog.cli.commands.mirror", "Copy topics from one live cluster to another."),
+    "submit": ("set up", "rawlog.cli.commands.submit", "Run a verb on a Spark cluster; rawlog's code is sent with it."),
+    "completion": (
+        "set up",
+        "rawlog.cli.commands.completion",
+        "Complete verbs, options and paths in a shell: bash, zsh, fish.",
+    ),
+    "doctor": ("set up", "rawlog.cli.commands.doctor", "Check this installation, and say what is missing."),
 }
-GROUPS = ("look", "check and repair", "move", "ask", "live", "shell")
+GROUPS = ("look", "check and repair", "move", "ask", "live", "set up")
 
 
 class Verbs(click.Group):
@@ -58,10 +79,10 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs that work, in the order of the table, then those of families."""
-        from rawlog import registry
+        from rawlog.jobs.verb import verbs
 
         there = [name for name, (_, module, _) in VERBS.items() if importlib.util.find_spec(module) is not None]
-        return [*there, *registry.verbs()]
+        return [*there, *verbs()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of a verb."""
@@ -87,10 +108,10 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs by group, without importing any of them."""
-        from rawlog import registry
+        from rawlog.jobs.verb import verbs
 
         shown = {name: (VERBS[name][0], VERBS[name][2]) for name in self.list_commands(ctx) if name in VERBS}
-        shown |= {name: (verb.group, verb.summary) for name, verb in registry.verbs().items()}
+        shown |= {name: (verb.group, verb.summary) for name, verb in verbs().items()}
         width = max(map(len, shown))
         for group in GROUPS:
             lines = [(name.ljust(width), text) for name, (own, text) in shown.items() if own == group]
@@ -116,10 +137,10 @@ class Verbs(click.Group):
 
 def _family_command(name: str) -> click.Command | None:
     """The command of a verb that only one family has."""
-    from rawlog import registry
     from rawlog.cli.family_verb import command_of
+    from rawlog.jobs.verb import verbs
 
-    verb = registry.verbs().get(name)
+    verb = verbs().get(name)
     return None if verb is None else command_of(name, verb)
 
 
@@ -145,6 +166,8 @@ def cli() -> None:
 
 def main() -> None:
     """The console entry."""
+    gc.set_threshold(50_000)  # importing makes many objects and no garbage
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads for an algebra that is not used here
     _spare_pandas(sys.argv[1:])
     cli.main(prog_name="rawlog")
 
@@ -156,7 +179,9 @@ def _spare_pandas(arguments: list[str]) -> None:
         sys.meta_path.insert(0, _NoPandas())
 
 
-class _NoPandas(importlib.abc.MetaPathFinder):
+class _NoPandas:
+    """A finder of modules (its base class would import a dozen others)."""
+
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is not used here", name=fullname)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rawlog.cli import engine, options, output
+from rawlog.cli.notes import Notes
 
 if TYPE_CHECKING:
     from rawlog.api.ask import Answer
@@ -32,13 +33,15 @@ def asking(function: F) -> F:
         help="duckdb (or local): in this process, without a JVM, in DuckDB's SQL; the extra `duckdb`."
         "  [default: $RAWLOG_ENGINE, else spark]",
     )(function)
-    return options.output(engine.spark(function))
+    return options.output(engine.spark(options.replicas(options.decode(function))))
 
 
 @contextmanager
 def engine_options(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Take the options that choose the engine out of `given`, as keywords; a terminal shows what takes a moment."""
-    found = {name: given.pop(name) for name in ("engine", "master", "conf", "errors")}
+    found = {name: given.pop(name) for name in ("engine", "master", "conf", "errors", "replicas", "schemas")}
+    found["decode"] = given.pop("decode") or None
+    found["note"] = Notes()
     with engine.waiting("starting"):
         yield found
 

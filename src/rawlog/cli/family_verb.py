@@ -91,7 +91,8 @@ def _print_section(section: Section) -> None:
     if not section.rows:
         return
     output.line(f"{section.title} ({len(section.rows):,})")
-    for line in aligned([[_styled(cell) for cell in row] for row in section.rows[: section.most]], indent="  "):
+    rows = [section.head, *section.rows[: section.most]] if section.head else section.rows[: section.most]
+    for line in aligned([[_styled(cell) for cell in row] for row in rows], indent="  "):
         output.line(line)
     if section.most is not None and len(section.rows) > section.most:
         output.line(f"  ... and {len(section.rows) - section.most:,} more; --json shows them")

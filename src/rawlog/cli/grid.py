@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rawlog.cli import output
+from rawlog.cli.errors import say
 from rawlog.core.text import formed, plain_time, printable
 
 if TYPE_CHECKING:
@@ -15,9 +16,19 @@ if TYPE_CHECKING:
 
 #: So many rows are looked at to choose the widths.
 PAGE = 200
-#: The widest padding where the output is no terminal; longer values are shown whole and push the rest aside.
+#: The widest padding where the output is no terminal.
 WIDEST = 48
-NARROWEST = 6
+#: The most cells of one value where the output is no terminal; --wide has no limit.
+MOST = 200
+#: The fewest cells of a value of any length; times and numbers are always whole.
+NARROWEST = 12
+#: Columns that are left out last if a terminal is too narrow for all, and those that are left out first.
+MAIN = ("topic", "partition", "offset", "timestamp", "value", "key")
+#: So many columns that are left out are named.
+NAMED = 6
+#: As many cells a value of any length gets before a minor column is shown.
+ROOMY = 32
+LEAST = ("timestampType", "timestamp_type", "path", "magic", "batch_position", "sequence", "producer_epoch")
 
 
 def width_of(text: str) -> int:
@@ -48,17 +59,23 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 
 class GridPrinter(output.Printer):
-    """Rows as a table; the first rows choose the widths, all others flow."""
+    """Rows as a table; the first rows choose the columns and widths, all others flow.
 
-    def __init__(self, form: str | None = None, *, in_order: bool = False) -> None:
-        """Long columns are last, unless the columns are wanted in their own order."""
-        self.form, self.in_order = form, in_order
+    On a terminal the table is as wide as that. If it is too narrow for all columns, the least important ones are left out, and a note says
+    which. With `is_wide` nothing is cut or left out.
+    """
+
+    def __init__(self, form: str | None = None, *, in_order: bool = False, is_wide: bool = False) -> None:
+        """Long columns are last, unless the columns are wanted in their own order; then none is left out."""
+        self.form, self.in_order, self.is_wide = form, in_order, is_wide
         self._order: list[int] = []
         self._held: list[list[str]] = []
-        self._widths: list[int] | None = None
+        self._shown: list[int] = []
+        self._widths: list[int] = []
         self._names: list[str] = []
         self._right: list[bool] = []
-        self._cut = output.is_terminal()
+        self._whole: list[bool] = []
+        self._cut = output.is_terminal() and not is_wide
 
     def begin(self, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -70,13 +87,14 @@ class GridPrinter(output.Printer):
         fields = [fields[index] for index in self._order]
         self._names = [field.name for field in fields]
         self._right = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in fields]
+        self._whole = [not (is_long(field.type) or pa.types.is_string(field.type)) for field in fields]
 
     def write(self, batch: pa.RecordBatch) -> None:
         for start in range(0, batch.num_rows, 1000):
             piece = batch.slice(start, 1000)
             columns = [cells(piece.column(index), self.form) for index in self._order]
             self._held += [list(row) for row in zip(*columns, strict=True)]
-            if self._widths is not None or len(self._held) >= PAGE:
+            if self._shown or len(self._held) >= PAGE:
                 self._show()
 
     def flush(self) -> None:
@@ -84,42 +102,90 @@ class GridPrinter(output.Printer):
         super().flush()
 
     def end(self) -> None:
-        if self._widths is None and not self._held and not self._names:
-            return
         self._show()
 
     def _show(self) -> None:
-        if self._widths is None:
-            if not self._held:
-                return
-            self._widths = self._choose()
-            head = self._row(self._names, [False] * len(self._names))
-            output.line(output.style(head, bold=True))
+        if not self._held:
+            return
+        if not self._shown:
+            self._choose()
+            output.line(output.style(self._row(self._names, [False] * len(self._names)), bold=True))
         for row in self._held:
             output.line(self._row(row, self._right))
         self._held = []
 
-    def _choose(self) -> list[int]:
+    def _choose(self) -> None:
+        """Choose the columns that are shown, and their widths."""
         rows = self._held[:PAGE]
-        widths = [
-            max(width_of(name), max(width_of(row[index]) for row in rows)) for index, name in enumerate(self._names)
-        ]
+        natural = [max(width_of(row[index]) for row in (self._names, *rows)) for index in range(len(self._names))]
+        self._shown = list(range(len(self._names)))
         if not self._cut:
-            return [min(width, WIDEST) for width in widths]
-        spare = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
-        # Shorten the widest column until all fit, none below a few cells.
-        while sum(widths) > spare and max(widths) > NARROWEST:
-            widest = max(range(len(widths)), key=widths.__getitem__)
-            others = sorted(widths)[-2] if len(widths) > 1 else NARROWEST
-            widths[widest] = max(min(widths[widest] - 1, others), NARROWEST, widths[widest] - (sum(widths) - spare))
-        return widths
+            self._widths = [min(width, WIDEST) for width in natural]
+            return
+        width = shutil.get_terminal_size().columns
+        least = [
+            wanted if whole else min(wanted, max(NARROWEST, width_of(name)))
+            for wanted, whole, name in zip(natural, self._whole, self._names, strict=True)
+        ]
+        if not self.in_order:
+            roomy = [max(low, min(wanted, ROOMY)) for low, wanted in zip(least, natural, strict=True)]
+            self._leave_out(roomy, least, width, rows)
+        self._widths = fitted([natural[one] for one in self._shown], [least[one] for one in self._shown], width)
+
+    def _leave_out(self, roomy: Sequence[int], least: Sequence[int], width: int, rows: Sequence[Sequence[str]]) -> None:
+        """Leave out empty columns and the least important ones until the rest has room, then any until the rest fits."""
+        empty = [index for index in self._shown if not any(row[index] for row in rows)]
+        minor = [self._names.index(name) for name in LEAST if name in self._names]
+        first = list(dict.fromkeys([*empty[::-1], *minor]))
+        others = [one for one in self._shown[::-1] if one not in first]
+        others.sort(key=lambda one: self._names[one] in MAIN)
+        gone: list[int] = []
+        for index, wanted in [*((one, roomy) for one in first), *((one, least) for one in others)]:
+            if sum(wanted[one] + 2 for one in self._shown) - 2 <= width or len(self._shown) == 1:
+                continue
+            gone.append(index)
+            self._shown.remove(index)
+        if gone:
+            names = ", ".join(self._names[one] for one in sorted(gone)[:NAMED])
+            more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
+            say(f"too narrow for all columns; left out: {names}{more} (--expanded or --wide shows them)", "note")
 
     def _row(self, values: Sequence[str], right: Sequence[bool]) -> str:
-        assert self._widths is not None
         texts = []
-        for value, width, numeric in zip(values, self._widths, right, strict=True):
-            texts.append(pad(cut(value, width) if self._cut else value, width, right=numeric))
+        for index, width in zip(self._shown, self._widths, strict=True):
+            value = values[index] if self.is_wide else cut(values[index], width if self._cut else MOST)
+            texts.append(pad(value, width, right=right[index]))
         return "  ".join(texts).rstrip()
+
+
+def fitted(natural: Sequence[int], least: Sequence[int], width: int) -> list[int]:
+    """Widths of columns that fit into `width` cells with two between them: the widest are shortened first, none below its least."""
+    widths = list(natural)
+    spare = width - 2 * (len(widths) - 1)
+    while sum(widths) > spare:
+        open_ = [index for index in range(len(widths)) if widths[index] > least[index]]
+        if not open_:
+            break
+        widths[max(open_, key=widths.__getitem__)] -= 1
+    return widths
+
+
+class ExpandedPrinter(output.Printer):
+    """Rows one field per line, whole, with a line between rows."""
+
+    def __init__(self, form: str | None = None) -> None:
+        self.form = form
+        self._count = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        names = [printable(name) for name in batch.schema.names]
+        width = max(map(width_of, names), default=0)
+        columns = [cells(column, self.form) for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            self._count += 1
+            output.line(output.style(f"row {self._count:,}", bold=True))
+            for name, value in zip(names, row, strict=True):
+                output.line(f"  {pad(name, width)}  {value}".rstrip())
 
 
 def is_long(type: pa.DataType) -> bool:
@@ -140,7 +206,7 @@ def cells(column: pa.Array, form: str | None = None) -> list[str]:
             return ["" if value is None else formed(value, form) for value in values_of(column)]
         return ["" if value is None else printable(value) for value in values_of(column)]
     if pa.types.is_timestamp(column.type) and column.type.unit == "us":
-        return ["" if time is None else plain_time(time) for time in column.cast(pa.int64()).to_pylist()]
+        return ["" if time is None else plain_time(time) for time in column.view(pa.int64()).to_pylist()]
     if pa.types.is_nested(column.type):
         return ["" if text in ("null", "[]", "{}") else printable(text) for text in plain_json(column, form)]
     return ["" if value is None else printable(str(value)) for value in column.to_pylist()]

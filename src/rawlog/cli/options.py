@@ -50,7 +50,8 @@ class Partitions(click.ParamType[tuple[int, ...]]):
 
 #: The options that choose rows and columns.
 SELECTION = ("topic", "partition", "from_offset", "to_offset", "since", "until", "start", "key", "id", "find", "where", "columns",
-             "limit", "isolation", "errors", "max_decompressed", "max_headers", "show_secrets")  # fmt: skip
+             "limit", "isolation", "errors", "max_decompressed", "max_headers", "show_secrets", "replicas", "decode",
+             "schemas")  # fmt: skip
 PATH = click.Path()  # any text, and the shell completes files
 
 
@@ -113,7 +114,7 @@ def selection(*, columns: bool = True, limit: bool = True, own: str = "--option"
     if columns:
         options.append(click.option("--columns", metavar="A,B", help="Only these columns, in this order."))
     if limit:
-        options.append(click.option("--limit", type=click.IntRange(0), metavar="N", help="At most so many rows."))
+        options.append(click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="At most so many rows."))
     options += [
         click.option(
             "--isolation",
@@ -123,6 +124,7 @@ def selection(*, columns: bool = True, limit: bool = True, own: str = "--option"
             help="read_committed leaves aborted transactions out.",
         ),
         errors,
+        replicas,
         limits,
         click.option(
             own,
@@ -166,6 +168,60 @@ def show_secrets(function: F) -> F:
     )(function)
 
 
+def decode(function: F) -> F:
+    """How keys and values are decoded."""
+    options: list[Callable[[Any], Any]] = [
+        click.option(
+            "--decode",
+            multiple=True,
+            metavar="SIDE=HOW,…",
+            help="Decode value or key: auto, avro, protobuf, json, string or raw. With @latest or @N after the first three: nested columns "
+            "of that version of the schema; with @written: JSON text.",
+        ),
+        click.option(
+            "--schemas",
+            type=PATH,
+            metavar="PLACE",
+            help="Where schemas come from: a directory, a file, or a registry's URL.  [default: topic _schemas among the files]",
+        ),
+    ]
+    return _apply(function, options)
+
+
+def as_written(given: Iterable[str]) -> tuple[str, ...]:
+    """What `--decode` asks for, with JSON text where it does not ask for columns: for rows that are printed."""
+    parts = [part.strip() for text in given for part in text.split(",")]
+    return tuple(
+        f"{part}@written" if part.rpartition("=")[2] in ("auto", "avro", "protobuf") else part for part in parts
+    )
+
+
+def mask(function: F) -> F:
+    """What is masked in rows that are shared."""
+    options: list[Callable[[Any], Any]] = [
+        click.option(
+            "--mask",
+            multiple=True,
+            metavar="FIELD=HOW,…",
+            help="Mask key, value, value.user, value.items[*].sku or headers.name by drop, hash, digits or fixed:TEXT; "
+            "timestamp=shift:-30d.",
+        ),
+        click.option(
+            "--mask-secret-file",
+            type=PATH,
+            metavar="FILE",
+            help="The secret of hash and digits.  [default: $RAWLOG_MASK_SECRET]",
+        ),
+        click.option("--mask-keep-sizes", is_flag=True, help="Masked keys, values and fields keep their sizes."),
+        click.option(
+            "--mask-other",
+            type=click.Choice(["refuse", "keep", "drop", "hash"]),
+            help="What becomes of values that are not JSON if fields are masked.  [default: refuse]",
+        ),
+    ]
+    return _apply(function, options)
+
+
 def errors(function: F) -> F:
     """What to do at damage."""
     option = click.option(
@@ -174,6 +230,18 @@ def errors(function: F) -> F:
         default="raise",
         show_default=True,
         help="At damage: end with exit code 1; stop reading the file; or continue after it.",
+    )
+    return option(function)
+
+
+def replicas(function: F) -> F:
+    """Which of several replicas are read."""
+    option = click.option(
+        "--replicas",
+        type=click.Choice(["best", "all", "refuse"]),
+        default="best",
+        show_default=True,
+        help="Of replicas of one partition or store: read the best, read every one, or end with an error.",
     )
     return option(function)
 
@@ -192,6 +260,10 @@ def output(function: F) -> F:
             help=r"As rpk's: '%t %p %o %k %v\n'; see `rawlog cat --help`.",
         ),
         click.option("--arrow", is_flag=True, help="An Arrow IPC stream."),
+        click.option("--expanded", is_flag=True, help="One field per line, every value whole."),
+        click.option(
+            "--wide", is_flag=True, help="All columns, every value whole, whatever the width of the terminal."
+        ),
         bytes_form,
     ]
     return _apply(function, options)
@@ -200,6 +272,13 @@ def output(function: F) -> F:
 def json_flag(function: F) -> F:
     """`--json` alone, for verbs that do not print rows."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(function)
+
+
+def html(function: F) -> F:
+    """`--html OUT`: a page next to what is printed."""
+    return click.option("--html", "html", type=PATH, metavar="OUT", help="Write a self-contained page as well.")(
+        function
+    )
 
 
 def bytes_form(function: F) -> F:
@@ -216,7 +295,7 @@ def bytes_form(function: F) -> F:
 def selecting(given: dict[str, Any]) -> dict[str, Any]:
     """Take the options of a selection out of `given`: as the keywords of the functions of `rawlog`."""
     found: dict[str, Any] = {name: given.pop(name) for name in SELECTION if name in given}
-    for name in ("topic", "start"):
+    for name in ("topic", "start", "decode"):
         if name in found:
             found[name] = found[name] or None
     if "partition" in found:

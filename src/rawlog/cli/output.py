@@ -91,6 +91,7 @@ class Printer(ABC):
 def printer(given: dict[str, Any], table: Table) -> Printer:
     """The printer that the output options ask for. OptionError if they contradict one another."""
     names = {"as_json": "--json", "as_csv": "--csv", "raw": "--raw", "template": "--format", "arrow": "--arrow"}
+    names |= {"expanded": "--expanded", "wide": "--wide"}
     chosen = [option for name, option in names.items() if given[name] not in (None, False)]
     if len(chosen) > 1:
         raise OptionError(f"{' and '.join(chosen)} exclude one another")
@@ -112,9 +113,11 @@ def printer(given: dict[str, Any], table: Table) -> Printer:
         return _LinesPrinter(template.lines, template.columns)
     if given["arrow"]:
         return _ArrowPrinter()
-    from rawlog.cli.grid import GridPrinter
+    from rawlog.cli.grid import ExpandedPrinter, GridPrinter
 
-    return GridPrinter(form, in_order=bool(given.get("columns")))
+    if given["expanded"]:
+        return ExpandedPrinter(form)
+    return GridPrinter(form, in_order=bool(given.get("columns")), is_wide=given["wide"])
 
 
 class _LinesPrinter(Printer):
@@ -153,9 +156,10 @@ class _CsvPrinter(_LinesPrinter):
 
 def _raw_printer(given: dict[str, Any], table: Table) -> Printer:
     from rawlog.cli.template import unescape
-    from rawlog.core.tables import arrow_type
+    from rawlog.core.tables import JSON, arrow_type
     from rawlog.kernels.json import RAW
-    from rawlog.reading.render import Lines, is_text, plain_leaf
+    from rawlog.reading.paths import field_column
+    from rawlog.reading.render import Lines, is_text, plain_leaf, stored_leaf
     from rawlog.reading.render import text_leaf as styled
     from rawlog.reading.select import parse_columns
 
@@ -163,13 +167,14 @@ def _raw_printer(given: dict[str, Any], table: Table) -> Printer:
     if len(columns) != 1:
         raise OptionError("--raw prints one column: name it with --columns")
     name = columns[0]
-    type = arrow_type(table.column(name).type)
+    kind = field_column(table, name).type
+    type = arrow_type("string" if kind == JSON else kind)
     if not is_text(type):
-        raise OptionError(f"--raw prints bytes or text; column {name} is {table.column(name).type}")
+        raise OptionError(f"--raw prints bytes or text; column {name} is {kind}")
     delimiter = unescape("\\n" if given["delimiter"] is None else given["delimiter"])
     exact = given["form"] is None and not is_terminal()
     leaf = styled(RAW) if exact else plain_leaf(type, given["form"], printable if is_terminal() else None)
-    return _LinesPrinter(Lines([(name, leaf)], [b"", delimiter]), columns)
+    return _LinesPrinter(Lines([(name, stored_leaf(leaf) if kind == JSON else leaf)], [b"", delimiter]), columns)
 
 
 class _ArrowPrinter(Printer):

@@ -46,7 +46,11 @@ def show(report: Report, *, as_json: bool) -> int:
 def _closing(report: Report) -> str:
     """The last line: where the result is, and whether something is wrong with it."""
     where = printable(report.target)
-    done = f"{report.verb}: nothing written to {where}" if report.is_dry_run else f"{report.verb}: {where}"
+    done = (
+        f"{report.verb}: nothing written{f' to {where}' if where else ''}"
+        if report.is_dry_run
+        else f"{report.verb}: {where}"
+    )
     problems = []
     if not report.is_lossless:
         problems.append("something would be lost or changed" if report.is_dry_run else "something was lost or changed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rawlog.api import Log
 from rawlog.core.errors import RawlogError
 from rawlog.core.explain import Node
+from rawlog.core.tables import Table
 from rawlog.io.walk import walk
 from rawlog.reading import rows
 from rawlog.reading.inspection import inspect_file
+from rawlog.reading.parts import whole
+from rawlog.reading.select import Selection
 from rawlog.testing.base import Base, RowList, checked, frames_of, plain, rows_of, same, shared
 
 SMALL_FILE = 1 << 16
@@ -104,6 +110,44 @@ class Reading(Base):
                     same(plain(pa.Table.from_batches(pieces, schema=table.schema)), whole)
                     assert len(parts) <= 1 + len(frames_of(log.files[0], self.subject))
 
+    def test_tables_decoded_together_equal_each_alone(self, scratch: Path) -> None:
+        for path in self.golden:
+            self._together_equals_alone(self.open(path))
+        for data in self.small:
+            self._together_equals_alone(self.put(scratch, data))
+
+    @shared
+    @given(data=st.data())
+    def test_tables_of_any_bytes_decoded_together_equal_each_alone(self, scratch: Path, data: st.DataObject) -> None:
+        if self.subject.decode_together is not None:
+            self._together_equals_alone(self.put(scratch, data.draw(self.mutations())))
+
+    def _together_equals_alone(self, log: Log) -> None:
+        [file] = log.files
+        if self.subject.decode_together is None:
+            return
+        chosen = Selection(errors="skip")
+        notes: list[list[str]] = []
+        found: list[list[RowList]] = []
+        for together in (False, True):
+            notes.append([])
+            decoders = [
+                rows.Decoder(whole(file, log.group_of(file), table, chosen), table, chosen, notes[-1].append, compact=together)
+                for table in self.subject.tables
+            ]  # fmt: skip
+            made: list[list[pa.RecordBatch]] = [[] for _ in decoders]
+            with contextlib.suppress(RawlogError):  # a header that is invalid
+                for frames in walk(file, self.subject, errors="skip"):
+                    streams = [one.see(frames) for one in decoders]
+                    if together:
+                        streams = rows.decode_streams(decoders, frames)
+                    for step in itertools.zip_longest(*streams):
+                        for batches, batch in zip(made, step, strict=True):
+                            batches += [] if batch is None else [batch]
+            found.append([_plain_rows(one.table, batches) for one, batches in zip(decoders, made, strict=True)])
+        assert found[0] == found[1]
+        assert sorted(notes[0]) == sorted(notes[1])
+
     @pytest.mark.parametrize("window", [1, 64, 1000])
     def test_small_windows_equal_the_whole(self, window: int, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def all_of(data: bytes) -> list[Any]:
@@ -145,6 +189,13 @@ class Reading(Base):
                     _tiles([node for node in nodes if node.inside is None], start, stop, data)
             if self.subject.explain_header is not None and self.header(data):
                 _tiles(self.subject.explain_header(data[:4096], file), 0, self.header(data), data)
+
+
+def _plain_rows(table: Table, batches: list[pa.RecordBatch]) -> RowList:
+    """The rows of batches, some columns of which may be dictionaries."""
+    for batch in batches:
+        batch.validate(full=True)
+    return plain(pa.Table.from_batches([batch.cast(table.schema) for batch in batches], schema=table.schema))
 
 
 def _tiles(nodes: list[Node], start: int, stop: int, data: bytes) -> None:

@@ -36,26 +36,36 @@ frame is normal in a live log and only noted.
 """
 
 
-def run(given: dict[str, Any], read: Callable[..., Rows], **more: Any) -> int:
-    """Print the rows that a function of `rawlog` reads with the given options; the exit code."""
+def run(given: dict[str, Any], read: Callable[..., Rows], missing: str | None = None, **more: Any) -> int:
+    """Print the rows that a function of `rawlog` reads with the given options; the exit code. `missing` is noted if there are none."""
+    from rawlog.cli.errors import say
     from rawlog.cli.notes import Notes
 
     printer = prepare(given)
     notes = Notes()
     rows = read(note=notes, **reading(given, printer), **more)
+    count = 0
     with printer:
         printer.begin(rows.schema)
         for batch in rows.batches():
             printer.write(batch)
+            count += batch.num_rows
     output.flush()
+    if missing is not None and not count:
+        say(missing, "note")
     return notes.code
 
 
 def prepare(given: dict[str, Any]) -> output.Printer:
     """The printer that the output options ask for. OptionError if they contradict one another."""
     from rawlog import registry
+    from rawlog.api.options import transforms_of
 
-    return output.printer(given, registry.table_named(given["table"]))
+    given["decode"] = options.as_written(given.get("decode") or ())
+    table = registry.table_named(given["table"])
+    for one in transforms_of({"decode": given["decode"]}):
+        table = one.table(table)
+    return output.printer(given, table)
 
 
 def reading(given: dict[str, Any], printer: output.Printer) -> dict[str, Any]:
@@ -70,6 +80,7 @@ def reading(given: dict[str, Any], printer: output.Printer) -> dict[str, Any]:
     epilog=options.examples(
         "rawlog cat kafka-logs/ --topic 'orders*' --since -2h",
         "rawlog cat kafka-logs/orders-0 -o -10 --format '%p@%o %k %v\\n'",
+        "rawlog cat kafka-logs/ --topic orders --decode value=auto --where \"value.status = 'PAID'\" --json",
         "rawlog cat s3://backup/store --table rocketmq.messages --where \"tags = 'paid'\" --json",
         more=TEMPLATE_HELP + EXIT_HELP,
     )
@@ -77,6 +88,7 @@ def reading(given: dict[str, Any], printer: output.Printer) -> dict[str, Any]:
 @options.paths
 @options.table
 @options.selection()
+@options.decode
 @options.output
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:

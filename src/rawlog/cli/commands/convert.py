@@ -23,8 +23,10 @@ usage; 3 cannot be read or written. An existing target is not changed unless --f
 @click.command(
     epilog=options.examples(
         "rawlog convert kafka-logs/ rows.parquet --to parquet --topic 'orders*'",
+        "rawlog convert kafka-logs/ orders.parquet --to parquet --topic orders --decode value=auto",
         "rawlog convert kafka-logs/orders-0 store/ --to rocketmq --accept-loss offset",
         "rawlog convert kafka-logs/ clean/ --to kafka --drop-key alice",
+        "rawlog convert kafka-logs/ shared/ --to kafka --mask value.card=hash,key=hash --mask-secret-file secret.txt",
         more=EXIT_HELP,
     )
 )
@@ -33,7 +35,9 @@ usage; 3 cannot be read or written. An existing target is not changed unless --f
 @click.option("--to", required=True, metavar="FORMAT", help="parquet, jsonl, csv, kafka, replay, rocketmq or ambry.")
 @click.option("--as", "as_format", metavar="FORMAT", help="Read every file as this format, whatever it looks like.")
 @options.table
-@options.selection(columns=False, own="--source-option")
+@options.selection(own="--source-option")
+@options.decode
+@options.mask
 @click.option("--drop-key", multiple=True, metavar="TEXT", help="Leave out records with this key; may be given again.")
 @click.option(
     "--drop-keys", type=click.Path(), metavar="FILE", help="Leave out records with these keys: a file, one per line."

@@ -41,6 +41,7 @@ SHOWN = 20
     metavar="N",
     help="Differences listed for each partition or store; all are counted.",
 )
+@options.html
 @engine.engine_by_size
 @options.json_flag
 @click.pass_context
@@ -58,8 +59,9 @@ def command(
 
     notes = Notes()
     with engine.running(given, "comparing") as running:
+        page = given.pop("html")
         asked = options.selecting(given)
-        found = api.diff(a, b, format=as_format, limit=limit, note=notes, **asked, **running)
+        found = api.diff(a, b, format=as_format, limit=limit, html=page, note=notes, **asked, **running)
     if as_json:
         output.json_rows(item.as_json() for item in found)
         output.json_line(found.summary())

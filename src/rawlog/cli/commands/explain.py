@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 #: So many bytes of a field are shown to people; --json and --html show all.
 HEX_BYTES = 16
 TEXT_CELLS = 60
+#: The fewest cells of hex digits, a value and a meaning on a narrow terminal, by column, in the order in which they are shortened.
+LEAST = {1: 12, 4: 13, 5: 24}
+#: What a still narrower terminal does without: types, then hex digits.
+LEFT_OUT = (3, 1)
 
 
 @click.command(
@@ -30,7 +35,7 @@ TEXT_CELLS = 60
 @click.option("--at", type=click.IntRange(0), metavar="POSITION", help="The frame with this byte of the file.")
 @click.option("--offset", type=int, metavar="N", help="The frame with this offset.")
 @click.option("--number", type=click.IntRange(0), metavar="N", help="The frame of this number, from 0.")
-@click.option("--html", "html", type=options.PATH, metavar="OUT", help="Write a self-contained page as well.")
+@options.html
 @click.option("--as", "as_format", metavar="FORMAT", help="Read the file as this format, whatever it looks like.")
 @options.show_secrets
 @options.json_flag
@@ -68,15 +73,36 @@ def _show(nodes: Sequence[Node]) -> None:
         output.line("no frame")
         return
     heads = ("position", "hex", "name", "type", "value", "meaning")
-    widths = [max(width_of(row[column]) for row in (heads, *lines)) for column in range(5)]
+    widths = [max(width_of(row[column]) for row in (heads, *lines)) for column in range(len(heads))]
+    if output.is_terminal():
+        _fit(widths, shutil.get_terminal_size().columns)
     output.line(output.style(_line(heads, widths), bold=True))
     for line in lines:
         output.line(_line(line, widths))
 
 
+def _fit(widths: list[int], columns: int) -> None:
+    """Shorten columns until a line fits. The meaning is worth most: of hex digits and values some suffice, --json and --html have all."""
+
+    def excess() -> int:
+        shown = [width for width in widths if width]
+        return max(0, sum(shown) + 2 * (len(shown) - 1) - columns)
+
+    for column, least in LEAST.items():
+        widths[column] = max(min(widths[column], least), widths[column] - excess())
+    for column in LEFT_OUT:
+        if excess():
+            widths[column] = 0
+    widths[-1] = max(1, widths[-1] - excess())
+
+
 def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    texts = [pad(text, width, right=index == 0) for index, (text, width) in enumerate(zip(row, widths, strict=False))]
-    return "  ".join([*texts, row[5]]).rstrip()
+    texts = [
+        pad(cut(text, width), width, right=index == 0)
+        for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        if width
+    ]
+    return "  ".join(texts).rstrip()
 
 
 def _hex(node: Node) -> str:

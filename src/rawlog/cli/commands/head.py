@@ -23,6 +23,7 @@ from rawlog.cli.commands.cat import run
 @options.paths
 @options.table
 @options.selection(limit=False)
+@options.decode
 @options.output
 @click.pass_context
 def command(ctx: click.Context, /, lines: int, paths: tuple[str, ...], **given: Any) -> None:

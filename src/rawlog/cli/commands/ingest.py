@@ -39,10 +39,21 @@ if TYPE_CHECKING:
 @click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
 @click.option("--since", metavar="TIME", help="Only rows from a time on: ISO 8601, epoch milliseconds, or -2h.")
 @click.option("--until", metavar="TIME", help="Only rows up to a time, which is left out.")
+@options.replicas
+@options.mask
+@options.decode
 @click.option(
     "--partition-by",
     metavar="A,B",
     help="Cut the data files of new tables by topic, partition, hour, day, month or year.",
+)
+@click.option(
+    "--on-rewrite",
+    type=click.Choice(("replace", "keep", "refuse")),
+    default="replace",
+    show_default=True,
+    help="The rows of files that were compacted, truncated or replaced since the last run: replace them; keep them, and take only "
+    "later offsets; refuse the files.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Continue: take what is new until interrupted.")
 @click.option(
@@ -58,6 +69,12 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="A catalog of PyIceberg's configuration, or a file NAME.db, instead of the lake's own.",
 )
+@click.option(
+    "--metrics",
+    type=options.PATH,
+    metavar="FILE",
+    help="Write the numbers of each run to a file: for Prometheus if its name ends in .prom, else as JSON.",
+)
 @engine.engine
 @options.json_flag
 def command(
@@ -65,17 +82,19 @@ def command(
 ) -> int:
     """Decode everything into a lake of queryable tables.
 
-    Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and
-    jobs in namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files
-    that have grown. Tables that are a state (a cluster's topics, committed offsets, the blobs of a store) are replaced by what the
-    files say now. The bytes of a message are stored once, in records. Damage does not stop it: sound rows are stored, findings say
-    what is lost, the exit code is 1. Several runs may work at the same time. --since does not change tables whose rows have no time.
+    Every file is recognised, verified and decoded; the rows become Parquet files of Iceberg tables: records, files, findings and jobs
+    in namespace rawlog, and the tables of each system in its own. Run again, it takes only what is new, and continues in files that
+    have grown. The rows of files that were compacted, truncated or replaced meanwhile are replaced (--on-rewrite). Tables that are a
+    state (a cluster's topics, committed offsets, the blobs of a store) are replaced by what the files say now. The bytes of a message
+    are stored once, in records. Damage does not stop it: sound rows are stored, findings say what is lost, the exit code is 1. With
+    --mask only records, files and findings are filled. With --decode the table records has value_json, value_schema and value_error
+    next to the bytes. Several runs may work at the same time. --since does not change tables whose rows have no time.
     """
     from rawlog import api
     from rawlog.cli.notes import Notes
 
     given |= {"topic": given["topic"] or None, "partition": options.numbers(given["partition"])}
-    given |= {"format": as_format, "note": Notes()}
+    given |= {"format": as_format, "note": Notes(), "decode": given["decode"] or None}
     if follow:  # without a bar: most of the time it waits
         with _stopping() as stop:
             runs = api.ingest(paths, to, follow=True, stop=stop, every=every, **engine.chosen(given), **given)

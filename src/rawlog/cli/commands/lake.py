@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import options, output
+from rawlog.cli import engine, options, output
 from rawlog.core.text import counted, printable, size_text
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 )
 @click.option("--compact", is_flag=True, help="Write the rows of small data files into few large ones.")
 @click.option(
+    "--target-size",
+    type=click.IntRange(1 << 20),
+    metavar="BYTES",
+    help="About the size of the data files that --compact writes.  [default: 268435456]",
+)
+@click.option(
     "--older-than",
     default="24h",
     show_default=True,
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="A catalog of PyIceberg's configuration, or a file NAME.db, instead of the lake's own.",
 )
+@engine.engine_by_size
 @options.json_flag
 def command(path: str, as_json: bool, **given: Any) -> None:
     """Show what a lake holds, or maintain it.
@@ -50,7 +57,8 @@ def command(path: str, as_json: bool, **given: Any) -> None:
     """
     from rawlog import api
 
-    done = api.lake(path, **given)
+    with engine.running(given, "compacting") as running:
+        done = api.lake(path, **given, **(running if given["compact"] else {}))
     is_kept = given["expire_snapshots"] or given["remove_orphans"] or given["compact"]
     if as_json:
         for name, part in done.parts.items():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import shutil
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rawlog.cli import options, output
-from rawlog.cli.grid import aligned
+from rawlog.cli.grid import aligned, width_of
 from rawlog.core.text import counted, offset_range, printable, size_text
 
 if TYPE_CHECKING:
@@ -17,20 +18,29 @@ if TYPE_CHECKING:
 
     from rawlog.core.format import File
 
-COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unknown": None, "empty": None}
+STATES = ("damaged", "truncated", "unknown", "ok", "empty")
+"""The worst first; a partition in which some files are empty is ok."""
+RIGHT = (False, True, True, True, False, False, False)
+LEAST = ("files", "times", "size")
+"""Columns that are left out first on a narrow terminal."""
+HEADINGS = ("", "files", "size", "records", "offsets", "times", "state")
+Item = tuple["File", "dict[str, Any]"]
+COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unreadable": "red"}
 
 
 @click.command(
     epilog=options.examples(
         "rawlog ls kafka-logs/ --topic 'orders*'",
-        "rawlog ls /var/rocketmq/store --all --json",
+        "rawlog ls /var/kafka-logs --state damaged --files",
+        "rawlog ls /var/rocketmq/store --json",
         more="Exit codes: 0 listed, whatever the state of the files; 3 some could not be read.",
     )
 )
 @options.paths
 @click.option("--topic", multiple=True, metavar="GLOB", help="Only these topics; may be given again.")
 @click.option("--partition", multiple=True, type=options.Partitions(), metavar="N", help="Only these partitions.")
-@click.option("-a", "--all", "every", is_flag=True, help="One line per file, indexes and the like too.")
+@click.option("--state", multiple=True, type=click.Choice(STATES), help="Only files in this state; may be given again.")
+@click.option("-a", "--files", "--all", "every", is_flag=True, help="One line per file, indexes and the like too.")
 @options.json_flag
 @click.pass_context
 def command(
@@ -39,32 +49,39 @@ def command(
     as_format: str | None,
     topic: tuple[str, ...],
     partition: tuple[tuple[int, ...], ...],
+    state: tuple[str, ...],
     every: bool,
     as_json: bool,
 ) -> None:
-    """List the files at the PATHs by system, topic and partition: offsets, times, counts and state.
+    """List what is at the PATHs, one line per partition or store: offsets, times, counts and state. --json has one line per file.
 
-    Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown.
+    Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown. Replicas of one
+    partition or store are marked, with the one that other verbs read.
     """
     from rawlog import api
     from rawlog.cli.notes import Notes
     from rawlog.cli.progress import Bar
     from rawlog.reading.render import json_lines
+    from rawlog.reading.replicas import marks
+    from rawlog.reading.replicas import notes as choices
 
     notes = Notes()
     with Bar("reading") as bar:
         asked: dict[str, Any] = {"topic": topic, "partition": options.numbers(partition), "format": as_format}
+        asked["state"] = state
         found = api.ls(paths, note=notes, progress=bar, **asked)
         if as_json:
             lines = json_lines(found.schema)
             for batch in found.batches():
                 output.write(lines.render(batch))
+            for text in choices(found.replicas):
+                notes(text)
         else:
             measured: list[dict[str, Any]] = []
             for batch in found.batches():
                 columns = _plain(batch)
                 measured += (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
-            _show(list(zip(found.tree, measured, strict=True)), every)
+            _show(list(zip(found.shown, measured, strict=True)), every, marks(found.replicas))
     output.flush()
     ctx.exit(notes.code)
 
@@ -81,39 +98,41 @@ def _plain(row: pa.RecordBatch) -> dict[str, list[Any]]:
     }
 
 
-def _show(measured: list[tuple[File, dict[str, Any]]], every: bool) -> None:
+def _show(measured: list[Item], every: bool, replicas: dict[str, str]) -> None:
     for system, of_system in groupby(measured, key=lambda item: item[0].system):
         output.line(output.style(system or "unknown", bold=True))
-        for (topic, partition, group), items in groupby(of_system, key=_group):
-            members = list(items)
-            if group is not None or topic is not None:
-                name = topic if partition is None else f"{topic}-{partition}"
-                output.line(f"  {output.style(printable(str(name or group)), bold=True)}  {_facts(members)}")
-            extra, rows = [], []
-            for file, row in members:
-                if not every and _is_extra(file, row):
-                    extra.append(file)
-                else:
-                    rows.append(_cells(file, row))
-            indent = "    " if group is not None or topic is not None else "  "
-            for line in aligned(rows, (False, False, True, True), indent):
-                output.line(line)
-            if extra:
-                counts = Counter(str(file.format) for file in extra)
-                output.line(f"{indent}and " + ", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        groups = [(key, list(items)) for key, items in groupby(of_system, key=_group)]
+        lines = _lines([HEADINGS, *(_summary(key, items) for key, items in groups)])
+        output.line(output.style(lines[0], bold=True))
+        for ((_, _, group), items), line in zip(groups, lines[1:], strict=True):
+            output.line(line)
+            if group in replicas:
+                output.line(f"    {printable(str(group))}: {printable(replicas[group])}")
+            shown = [_cells(file, row) for file, row in items if every or _is_bad(file, row)]
+            if len(items) > 1 or every:
+                for one in aligned(shown, (False, False, True, True), "    "):
+                    output.line(one)
     total = sum(file.size for file, _ in measured)
     records = sum(row["records"] or 0 for _, row in measured)
     output.line(f"{counted(len(measured), 'file')}, {size_text(total)}, {counted(records, 'record')}")
 
 
-def _is_extra(file: File, row: dict[str, Any]) -> bool:
-    """Whether a file has no records of its own and nothing is wrong with it."""
-    return (
-        file.format is not None
-        and file.problem is None
-        and not _has_records(file)
-        and row["state"] in ("ok", "empty", None)
-    )
+def _lines(rows: list[Sequence[str]]) -> list[str]:
+    """Rows of a system, aligned; on a narrow terminal without the columns that matter least."""
+    columns = list(range(len(HEADINGS)))
+    for least in (None, *LEAST):
+        if least is not None:
+            columns.remove(HEADINGS.index(least))
+        lines = aligned([[row[one] for one in columns] for row in rows], [RIGHT[one] for one in columns], "  ")
+        width = max(width_of(click.unstyle(line)) for line in lines)
+        if not output.is_terminal() or width <= shutil.get_terminal_size().columns:
+            break
+    return lines
+
+
+def _is_bad(file: File, row: dict[str, Any]) -> bool:
+    """Whether a file is shown although nobody asked for files."""
+    return file.problem is not None or row["state"] in ("damaged", "truncated", "unknown")
 
 
 def _has_records(file: File) -> bool:
@@ -122,28 +141,47 @@ def _has_records(file: File) -> bool:
     return file.format is not None and any(table.name == "records" for table in registry.formats()[file.format].tables)
 
 
-def _group(item: tuple[File, dict[str, Any]]) -> tuple[str | None, int | None, str | None]:
+def _group(item: Item) -> tuple[str | None, int | None, str | None]:
+    """What a line is of: a partition, a store, or a file that belongs to none."""
     place = item[0].place
+    if place.topic is None and place.group is None:
+        return None, None, item[0].path
     return place.topic, place.partition, place.group
 
 
-def _facts(members: list[tuple[File, dict[str, Any]]]) -> str:
-    """The files of a partition in sum."""
+def _summary(key: tuple[str | None, int | None, str | None], members: list[Item]) -> list[str]:
+    """The files of a partition or store in sum, as cells of a line."""
+    topic, partition, group = key
+    name = topic if topic is None or partition is None else f"{topic}-{partition}"
+    name = name or str(group)
     rows = [row for _, row in members]
-    read = [row for file, row in members if row["frames"] is not None and _has_records(file)]
+    # What the system itself would not load does not count, unless there is nothing else.
+    loaded = [one for one in members if one[0].place.state is None and _has_records(one[0])] or members
+    read = [row for file, row in loaded if row["frames"] is not None and _has_records(file)]
     starts = [row["start_offset"] for row in read if row["start_offset"] is not None]
     ends = [row["end_offset"] for row in read if row["end_offset"] is not None]
-    facts = [counted(len(rows), "file"), size_text(sum(row["size"] for row in rows))]
-    if starts and ends:
-        facts.append(offset_range(min(starts), max(ends)))
     low = min((row["min_timestamp"] for row in read if row["min_timestamp"]), default="")
     high = max((row["max_timestamp"] for row in read if row["max_timestamp"]), default="")
-    if low or high:
-        facts.append(f"{low} to {high}")
-    if read and all(row["records"] is not None for row in read):
-        facts.append(counted(sum(row["records"] for row in read), "record"))
-    bad = sorted({row["state"] for row in rows if row["state"] in ("damaged", "truncated")})
-    return ", ".join([*facts, *bad])
+    is_counted = bool(read) and all(row["records"] is not None for row in read)
+    states = {"unreadable" if file.problem is not None else row["state"] for file, row in members}
+    worst = next((one for one in ("unreadable", *STATES) if one in states), "not read")
+    apart = {file.place.state for file, _ in members}
+    mark = f"{printable(str(apart.pop()))}, " if len(apart) == 1 and None not in apart else ""
+    return [
+        printable(name),
+        f"{len(rows):,}",
+        size_text(sum(row["size"] for row in rows)),
+        f"{sum(row['records'] for row in read):,}" if is_counted else "",
+        offset_range(min(starts), max(ends)).removeprefix("offsets ").removeprefix("offset ")
+        if starts and ends
+        else "",
+        f"{low} to {high}" if low or high else "",
+        mark + _coloured(worst),
+    ]
+
+
+def _coloured(state: str) -> str:
+    return output.style(printable(state), fg=COLOURS[state]) if COLOURS.get(state) else printable(state)
 
 
 def _cells(file: File, row: dict[str, Any]) -> list[str]:
@@ -156,5 +194,4 @@ def _cells(file: File, row: dict[str, Any]) -> list[str]:
         state = f"unreadable: {file.problem}"
     if file.place.state is not None:
         state = f"{file.place.state}, {state}"
-    shown = output.style(printable(state), fg=COLOURS.get(state)) if COLOURS.get(state) else printable(state)
-    return [printable(name), row["format"] or "", size_text(row["size"]), records, offsets, times, shown]
+    return [printable(name), row["format"] or "", size_text(row["size"]), records, offsets, times, _coloured(state)]

@@ -31,6 +31,7 @@ from rawlog.cli import engine, options, report
 @click.option(
     "--move", is_flag=True, help="RocketMQ: close holes, so that later messages change their physical offsets."
 )
+@options.html
 @click.pass_context
 def command(ctx: click.Context, /, source: str, target: str, own: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Copy SRC to DST with everything that is sound in it, so that the real system opens it. Every loss is reported with its place.

@@ -12,6 +12,7 @@ from rawlog.cli import engine, options, report
 @click.command(
     epilog=options.examples(
         "rawlog restore /var/kafka-logs /restored --until 2024-09-11T09:00:00Z",
+        "rawlog restore /disk1 /disk2 /disk3 /restored",
         "rawlog restore lake /restored --topic 'orders*' --rename orders=orders-old",
         more="Exit codes: 0 everything was restored; 1 something was lost or is damaged; 2 wrong usage; 3 cannot be read or written.",
     )
@@ -43,6 +44,14 @@ from rawlog.cli import engine, options, report
     help="Such as 3.9-IV0 or 21.  [default: that of the source; 3.9-IV0 if it has none]",
 )
 @options.errors
+@options.mask
+@click.option(
+    "--replicas",
+    type=click.Choice(["best", "refuse"]),
+    default="best",
+    show_default=True,
+    help="Of replicas of one partition: restore the best, or end with an error.",
+)
 @click.option("--force", is_flag=True, help="Replace DST if it exists.")
 @engine.engine_by_size
 @options.json_flag
@@ -50,11 +59,12 @@ from rawlog.cli import engine, options, report
 def command(ctx: click.Context, /, source: tuple[str, ...], target: str, as_json: bool, **given: Any) -> None:
     """Write a data directory that a single-node Kafka broker starts on with the topics of SRC in it.
 
-    SRC is a broker's directory, a lake made by `ingest`, Parquet files, or anything that can be read as records. From a broker's
-    directory every batch is copied as it is, with offsets, epochs and topic ids; settings, users and access rights come from its
-    metadata log. Offsets of consumer groups are committed again. Retention by age is switched off; otherwise a broker would delete
-    old records at once. With --until, transactions that were open at that time are aborted. SRC is never changed. Damage ends the
-    restore with an error unless --errors skip is given.
+    SRC is a broker's directory or several, a lake made by `ingest`, Parquet files, or anything that can be read as records. From a
+    broker's directory every batch is copied as it is, with offsets, epochs and topic ids; settings, users and access rights come from
+    its metadata log. Of replicas of one partition the best is restored as a whole, and that is noted. Offsets of consumer groups are
+    committed again. Retention by age is switched off; otherwise a broker would delete old records at once. With --until, transactions
+    that were open at that time are aborted. With --mask records are written again, and offsets of groups and settings of topics are
+    left out. SRC is never changed. Damage ends the restore with an error unless --errors skip is given.
     """
     from rawlog import api
 

@@ -41,7 +41,7 @@ SAME = {
     "\\q": ".quit",
     ".exit": ".quit",
 }
-MODES = {"table": None, "json": "as_json", "csv": "as_csv"}
+MODES = {"table": None, "json": "as_json", "csv": "as_csv", "expanded": "expanded", "wide": "wide"}
 
 
 class Session:
@@ -130,6 +130,8 @@ class Session:
             "as_json": False,
             "as_csv": False,
             "delimiter": None,
+            "expanded": False,
+            "wide": False,
         }
         if (option := MODES[given[0]]) is not None:
             self.given[option] = True

@@ -58,7 +58,7 @@ def command(
     """Run a VERB on a cluster by spark-submit, and send rawlog's own code with it.
 
     Paths and lakes must be reachable from the cluster (s3://, or a file system that all machines share). The executors' Python needs
-    pyarrow, numba and the codecs: installed there, or sent with --archives. The exit code is the verb's in client mode.
+    pyarrow, NumPy and the codecs: installed there, or sent with --archives. The exit code is the verb's in client mode.
     """
     if verb not in VERBS:
         raise OptionError(f"{verb}: no job for a cluster; these are: {', '.join(VERBS)}")

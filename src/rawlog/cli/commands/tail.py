@@ -31,6 +31,7 @@ from rawlog.cli.errors import DONE
 @options.paths
 @options.table
 @options.selection(limit=False)
+@options.decode
 @options.output
 @click.pass_context
 def command(

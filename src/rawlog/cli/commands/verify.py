@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE
+from rawlog.cli.grid import aligned
 from rawlog.core.text import counted, printable
 
 if TYPE_CHECKING:
-    from rawlog.core.findings import Finding, Findings, Rule
+    from rawlog.core.findings import Account, Finding, Findings, Group, Rule
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 #: So many findings of one rule in one file are shown to people; --json shows all.
 SHOWN = 20
+#: So many findings that say the same are shown one by one.
+ALONE = 3
 #: The rule whose findings are not about damage.
 CANNOT_BE_READ = "rawlog.file.unreadable"
 UNKNOWN = "rawlog.file.unknown"
@@ -27,6 +30,8 @@ UNKNOWN = "rawlog.file.unknown"
         "rawlog verify kafka-logs/",
         "rawlog verify kafka-logs/ --against s3://replica/kafka-logs --json",
         "rawlog verify kafka-logs/ --rule kafka.log --skip kafka.log.gap",
+        "rawlog verify erased/ --certificate erased.certificate.json",
+        "rawlog verify kafka-logs/ tiered-storage/ --complete",
         "rawlog verify --rules",
         more="Exit codes: 0 no errors and no warnings; 1 errors or warnings; 2 wrong usage; 3 something could not be read, or has "
         "no known format.",
@@ -48,7 +53,19 @@ UNKNOWN = "rawlog.file.unknown"
     metavar="OTHER",
     help="Also compare partitions and stores with their replicas at OTHER, which is not checked by itself.",
 )
+@click.option(
+    "--certificate",
+    type=options.PATH,
+    metavar="FILE",
+    help="Also check the result of an erasure against its certificate, the JSON file.",
+)
+@click.option(
+    "--complete",
+    is_flag=True,
+    help="Also account for every offset of every partition: present, control, aborted, compacted, expired or unexplained.",
+)
 @options.limits
+@options.html
 @engine.engine_by_size
 @options.json_flag
 @click.pass_context
@@ -78,8 +95,11 @@ def command(
         from rawlog.core.errors import UnknownFormatError
 
         raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here")
+    if given["complete"] and not findings.accounts:
+        notes("--complete: nothing here has offsets to account for")
     if as_json:
         output.json_rows(finding.as_row() for finding in findings)
+        output.json_rows(account.as_row() for account in findings.accounts)
         output.json_line(findings.summary())
     else:
         _show(findings)
@@ -95,13 +115,14 @@ def _code(findings: Findings) -> int:
 
 
 def _show(findings: Findings) -> None:
+    from rawlog import api
+    from rawlog.core.findings import grouped
+
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
-    unknown = 0
-    for item in findings:
-        if item.code == UNKNOWN:
-            unknown += 1
-            continue
+    known = [item for item in findings if item.code != UNKNOWN]
+    for group in grouped(known, api.rules()) if known else ():
+        item = group.first
         key = (item.code, item.path)
         shown[key] = shown.get(key, 0) + 1
         if shown[key] > SHOWN:
@@ -109,19 +130,64 @@ def _show(findings: Findings) -> None:
         if item.path != path:
             path = item.path
             output.line(output.style(printable(path or "the files together"), bold=True))
-        output.line(_line(item))
+        for line in _lines(group):
+            output.line(line)
     for (code, where), count in shown.items():
         if count > SHOWN:
             output.line(f"  … and {count - SHOWN:,} more of {code} in {printable(where or 'the files together')}")
-    if unknown:
+    if unknown := len(findings) - len(known):
         output.line(f"{counted(unknown, 'file')} of no known format: not checked  [{UNKNOWN}]")
+    _show_accounts(findings.accounts)
     colour = {"damaged": "red", "suspect": "yellow", "unknown": "yellow"}.get(findings.verdict, "green")
     summary = findings.summary()
     counts = ", ".join(counted(summary[f"{name}s"], name) for name in ("file", "frame", "error", "warning"))
     output.line(f"{output.style(findings.verdict, fg=colour, bold=True)}: {counts}")
 
 
-def _line(item: Finding) -> str:
+#: What an account is shown with: the heading, and the field.
+CLASSES = ("present", "control", "aborted", "compacted", "expired", "unexplained")
+
+
+def _show_accounts(accounts: Sequence[Account]) -> None:
+    """A line for each partition: its offsets by class, and what else is not as it should be."""
+    if not accounts:
+        return
+    rows: list[Sequence[str]] = [("offsets of", "end", *CLASSES, "")]
+    for one in accounts:
+        name = one.path if one.topic is None else f"{one.topic}-{one.partition}"
+        odd = [("broken sequence", one.broken_sequences), ("open transaction", one.open_transactions)]
+        more = ", ".join(counted(count, what) for what, count in odd if count)
+        counts = (f"{getattr(one, name):,}" for name in CLASSES)
+        rows.append((printable(name), f"{one.stop:,}", *counts, more))
+    for text in aligned(rows, (False, *[True] * (len(CLASSES) + 1), False), ""):
+        output.line(text)
+
+
+def _lines(group: Group) -> Iterator[str]:
+    """A group as one line, or a few; and what follows from it."""
+    if len(group.items) <= ALONE:
+        yield from (_line(item) for item in group.items if item.path == group.first.path)
+    else:
+        more = f", and {len(group.items) - 1:,} more like it"
+        last = group.items[-1].position
+        yield _line(group.first, more if last is None else f"{more} up to byte {last:,}")
+    others = [one for one in dict.fromkeys(item.path for item in group.items) if one != group.first.path]
+    if others:
+        yield f"          the same in {_names(others)}"
+    following: dict[str, list[Finding]] = {}
+    for one in group.following:
+        following.setdefault(one.first.code, []).extend(one.items)
+    for code, found in following.items():
+        number = counted(len(found), found[0].severity.value.replace("info", "note"))
+        yield f"          follows from it: {number} in {_names(list(dict.fromkeys(item.path for item in found)))}  [{code}]"
+
+
+def _names(paths: Sequence[str | None]) -> str:
+    names = [printable(one or "the files together") for one in paths]
+    return ", ".join(names[:ALONE]) + (f" and {counted(len(names) - ALONE, 'more file')}" if len(names) > ALONE else "")
+
+
+def _line(item: Finding, like: str = "") -> str:
     place = "" if item.position is None else f"byte {item.position:,}: "
     if item.offset is not None:
         place = f"offset {item.offset:,}, {place}" if place else f"offset {item.offset:,}: "
@@ -130,7 +196,7 @@ def _line(item: Finding) -> str:
     ]
     more = f" ({', '.join(facts)})" if facts else ""
     severity = output.style(f"{item.severity:<7}", fg=COLOURS[item.severity])
-    return f"  {severity} {printable(place + item.message + more)}  [{item.code}]"
+    return f"  {severity} {printable(place + item.message + more)}{like}  [{item.code}]"
 
 
 def _list(rules: Iterable[Rule[Any]], as_json: bool) -> None:
