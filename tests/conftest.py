@@ -16,8 +16,11 @@ from hypothesis import HealthCheck, settings
 from tests.services import Unavailable
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
+    from tests.services.chromium import Chromium
+    from tests.services.iceberg import RestCatalog
     from tests.services.kafka import KafkaBroker
     from tests.services.s3 import S3Server
 
@@ -116,6 +119,32 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A running Chromium: open contexts of your own. Playwright has an event loop running meanwhile, so it ends with the tests of a file:
+    other tests run loops of their own.
+    """
+    from tests.services.chromium import Chromium
+
+    with needed():
+        chromium = Chromium().__enter__()
+    with server_closed(chromium):
+        assert chromium.browser is not None
+        yield chromium.browser
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    """A running Iceberg REST catalog, shared: use namespaces of your own, or drop what you made."""
+    from tests.services.iceberg import RestCatalog
+
+    server = RestCatalog(tmp_path_factory.mktemp("rest-catalog"))
+    with needed():
+        server.__enter__()
+    with server_closed(server):
+        yield server
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one Spark session of the run, with the data source `rawlog` registered."""
@@ -141,7 +170,7 @@ def _broker(version: str, factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
 
 @contextmanager
-def server_closed(server: KafkaBroker | S3Server) -> Iterator[None]:
+def server_closed(server: Chromium | KafkaBroker | RestCatalog | S3Server) -> Iterator[None]:
     try:
         yield
     finally:

@@ -284,6 +284,9 @@ def test_what_users_hold_has_a_short_repr_and_escaped_html(tmp_path: Path) -> No
         assert "&lt;script&gt;" in html or "script" not in html, one
     assert held[1]._repr_html_().count("<tr>") == 21, "the first rows only"
     assert "invalid key size" in held[2]._repr_html_(), "damage is shown, and does not raise"
+    assert '<span class="bad">error</span>' in held[3]._repr_html_()
+    empty = rawlog.query("SELECT NULL AS nothing, '' AS empty, 1234567 AS many", folder / "a.log", engine="duckdb")
+    assert '<td><span class="null">null</span></td><td></td><td class="n">1,234,567</td>' in empty._repr_html_()
 
 
 # Following ----------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -38,26 +40,60 @@ def test_python_blocks_run(where: str, code: str, workplace: Path, spark: object
     exec(compile(code, where, "exec"), {})
 
 
-@pytest.mark.parametrize(("where", "code"), blocks("sh"), ids=[where for where, _ in blocks("sh")])
-def test_shell_blocks_run(where: str, code: str, workplace: Path, spark: object) -> None:
+def shell_pages() -> dict[str, str]:
+    """The commands of each page, one after another: a reader has what the blocks above wrote."""
+    found: dict[str, str] = {}
+    for where, code in blocks("sh"):
+        page = where.partition("#")[0]
+        if page.endswith("questions.md"):
+            continue  # test_ten_questions_are_answered runs these, and looks at what they print
+        found[page] = found.get(page, "") + code
+    return found
+
+
+@pytest.mark.parametrize("page", shell_pages())
+def test_shell_blocks_run(page: str, workplace: Path, spark: object) -> None:
     from rawlog.cli import cli
 
-    for line in code.splitlines():
+    for line in shell_pages()[page].splitlines():
         words = shlex.split(line, comments=True)
         if not words or words[0] == "make":
             continue
-        assert words[0] == "rawlog", f"{where}: {line}"
+        assert words[0] == "rawlog", f"{page}: {line}"
         result = CliRunner().invoke(cli, words[1:])
         expected = 1 if "exit 1" in line else 0
-        assert result.exit_code == expected, f"{where}: {line}\n{result.output}\n{result.stderr}"
-        assert result.output, f"{where}: {line}: nothing was printed"
+        assert result.exit_code == expected, f"{page}: {line}\n{result.output}\n{result.stderr}"
+        assert result.output, f"{page}: {line}: nothing was printed"
+
+
+def test_ten_questions_are_answered(workplace: Path) -> None:
+    """From the README to the answer of each question: one command, and the answer is in what it prints."""
+    from rawlog.cli import cli
+
+    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "tutorials" / "questions.md").read_text()
+    sections = re.findall(r"(?ms)^## \d+\. ([^\n]+)\n\n```sh\n([^\n]+)\n```\n\nAnswer: `([^`]+)`", page)
+    assert len(sections) == len(re.findall(r"(?m)^## ", page)) == 10
+    for question, command, answer in sections:
+        words = shlex.split(command, comments=True)
+        shown = re.sub(r"\s+#.*", "", command)
+        assert f"{question}](docs/tutorials/questions.md#" in readme
+        assert f"`{shown}`" in readme
+        result = CliRunner().invoke(cli, words[1:])
+        assert result.exit_code == (1 if "exit 1" in command else 0), f"{question}\n{result.output}\n{result.stderr}"
+        assert answer in result.stdout, f"{question}\n{result.output}"
+
+
+def test_pictures_and_pages_load_nothing_from_elsewhere() -> None:
+    for path in [*(ROOT / "docs" / "pictures").iterdir(), *(ROOT / "docs" / "_static").iterdir()]:
+        text = path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert "://" not in text, path
 
 
 def target_of(words: list[str]) -> str | None:
     """What a command of the documents writes; None if nothing."""
     if "--dry-run" in words or words[0] != "rawlog":
         return None
-    if "--to" in words and words[1] in ("ingest", "extract"):
+    if "--to" in words and words[1] in ("ingest", "extract", "rescue"):
         return words[words.index("--to") + 1]
     if words[1] in ("convert", "restore", "repair", "rebuild", "compact", "erase"):
         return [word for word in words[2:] if word.startswith("out/")][-1]
@@ -72,6 +108,8 @@ def test_every_command_has_an_output_of_its_own() -> None:
             target = target_of(words) if (words := shlex.split(line, comments=True)) else None
             if target is None:
                 continue
+            if words[1] == "ingest" and seen.get(target, "").partition("#")[0] == where.partition("#")[0]:
+                continue  # more into the lake of the same page
             for other, by in seen.items():
                 apart = not f"{target}/".startswith(f"{other}/") and not f"{other}/".startswith(f"{target}/")
                 assert apart, f"{where}: {target} is also written by {by}: {other}"
@@ -87,5 +125,19 @@ def test_made_parts_are_up_to_date() -> None:
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-            if "://" not in target:
+            if "://" not in target and not target.startswith(
+                "reference/"
+            ):  # made with the site, which checks these links
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_notebook_runs_and_shows_tables(workplace: Path) -> None:
+    """`python docs/notebook.py` writes it again; what differs from machine to machine is not compared."""
+    made = runpy.run_path(str(ROOT / "docs" / "notebook.py"))["notebook"]()
+    kept = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    assert [one["source"] for one in kept["cells"]] == [one["source"] for one in made["cells"]]
+    for one in (one for book in (made, kept) for one in book["cells"] if one["cell_type"] == "code"):
+        [output] = [output for output in one["outputs"] if output["output_type"] == "execute_result"]
+        shown = "".join(output["data"]["text/html"])
+        assert "<table>" in shown
+        assert str(ROOT) not in shown

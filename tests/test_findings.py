@@ -11,7 +11,7 @@ import pytest
 import rawlog
 from rawlog.compare.replicas import all_rules, check_chosen
 from rawlog.core.errors import OptionError
-from rawlog.core.findings import Few, Finding, Findings, Mark, Severity, rule
+from rawlog.core.findings import Few, Finding, Findings, Mark, Severity, grouped, rule
 from rawlog.core.tables import FINDINGS
 from rawlog.reading.inspection import Chosen
 from tests.golden_data import golden_path
@@ -157,3 +157,39 @@ def test_a_rule_that_finds_millions_lists_the_first_and_counts_the_rest() -> Non
         few.append(Mark("odd", number))
     assert [one.position for one in few] == list(range(20))
     assert [one.message for one in few][-1] == "3 more like this are not listed; one of them is here: odd"
+
+
+def test_findings_that_say_the_same_are_one_group() -> None:
+    def at(path: str, position: int | None, message: str = "wrong") -> Finding:
+        return Finding("a.b.c", Severity.ERROR, path, "a.b", position, 1, None, message)
+
+    found = [at("x/1", 5), at("x/1", 9), at("x/2", 5), at("x/1", 12, "other"), at("x/3", None), at("x/4", None)]
+    groups = grouped(found, [])
+    assert [group.items for group in groups] == [found[:2], [found[2]], [found[3]], found[4:]]
+    assert sum(len(group.items) for group in groups) == len(found)
+
+
+def test_a_finding_belongs_to_its_cause_in_the_same_store() -> None:
+    @rule("a.b.follows", Severity.WARNING, follows="a.b.cause", above=1)
+    def follows(_: object) -> Iterator[Mark]:
+        """Follows."""
+        yield from ()
+
+    def at(code: str, path: str, offset: int | None, message: str = "gone") -> Finding:
+        return Finding(code, Severity.WARNING, path, "a.b", 0 if "cause" in code else None, None, offset, message)
+
+    one, two = at("a.b.cause", "disk/one-0/5.log", 7), at("a.b.cause", "disk/two-0/5.log", 7)
+    near = at("a.b.follows", "disk/checkpoint", 7, "two-0 ends at 7")
+    far = [
+        at("a.b.follows", "other/checkpoint", 7, "another store"),
+        at("a.b.follows", "disk/checkpoint", 8, "another offset"),
+        at("a.b.other", "disk/checkpoint", 7, "another rule"),
+    ]
+    groups = grouped([near, one, two, *far], [follows])
+    assert [group.first for group in groups] == [one, two, *far]
+    assert [[other.first for other in group.following] for group in groups] == [[], [near], [], [], []]
+
+
+def test_a_rule_follows_one_that_exists() -> None:
+    codes = {one.code for one in all_rules()}
+    assert {one.follows for one in all_rules() if one.follows is not None} <= codes

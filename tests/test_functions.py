@@ -23,12 +23,16 @@ NO_FUNCTION = {"sql", "submit", "completion"}
 #: `rawlog.formats` is the package of the formats.
 OTHER_NAME = {"formats": "list_formats"}
 #: How rows are printed.
-PRINTING = {"as_json", "as_csv", "raw", "delimiter", "template", "arrow", "form"}
+PRINTING = {"as_json", "as_csv", "raw", "delimiter", "template", "arrow", "expanded", "wide", "form"}
 #: What is another function in Python, or only changes what is printed.
 ONLY_COMMAND = {
     "tail": {"follow", "limit"},  # rawlog.follow
     "verify": {"list_rules"},  # rawlog.rules
     "ls": {"every"},  # --all: which lines are printed
+    "browse": {"is_opened"},
+    "record": {"more_topics", "quiet"},
+    "replay": {"more_sources", "quiet", "sql"},  # rawlog.replay takes the answer of rawlog.query
+    "mirror": {"quiet"},
 }
 #: `-o N` is `start="N"` and `last=N`; the others have no text form.
 ONLY_PYTHON = {"note", "progress", "last", "topic_pattern", "stop"}
@@ -67,6 +71,8 @@ def names_of(verb: str, command: click.Command) -> set[str]:
             continue
         if verb == "convert" and name == "own":
             name = "source_option"
+        if verb == "record" and name == "target":
+            name = "to"
         names.add(RENAMED.get(name, name))
     return names
 

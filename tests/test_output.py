@@ -222,11 +222,11 @@ def test_renaming_to_a_hostile_topic_is_refused(place: Path) -> None:
 @pytest.mark.parametrize("name", ["../../x", "..", "a/b"])
 def test_restoring_a_cluster_with_a_hostile_topic_is_refused(name: str, place: Path) -> None:
     """The name is in the cluster's metadata, where no file system has ever seen it."""
-    from rawlog.formats.kraft.store.blueprint import Blueprint, Topic, new_id
+    from rawlog.formats.kraft.store.blueprint import Blueprint, Node, Topic, new_id
 
     rawlog.write(place / "in", rows("sound"), format="kafka")
     topics = [Topic(one, one, new_id(), 1, {}) for one in ("sound", name)]
-    Blueprint(1, "AAAAAAAAAAAAAAAAAAAAAA", topics, None).write(Folder(place / "in"), 1_700_000_000_000)
+    Blueprint([Node(1)], "AAAAAAAAAAAAAAAAAAAAAA", topics, None).write(Folder(place / "in"), 1_700_000_000_000)
     done = run("restore", place / "in", place / "out", *LOCAL)
     assert done.exit_code == 2, done.stderr
     assert "Kafka takes no such name" in done.stderr
@@ -520,3 +520,40 @@ def test_a_folder_checks_every_name_and_writes_nothing_in_a_dry_run(tmp_path: Pa
         file.write(b"abc")
         file.seek(0)
     assert not (tmp_path / "new").exists()
+
+
+# Stages that are resumed ------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_that_was_left_is_there_for_the_next_run_that_asks_for_it(tmp_path: Path) -> None:
+    first = Output(tmp_path / "out")
+    stage = first.reopen(resume=False)
+    (Path(stage) / "done").mkdir()
+    first.leave()
+    second = Output(tmp_path / "out")
+    assert second.reopen(resume=True) == stage
+    assert (Path(stage) / "done").is_dir()
+    second.leave()
+    third = Output(tmp_path / "out")
+    third.reopen(resume=False)
+    assert not (Path(stage) / "done").exists()
+    third.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stage_to_resume_that_another_process_has_is_refused(tmp_path: Path) -> None:
+    first = Output(tmp_path / "out")
+    first.reopen(resume=False)
+    with pytest.raises(AccessError, match="another process"):
+        Output(tmp_path / "out").reopen(resume=True)
+    first.close()
+
+
+def test_another_writer_of_the_same_target_removes_a_stage_that_was_left(tmp_path: Path) -> None:
+    first = Output(tmp_path / "out")
+    stage = first.reopen(resume=False)
+    first.leave()
+    with Output(tmp_path / "out") as second:
+        second.open()
+        assert not Path(stage).exists()
+    assert not list(tmp_path.iterdir())

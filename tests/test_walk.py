@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rawlog
 from rawlog.core.errors import CorruptError, RawlogError, UnsupportedError
 from rawlog.core.format import File, Format, Origin
 from rawlog.core.frames import Frames
@@ -19,6 +20,7 @@ from rawlog.io.walk import hex_lines, walk
 from rawlog.registry import formats
 from rawlog.testing.base import frames_of, shared
 from tests.golden_data import golden_path
+from tests.jobs.recordings import held
 from tests.reference import replay, strategies
 
 RECORDING = formats()["replay.recording"]
@@ -234,3 +236,42 @@ def test_every_status_of_damage_has_its_words() -> None:
             assert isinstance(error, RawlogError)
             assert str(error).startswith("toy.log: x: byte 0: ")
             assert error.message != "damage"
+
+
+@pytest.mark.parametrize("change", [2, 40, -2])
+def test_a_length_that_is_a_little_wrong_hides_no_other_frame(change: int, tmp_path: Path) -> None:
+    """A length that was two bytes too large reached into the next batch: the search for what follows began after the beginning of that
+    sound one, and it was lost in silence.
+    """
+    source = golden_path("kafka", "broker-4.3.0", "data", "codec-none-0", f"{0:020}.log")
+    data = bytearray(source.read_bytes())
+    second = 12 + int.from_bytes(data[8:12], "big")
+    length = int.from_bytes(data[second + 8 : second + 12], "big")
+    data[second + 8 : second + 12] = (length + change).to_bytes(4, "big")
+    path = tmp_path / "codec-none-0" / source.name
+    path.parent.mkdir()
+    path.write_bytes(data)
+    whole = {row["offset"] for row in rawlog.rows(source, columns=["offset"])}
+    found = {row["offset"] for row in rawlog.rows(path, columns=["offset"], errors="skip")}
+    batches = list(rawlog.rows(source, table="kafka.batches", columns=["position", "base_offset", "last_offset"]))
+    (bad,) = (one for one in batches if one["position"] == second)
+    assert whole - found == set(range(bad["base_offset"], bad["last_offset"] + 1))
+    assert min(one.position or 0 for one in rawlog.verify(path) if one.severity == "error") == second
+    rawlog.ingest(path, tmp_path / "lake", tables=["records"], engine="local")
+    assert {row["offset"] for row in held(tmp_path / "lake")} == found
+
+
+@pytest.mark.parametrize("bit", [1, 2, 4, 16])
+def test_a_wrong_length_costs_one_frame_wherever_it_is(bit: int, tmp_path: Path) -> None:
+    """Also of the last frame but one: the rest of the file looked like an unfinished frame then."""
+    source = golden_path("kafka", "broker-4.3.0", "data", "codec-none-0", f"{0:020}.log")
+    path = tmp_path / source.name
+    log = formats()["kafka.log"]
+    places = frames_of(File(str(source), source.stat().st_size, None, "kafka.log"), log)
+    for _, start, _ in places[:-1]:
+        data = bytearray(source.read_bytes())
+        data[start + 11] ^= bit
+        path.write_bytes(data)
+        found = frames_of(File(str(path), len(data), None, "kafka.log"), log, errors="skip")
+        kept = {(one, stop) for _, one, stop in found}
+        assert kept >= {(one, stop) for _, one, stop in places if one != start}

@@ -112,7 +112,7 @@ WRONG = [
     "topic = 5", "offset like '1%'", "timestamp like '2024%'", "key like topic", "contains(value, key)",
     "contains(offset, 'x')", "length(offset) > 1", "upper(topic) = 'X'", "offset in (select 1)", "exists (select 1)",
     "offset & 2 = 0", "case when offset = 1 then true end", "not key", "-key = 1", "key and offset", "offset or true",
-    "headers = 'x'", "headers[0] = 'x'", "headers is null and headers.key = 'x'", "offset = 99999999999999999999999",
+    "headers = 'x'", "headers[0] = 'x'", "topic is null and topic.key = 'x'", "offset = 99999999999999999999999",
     "offset + 9223372036854775807 = 0", "cast(offset as string) = '1'", "offset = 1; drop table x",
     "offset = 1, key = 'a'", "select 1", "drop table records", "offset is 5", "count(*) > 1", "*", "offset = ?", "\0",
     "length(*) = 1", "offset between 'a' and 'b'", "offset in ('a')", "topic ilike 5", "value is true", "contains(value)",

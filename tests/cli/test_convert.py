@@ -85,7 +85,8 @@ def test_erase_takes_keys_or_blobs(log: Path, tmp_path: Path) -> None:
         done = run("erase", log, tmp_path / "z", *words, "--engine", "local")
         assert done.exit_code == 2
         assert "name what to erase" in done.stderr
-    assert {one.name for one in tmp_path.iterdir()} == {"log", "out"}
+    papers = {"out.certificate.json", "out.certificate.txt"}
+    assert {one.name for one in tmp_path.iterdir()} == {"log", "out", *papers}
 
 
 @pytest.mark.parametrize(

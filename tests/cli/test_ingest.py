@@ -63,12 +63,15 @@ def test_damage_is_exit_code_1_and_the_sound_rows_are_in(run: Run, tmp_path: Pat
     assert held(tmp_path / "lake") == expected(logs)
 
 
-def test_a_replaced_file_is_told_and_is_exit_code_1(run: Run, tmp_path: Path, logs: Path) -> None:
+def test_a_rewritten_file_is_replaced_or_refused_with_exit_code_1(run: Run, tmp_path: Path, logs: Path) -> None:
     run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
     record(logs / "a.log", 70, first=7)
-    ran = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
+    ran = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local", "--on-rewrite", "refuse")
     assert ran.code == 1
     assert "a.log: holds other bytes than were ingested" in ran.err
+    ran = run("ingest", logs, "--to", tmp_path / "lake", "--engine", "local")
+    assert ran.code == 0
+    assert "1 file rewritten since the last run: the rows were replaced" in ran.err
 
 
 @pytest.mark.parametrize(

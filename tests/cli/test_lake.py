@@ -87,6 +87,15 @@ def test_what_a_run_is_about_to_commit_is_left_alone(run: Run, lake: Path, logs:
     assert held(lake) == expected(logs)
 
 
+def test_a_lake_that_a_link_leads_to_has_no_orphans(run: Run, lake: Path, tmp_path: Path) -> None:
+    """Metadata name files by the path of the lake when they were written. By another path, all files were removed as orphans."""
+    (tmp_path / "link").symlink_to(lake)
+    files = sorted(path for path in lake.rglob("*") if path.is_file())
+    run("lake", tmp_path / "link", "--remove-orphans", "--older-than", "0s")
+    assert sorted(path for path in lake.rglob("*") if path.is_file()) == files
+    assert len(held(lake)) == 10 * RUNS
+
+
 def test_orphans_are_removed_and_said(run: Run, lake: Path) -> None:
     stray = lake / "rawlog" / "records" / "data" / "stray.parquet"
     stray.write_bytes(b"left behind")

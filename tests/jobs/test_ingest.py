@@ -87,16 +87,16 @@ def test_a_file_that_grew_is_taken_up_where_it_ended(lake: Path, tmp_path: Path,
     assert held(lake, "rawlog.findings") == expected(log, table="findings")
 
 
-def test_a_file_that_was_replaced_is_refused_and_the_lake_stays_as_it_is(lake: Path, logs: Path) -> None:
+def test_a_file_that_was_replaced_is_refused_on_request_and_the_lake_stays_as_it_is(lake: Path, logs: Path) -> None:
     ingest(lake, logs)
     before = held(lake)
     record(logs / "a.log", 60, first=500)
-    outcome = ingest(lake, logs)
+    outcome = ingest(lake, logs, on_rewrite="refuse")
     ((path, why),) = outcome.refused
     assert path.endswith("a.log")
     assert "other bytes" in why
     (logs / "a.log").write_bytes(b"")
-    ((_, why),) = ingest(lake, logs).refused
+    ((_, why),) = ingest(lake, logs, on_rewrite="refuse").refused
     assert "truncated or replaced" in why
     assert held(lake) == before
 
@@ -145,6 +145,13 @@ def test_only_the_tables_that_are_asked_for(lake: Path, logs: Path) -> None:
     assert held(lake, "replay.entries") == expected(logs, table="replay.entries")
     with pytest.raises(OptionError, match=r"did you mean replay\.entries"):
         Ingest(str(lake), tables=["replay.entry"])
+
+
+def test_a_store_of_which_some_topics_are_wanted_is_inspected_whole(lake: Path) -> None:
+    """Queues of topics that were not asked for counted as missing."""
+    outcome = ingest(lake, Path("samples/rocketmq"), selection=Selection(topics=("T*",)))
+    assert outcome.tables["rawlog.records"]
+    assert not held(lake, "rawlog.findings")
 
 
 def test_rows_left_out_by_a_selection_stay_out_with_a_word(lake: Path, logs: Path) -> None:

@@ -429,3 +429,63 @@ def test_payload_that_is_gone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="no longer in rawlog.records"):
         ask(lake, "SELECT value FROM kafka.records")
     assert len(ask(lake, "SELECT offset FROM kafka.records")) == 30
+
+
+# What refers to what --------------------------------------------------------------------------------------------------
+
+
+def shared_rows(
+    own: list[list[int]], theirs: list[list[int]], other: set[int]
+) -> tuple[list[int | None], list[int | None]]:
+    """For rows of `kafka.records` with these offsets the number of the row of `records` that each refers to, and its key. Rows of
+    `records` with the offsets `other` have other bytes.
+    """
+
+    def batch(table: Table, offsets: list[int], key: bytes) -> pa.RecordBatch:
+        rows = [
+            {
+                "topic": "t",
+                "partition": 0,
+                "offset": one,
+                "key": b"%d" % one + (key if one in other else b""),
+                "headers": [],
+            }
+            for one in offsets
+        ]
+        return pa.RecordBatch.from_pylist([dict.fromkeys(table.names) | row for row in rows], table.schema)
+
+    mine = (batch(KAFKA_RECORDS, offsets, b"") for offsets in own)
+    records = (batch(RECORDS, offsets, b"!") for offsets in theirs)
+    made = list(References("split").share(KAFKA_RECORDS, mine, records))
+    found = [row for table, one in made if table is KAFKA_RECORDS for row in one.to_pylist()]
+    assert [row["offset"] for row in found] == [offset for offsets in own for offset in offsets]
+    stored = [row for table, one in made if table is RECORDS for row in one.to_pylist()]
+    assert [row["offset"] for row in stored] == [offset for offsets in theirs for offset in offsets]
+    for row in found:
+        if row[ROW] is not None:
+            assert stored[row[ROW]]["offset"] == row["offset"]
+            assert row["key"] is None
+        else:
+            assert row["key"] is not None
+    return [row[ROW] for row in found], [row["offset"] for row in found]
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "other", "refers"),
+    [
+        ([[0, 1, 2]], [[0, 1, 2]], set(), [0, 1, 2]),
+        ([[0, 1, 2], [3, 4]], [[0, 2], [3, 4]], set(), [0, None, 1, 2, 3]),  # 1 is a control record
+        ([[0, 1], [2, 3]], [[0], [2, 3]], set(), [0, None, 1, 2]),  # at the end of a batch
+        ([[0, 1], [2, 3]], [[0, 1, 2, 3]], set(), [0, 1, 2, 3]),  # cut elsewhere
+        ([[0, 1, 2, 3]], [[0], [1, 2], [3]], set(), [0, 1, 2, 3]),
+        ([[0, 1], [2, 3]], [[2, 3]], set(), [None, None, 0, 1]),  # the first are below the log start
+        ([[0, 1, 2, 3]], [[0, 1, 2, 3]], {1, 2}, [0, None, None, 3]),  # other bytes
+        ([[0, 1]], [], set(), [None, None]),
+        ([[0]], [[0, 1, 2]], set(), [0]),
+        ([[0, 5], [6]], [[0, 1], [5, 6]], {1}, [0, 2, 3]),
+    ],
+)
+def test_rows_refer_to_the_row_with_the_same_bytes(
+    own: list[list[int]], theirs: list[list[int]], other: set[int], refers: list[int | None]
+) -> None:
+    assert shared_rows(own, theirs, other)[0] == refers

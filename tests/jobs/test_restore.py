@@ -468,3 +468,50 @@ def test_a_name_that_kafka_does_not_take_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match="Kafka takes no such name; choose another with --rename"):
             restored(source, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.parquet", "1.parquet", "2.parquet"]
+
+
+def disks(tmp_path: Path, count: int = 3) -> list[Path]:
+    """The same log directory as several brokers have it; the first one lacks the end of a partition."""
+    made = []
+    for node in range(1, count + 1):
+        folder = tmp_path / f"disk{node}"
+        for name in ("codec-none-0", "codec-none-1", "__cluster_metadata-0"):
+            shutil.copytree(KAFKA / name, folder / name)
+        text = (KAFKA / "meta.properties").read_text().replace("node.id=1", f"node.id={node}")
+        (folder / "meta.properties").write_text(text)
+        made.append(folder)
+    with (made[0] / "codec-none-0" / f"{0:020}.log").open("r+b") as file:
+        file.truncate(3000)
+    return made
+
+
+def test_of_several_disks_the_best_replicas_are_restored(tmp_path: Path) -> None:
+    """It was refused: each partition had to be chosen by hand, and a stale one was taken without a message."""
+    report = rawlog.restore(disks(tmp_path), tmp_path / "data", topic="codec-none", engine="local")
+    assert records(tmp_path / "data").num_rows == rawlog.count(KAFKA, topic="codec-none")
+    assert any(note.startswith("codec-none-0 has 3 replicas: ") and "disk2" in note for note in report.notes)
+    with pytest.raises(OptionError, match="found 3 times"):
+        rawlog.restore(disks(tmp_path / "x"), tmp_path / "again", replicas="refuse", engine="local")
+
+
+def test_a_disk_that_was_not_in_sync_is_noted(tmp_path: Path) -> None:
+    """The metadata says that broker 1 has everything; the disk of another one may lack records."""
+    one, two = disks(tmp_path, 2)
+    alone = rawlog.restore(two, tmp_path / "data", topic="codec-none", engine="local")
+    said = [note for note in alone.notes if note.startswith("codec-none-0")]
+    assert len(said) == 1
+    assert said[0].startswith("codec-none-0: this replica is of node 2, which")
+    best = rawlog.restore(one, tmp_path / "own", topic="codec-none", engine="local", errors="skip")
+    assert not any("not in sync" in note for note in best.notes)
+
+
+def test_of_a_topic_that_was_created_again_the_one_that_the_cluster_knows_is_restored(tmp_path: Path) -> None:
+    """A disk that was down meanwhile still has the old directory under the same name: restore was refused."""
+    _, two = disks(tmp_path, 2)
+    shutil.rmtree(tmp_path / "disk1")
+    old = tmp_path / "old" / "codec-none-0"
+    shutil.copytree(KAFKA / "codec-none-1", old)
+    (old / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    report = rawlog.restore([two, tmp_path / "old"], tmp_path / "data", engine="local")
+    assert records(tmp_path / "data").num_rows == rawlog.count(KAFKA, topic="codec-none")
+    assert any(note.startswith(f"{old} is left out") for note in report.notes)

@@ -129,8 +129,8 @@ def test_partitions_done_at_once_share_the_memory(tmp_path: Path) -> None:
     for at_once, share in ((1, 1), (2, 2), (64, 3)):
         with Rewriting("compact", str(tmp_path / "out"), options, at_once=at_once) as job:
             splits = job.plan(open_tree(str(source)))
-        assert {split.task.options["at_once"] for split in splits} == {str(share)}
-        assert {split.task.options["now"] for split in splits} == {NOW["now"]}
+        assert {split.content.options["at_once"] for split in splits} == {str(share)}
+        assert {split.content.options["now"] for split in splits} == {NOW["now"]}
     assert os.listdir(tmp_path) == ["source"]
 
 

@@ -118,3 +118,32 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     written.add(wide())
     with pytest.raises(AccessError, match="File exists|ot a directory"):
         written.close()
+
+
+def test_dictionaries_are_written_as_the_texts_they_stand_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that is the same in all rows comes as a dictionary; batches, and row groups, with and without one are mixed."""
+    monkeypatch.setattr(sheet, "ROW_GROUP", 1)
+    table = Table("test.texts", Column("path", "string"), Column("number", "bigint"))
+    plain = [[("a", 1), ("a", 2)], [("b", 3)], [("c", 4), (None, 5)], [("a", 6)]]
+    named = [[dict(zip(table.names, row, strict=True)) for row in rows] for rows in plain]
+    batches = [pa.RecordBatch.from_pylist(rows, table.schema) for rows in named]
+    coded = [
+        pa.RecordBatch.from_arrays([one.column(0).dictionary_encode(), one.column(1)], table.names) for one in batches
+    ]
+    for name, chosen in {"first": [*coded[:2], *batches[2:]], "last": [*batches[:2], *coded[2:]], "all": coded}.items():
+        for held in (1, 4):
+            made = Sheet(str(tmp_path / f"{name}-{held}.parquet"), table)
+            for number in range(0, 4, held):
+                made._held = chosen[number : number + held]
+                made.rows = 6
+                made.flush()
+            assert made.close() is not None
+            found = pq.read_table(made.path)
+            assert found.schema.equals(table.schema)
+            assert [tuple(row.values()) for row in found.to_pylist()] == [row for rows in plain for row in rows]
+            footer = pq.ParquetFile(made.path).metadata
+            assert {footer.row_group(at).column(0).statistics.min for at in range(footer.num_row_groups)} <= {
+                "a",
+                "b",
+                "c",
+            }

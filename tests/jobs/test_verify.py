@@ -82,6 +82,21 @@ def test_a_log_is_read_once(partitions: Path, cut: int, monkeypatch: pytest.Monk
     assert in_logs(read) <= 1.1 * size
 
 
+def test_a_segment_with_a_wrong_length_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that claims to be longer than the file had the rest of the file read to its end, and then read again."""
+    folder = make_partitions(tmp_path)
+    segment = max((folder / "large-0").glob("*.log"), key=lambda path: path.stat().st_size)
+    data = bytearray(segment.read_bytes())
+    data[8] |= 0x40  # the length of the first batch
+    segment.write_bytes(data)
+    tree = open_tree(str(segment))
+    read = count_bytes(monkeypatch)
+    found = local.run(Verify(), tree, threads=1).findings
+    assert [(one.code, one.position) for one in found][:1] == [("kafka.log.framing", 0)]
+    assert found.frames > 100, "those after the damage"
+    assert in_logs(read) <= 1.01 * len(data)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_splits_of_a_file_find_what_one_pass_finds(
     partitions: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -103,7 +118,7 @@ def test_splits_of_a_file_find_what_one_pass_finds(
     plain = verify_tree(tree)
     monkeypatch.setattr(verify, "CUT", 100_000)
     job = Verify()
-    planned = [span for split in job.plan(tree) for span in split.task.spans]
+    planned = [span for split in job.plan(tree) for span in split.content.spans]
     assert seed or any(part.start for part in planned)
     found = local.run(Verify(), tree, threads=2).findings
     assert set(map(str, found.items)) ^ set(map(str, plain.items)) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,7 +11,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from tests.services import Unavailable, die_with_parent, free_ports
 
@@ -24,6 +25,13 @@ class S3Server:
     def __init__(self) -> None:
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[str] | None = None
+
+    def requests(self) -> list[str]:
+        """The requests so far, such as `GET /bucket/key`, in the order in which they were answered."""
+        assert self._log is not None
+        self._log.seek(0)
+        return re.findall(r'"([A-Z]+ \S+) HTTP/', self._log.read())
 
     @property
     def endpoint(self) -> str:
@@ -60,6 +68,7 @@ class S3Server:
 
     def __enter__(self) -> Self:
         output = Path(tempfile.mkstemp(prefix="moto-")[1])
+        self._log = output.open(errors="replace")
         try:
             for _ in range(3):  # another process may take the free port first
                 if self._start(output):
@@ -71,6 +80,11 @@ class S3Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+        if self._log is not None:
+            self._log.close()
+
+    def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -96,5 +110,5 @@ class S3Server:
                 time.sleep(0.1)
             else:
                 return True
-        self.__exit__(None, None, None)
+        self._stop()
         return False

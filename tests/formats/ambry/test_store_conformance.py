@@ -16,7 +16,7 @@ NOW = "1900000000000"
 class TestBlobStore(StoreTests):
     family = "ambry"
     stores = (store_path("store-small"),)
-    options: ClassVar = {"compact": {"now": NOW}, "erase": {"blobs": keys.text_of(small_key(5))}}
+    options: ClassVar = {"compact": {"now": NOW}, "erase": {"blobs": keys.text_of(small_key(5)), "now": NOW}}
     # "cleanshutdown" says that the process ended well, "remoteTokenTracker" how far replicas are: both are the process's own.
     derived = ("cleanshutdown", "remoteTokenTracker")
     repeated: ClassVar = {"compact": "every compaction raises the generation in the names of its files"}

@@ -22,6 +22,8 @@ CHOSEN = {
 }  # fmt: skip
 CASES = [case for case in kafka_cases() if str(case) in CHOSEN]
 VECTORS = vectors()
+#: How the name of a segment's file begins, on disk and in remote storage.
+START = r"\d{20}|\d+-[A-Za-z0-9_-]{22}"
 
 
 def segment_rows(case: KafkaCase, path: Path) -> list[dict[str, Any]]:
@@ -124,7 +126,7 @@ class TestLog(FormatTests):
         elsewhere = (".checkpoint", ".deleted", ".cleaned", ".swap")
         if path.parent.name == "__cluster_metadata-0" or path.suffix in elsewhere:
             return None  # the same frames, of another family or in another state
-        return re.fullmatch(r"\d{20}\.log", path.name) is not None
+        return re.fullmatch(rf"({START})\.log", path.name) is not None
 
     def marked(self, path: Path) -> bool:
         return path.stat().st_size > 0
@@ -172,7 +174,7 @@ class Beside(FormatTests):
         if path.parent.name == "__cluster_metadata-0":
             return None
         return (
-            re.fullmatch(rf"\d{{20}}\.{self.format.split('.')[1]}(\.deleted|\.cleaned|\.swap)?", path.name) is not None
+            re.fullmatch(rf"({START})\.{self.format.split('.')[1]}(\.deleted|\.cleaned|\.swap)?", path.name) is not None
         )
 
 
@@ -314,7 +316,7 @@ class TestEpochs(Lines):
         )
 
     def owns(self, path: Path) -> bool | None:
-        return path.name == "leader-epoch-checkpoint"
+        return path.name == "leader-epoch-checkpoint" or path.suffix == ".leader_epoch_checkpoint"
 
 
 class TestOffsetCheckpoint(Lines):

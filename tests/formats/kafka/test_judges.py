@@ -12,7 +12,7 @@ import pytest
 import rawlog
 from tests.formats.kafka.test_golden import compare_batches, milliseconds
 from tests.golden_data import DumpCase, dumps_in
-from tests.services.kafka import KafkaBroker, dump_log_segments
+from tests.services.kafka import KafkaBroker, consume_all, dump_log_segments
 
 pytestmark = pytest.mark.broker
 
@@ -89,35 +89,12 @@ def fill(broker: KafkaBroker, topic: str, draw: random.Random) -> None:
 
 def consumed(broker: KafkaBroker, topic: str, isolation: str) -> dict[int, list[tuple[Any, ...]]]:
     """Everything a real consumer gets of a topic, by partition."""
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": "judge",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "check.crcs": True,
-        }
-    )
     found: dict[int, list[tuple[Any, ...]]] = {number: [] for number in range(PARTITIONS)}
-    try:
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-        waiting = set(range(PARTITIONS))
-        while waiting:
-            message = consumer.poll(30)
-            assert message is not None, f"{topic}: the consumer waits for {waiting}"
-            if message.error():
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                waiting.discard(message.partition())
-                continue
-            kind, time = message.timestamp()
-            found[message.partition()].append(
-                (message.offset(), message.key(), message.value(), message.headers() or [], kind - 1, time)
-            )
-    finally:
-        consumer.close()
+    for message in consume_all(broker, [(topic, number) for number in range(PARTITIONS)], isolation):
+        kind, time = message.timestamp()
+        found[message.partition()].append(
+            (message.offset(), message.key(), message.value(), message.headers() or [], kind - 1, time)
+        )
     return found
 
 

@@ -24,7 +24,7 @@ from tests.conftest import needed
 from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import kafka_cases
-from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker
+from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker, consume_all
 
 pytestmark = pytest.mark.broker
 
@@ -148,36 +148,13 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def consumed(broker: KafkaBroker, topics: list[str], isolation: str) -> dict[str, list[tuple[Any, ...]]]:
     """Everything a real consumer gets of these topics."""
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-
-    settings = {
-        "bootstrap.servers": broker.bootstrap,
-        "group.id": "judge",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "isolation.level": isolation,
-        "check.crcs": True,
-    }
-    consumer = Consumer(settings)
     found: dict[str, list[tuple[Any, ...]]] = {topic: [] for topic in topics}
-    waiting = set(topics)
-    try:
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in topics])
-        while waiting:
-            messages = consumer.consume(5000, 10)
-            assert messages, f"the consumer waits for {sorted(waiting)[:5]}"
-            for message in messages:
-                if message.error():
-                    assert message.error().code() == KafkaError._PARTITION_EOF, (message.topic(), message.error())
-                    waiting.discard(message.topic())
-                    continue
-                kind, time = message.timestamp()
-                time = time if kind else -1  # magic 0 has none
-                found[message.topic()].append(
-                    (message.offset(), message.key(), message.value(), message.headers() or [], kind - 1, time)
-                )
-    finally:
-        consumer.close()
+    for message in consume_all(broker, [(topic, 0) for topic in topics], isolation):
+        kind, time = message.timestamp()
+        time = time if kind else -1  # magic 0 has none
+        found[message.topic()].append(
+            (message.offset(), message.key(), message.value(), message.headers() or [], kind - 1, time)
+        )
     return found
 
 

@@ -215,3 +215,25 @@ def test_broker_does_not_start_where_a_finding_says_so(damage: str, tmp_path: Pa
     assert any("would not start" in each.message for each in rawlog.verify(root))
     with pytest.raises(BrokerError, match="ended with"):
         start(ROCKETMQ_4, root)
+
+
+def test_broker_serves_what_was_rescued_from_three_copies(tmp_path: Path) -> None:
+    """A master and two slaves, each damaged elsewhere: the broker serves every message that one of them still has, and goes on."""
+    roots = []
+    for name, damage in (("a", flip_body), ("b", zero_page), ("c", tear_last_entry)):
+        roots.append(copy("broker-4.9.7", tmp_path / name))
+        damage(roots[-1])
+    log_files(roots[2])[0].unlink()
+    report = rawlog.rescue([str(root) for root in roots], to=tmp_path / "rescued", engine="local")
+    assert report.is_whole, report.lines()
+    queues = entries(store("broker-4.9.7"))
+    broker = start(ROCKETMQ_5, tmp_path / "rescued")
+    try:
+        for (topic, queue_id), rows in queues.items():
+            # Delayed messages that are due by now are delivered after what was there.
+            assert broker.pull(topic, queue_id)[: len(rows)] == [row["bytes"] for row in rows], (topic, queue_id)
+        row = next(row for rows in queues.values() for row in rows if row["keys"])
+        assert row["bytes"] in broker.by_key(row["topic"], row["keys"].split(" ")[0])
+        assert sent_to(broker) >= log_end(store("broker-4.9.7"))
+    finally:
+        broker.__exit__(None, None, None)

@@ -1,0 +1,110 @@
+"""The readable table: as wide as the terminal, by importance of columns; and one field per line."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rawlog.cli import cli, grid, output
+from rawlog.cli.grid import GridPrinter, fitted, width_of
+from tests.golden_data import GOLDEN
+
+LOG = GOLDEN / "kafka" / "broker-4.3.0" / "data" / "codec-none-0"
+TIME = "2026-11-15T18:50:03.698Z"
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Output goes to a terminal; $COLUMNS is its width."""
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    return monkeypatch
+
+
+def printed(*words: object) -> tuple[list[str], str]:
+    done = CliRunner().invoke(cli, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140, 250])
+@pytest.mark.parametrize("table", ["records", "kafka.records", "kafka.batches", "files"])
+def test_no_line_is_wider_than_the_terminal(terminal: pytest.MonkeyPatch, columns: int, table: str) -> None:
+    terminal.setenv("COLUMNS", str(columns))
+    lines, _ = printed("cat", LOG, "--table", table, "--limit", 20)
+    assert max(map(width_of, lines)) <= columns
+
+
+def test_times_are_whole_and_the_type_of_time_goes_first(terminal: pytest.MonkeyPatch) -> None:
+    """In 80 columns a timestamp was cut to `2026-1…`, while `timestampType` had its fourteen cells."""
+    terminal.setenv("COLUMNS", "80")
+    lines, notes = printed("cat", LOG, "-n", 5)
+    assert TIME in lines[1]
+    assert "timestampType" not in lines[0]
+    assert "left out: timestampType" in notes
+    terminal.setenv("COLUMNS", "400")
+    lines, notes = printed("cat", LOG, "-n", 5)
+    assert "timestampType" in lines[0]
+    assert not notes
+
+
+def test_columns_that_were_asked_for_are_never_left_out(terminal: pytest.MonkeyPatch) -> None:
+    terminal.setenv("COLUMNS", "40")
+    lines, notes = printed("cat", LOG, "-n", 2, "--columns", "timestampType,value,headers,timestamp")
+    assert lines[0].split() == ["timestampType", "value", "headers", "timestamp"]
+    assert not notes
+
+
+def test_expanded_has_one_field_per_line(terminal: pytest.MonkeyPatch) -> None:
+    terminal.setenv("COLUMNS", "40")
+    lines, _ = printed("cat", LOG, "-n", 2, "--expanded")
+    assert lines[0] == "row 1"
+    assert f"  timestamp      {TIME}" in lines
+    assert lines.count("row 2") == 1
+
+
+def test_wide_cuts_nothing(terminal: pytest.MonkeyPatch) -> None:
+    terminal.setenv("COLUMNS", "40")
+    lines, _ = printed("cat", LOG, "-n", 20, "--wide")
+    assert "timestampType" in lines[0]
+    assert not any("…" in line for line in lines)
+
+
+def test_piped_tables_are_bounded() -> None:
+    """A value of a megabyte made a line of a megabyte in a table that was piped into a pager."""
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "line", lines.append)
+        for wide in (False, True):
+            batch = pa.record_batch({"value": [b"x" * 5000], "n": [1]})
+            with GridPrinter(is_wide=wide) as printer:
+                printer.begin(batch.schema)
+                printer.write(batch)
+    bounded, whole = lines[1], lines[3]
+    assert len(bounded) < 2 * grid.MOST
+    assert len(whole) > 5000
+
+
+def test_output_options_exclude_one_another() -> None:
+    done = CliRunner().invoke(cli, ["cat", str(LOG), "--json", "--expanded"])
+    assert done.exit_code == 2
+
+
+@pytest.mark.parametrize("columns", [60, 80, 90, 110, 160])
+def test_explain_fits_the_terminal(terminal: pytest.MonkeyPatch, columns: int) -> None:
+    """Lines of `explain` wrapped at 110 columns."""
+    terminal.setenv("COLUMNS", str(columns))
+    lines, _ = printed("explain", LOG, "--offset", 3)
+    assert max(map(width_of, lines)) <= columns
+    assert columns < 80 or any(line.endswith(TIME) for line in lines)
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=12), st.integers(1, 200))
+def test_widths_fit_or_are_at_their_least(pairs: list[tuple[int, int]], width: int) -> None:
+    natural, least = [max(pair) for pair in pairs], [min(pair) for pair in pairs]
+    widths = fitted(natural, least, width)
+    assert all(low <= one <= high for low, one, high in zip(least, widths, natural, strict=True))
+    assert sum(widths) + 2 * (len(widths) - 1) <= width or widths == least
