@@ -16,19 +16,19 @@ ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup run test fmt lint fuzz faults bench docs ci lock dist clean
+.PHONY: help setup kernels run test fmt lint fuzz faults bench docs site picture man pythons ci lock dist clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(STAMP) ## ingest the sample files into a lake, then ask it a question
+run: setup ## ingest the sample files into a lake, then ask it a question
 	$(BIN)/rawlog ingest samples --to $(LAKE) || test $$? -eq 1  # 1: damage was found, and some samples are damaged
 	$(BIN)/rawlog query "SELECT topic, partition, count(*) AS records, min(offset) AS first, max(offset) AS last, \
 	  sum(length(value)) AS bytes FROM records GROUP BY topic, partition ORDER BY topic, partition" $(LAKE)
 	@echo; echo "The lake is $(abspath $(LAKE)): Parquet files and an Iceberg catalog; ask it more with"
 	@echo "  $(BIN)/rawlog query 'SELECT * FROM findings' $(LAKE)"
 
-test: $(STAMP) ## all tests, real brokers and Spark included, on two processes (ARGS='tests/formats -k crc'; ARGS='-n 0' for one)
+test: setup ## all tests, real brokers and Spark included, on two processes (ARGS='tests/formats -k crc'; ARGS='-n 0' for one)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 fmt: $(STAMP) ## format the code and sort its imports
@@ -42,36 +42,54 @@ lint: $(STAMP) ## style, types, imports and words; changes nothing
 	$(BIN)/lint-imports
 	$(BIN)/python docs/words.py
 
-fuzz: $(STAMP) ## the property tests with the deep profile, for as long as it takes
+fuzz: setup ## the property tests with the deep profile, for as long as it takes
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m "not broker" --timeout=0 $(ARGS)
 
-faults: $(STAMP) ## ingest killed at thirty random moments, driver and executors, and started again
+faults: setup ## ingest killed at thirty random moments and started again; the disks of thirty dead clusters rescued
 	RAWLOG_KILLS=30 $(BIN)/python -m pytest tests/jobs/test_kills.py --timeout=0 -s $(ARGS)
+	RAWLOG_RESCUES=30 $(BIN)/python -m pytest tests/rescue --timeout=0 -s $(ARGS)
 
-bench: $(STAMP) ## measure: every script of benchmarks/ in turn
+bench: setup ## measure: every script of benchmarks/ in turn
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
 
 docs: $(STAMP) ## print the byte tables and rule pages of docs/ from their declarations
 	$(BIN)/python docs/build.py $(ARGS)
 
-ci: ## what CI runs: lint, then test
+site: setup ## the site into out/site: pages, reference, figures; links are checked, warnings are errors
+	$(BIN)/python docs/site.py $(ARGS)
+
+picture: setup ## the picture of the README again, from real output
+	$(BIN)/python docs/picture.py
+
+man: $(STAMP) ## the manual page into out/rawlog.1; `man out/rawlog.1` shows it
+	@mkdir -p out && $(BIN)/python -m rawlog.cli.manual out/rawlog.1 && echo out/rawlog.1
+
+pythons: setup ## the wheel in empty environments of Python 3.11, 3.12 and 3.13, which are fetched
+	RAWLOG_PYTHONS=1 $(BIN)/python -m pytest tests/test_wheel.py $(ARGS)
+
+ci: ## what CI runs: lint, the site, then test
 	$(MAKE) lint
+	$(MAKE) site
 	$(MAKE) test
 
 lock: $(STAMP) ## refresh requirements.lock from pyproject.toml (ARGS=--upgrade for newer versions)
-	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --group docs --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links --quiet \
 	  --custom-compile-command "make lock" --output-file requirements.lock $(ARGS)
 
-dist: $(STAMP) ## wheel, source archive, and the archive for spark-submit --py-files into dist/
+dist: setup ## wheel, source archive, and the archive for spark-submit --py-files into dist/
 	$(BIN)/python -m hatchling build --clean
 	rm -f dist/rawlog-pyfiles.zip && $(BIN)/python -m rawlog.spark.shipping dist/rawlog-pyfiles.zip
 
 clean: ## remove what was made, .venv and all
 	rm -rf $(VENV) out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f src/rawlog/kernels/library.abi3.so
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-setup: $(STAMP)
+setup: $(STAMP) kernels
+
+kernels: $(STAMP) ## compile the kernels ahead of time, if they changed (needs a C compiler; without one they are compiled when first used)
+	@$(BIN)/python -m rawlog.kernels.build
 
 # uv comes from the lock too, and only makes the rest quicker: pip does the same without it.
 $(STAMP): requirements.lock pyproject.toml

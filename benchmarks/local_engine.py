@@ -54,7 +54,7 @@ class Decode(Job[Counted, Total]):
 
     def work(self, split: Split, stage: Stage) -> Counted:
         """Read all columns of a segment."""
-        return Counted(split.number, sum(batch.num_rows for batch in read(split.task, RECORDS, Selection())))
+        return Counted(split.number, sum(batch.num_rows for batch in read(split.content, RECORDS, Selection())))
 
     def commit(self, done: Sequence[Counted]) -> Total:
         """Add up."""
