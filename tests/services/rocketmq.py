@@ -28,7 +28,7 @@ READY = b"boot success"
 START_SECONDS = 240
 STOP_SECONDS = 90
 JVM = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-# A broker takes no messages on a disk that is 90 % full, and deletes files at 85 %: 4.9.7 then also delivers no delayed message, in silence.
+# A broker takes no messages on a disk that is 90 % full, and deletes files at 85 %: 4.9.7 then delivers no delayed message, in silence.
 FULL_DISK = ("-Drocketmq.broker.diskSpaceWarningLevelRatio=1", "-Drocketmq.broker.diskSpaceCleanForciblyRatio=1")
 OPENS = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")

@@ -6,14 +6,11 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.services import Unavailable, die_with_parent, free_ports
+from tests.services import Unavailable, answers, die_with_parent, free_ports
 
 START_SECONDS = 60
 REGION = "us-east-1"
@@ -100,15 +97,7 @@ class S3Server:
                 stderr=subprocess.STDOUT,
                 preexec_fn=die_with_parent,
             )
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                urllib.request.urlopen(f"{self.endpoint}/moto-api/", timeout=5).close()
-            except urllib.error.HTTPError:
-                return True
-            except OSError:
-                time.sleep(0.1)
-            else:
-                return True
+        if answers(self._process, f"{self.endpoint}/moto-api/", START_SECONDS):
+            return True
         self._stop()
         return False

@@ -45,8 +45,8 @@ class Unrecognised(Unreadable):
     __slots__ = ()
 
 
-class Matching(TypedDict, total=False):
-    """Which rows: the options of `cat`, `count`, `diff`, `convert` and others."""
+class Bounding(TypedDict, total=False):
+    """Which rows or records, by place, time and condition; and the limits of reading them."""
 
     #: A topic, or several; `*`, `?` and `[…]` match names.
     topic: str | Sequence[str] | None
@@ -60,6 +60,17 @@ class Matching(TypedDict, total=False):
     since: Time | None
     #: Up to a time, which is left out.
     until: Time | None
+    #: Only those for which an SQL expression over the columns is true: "value.user = 'alice'".
+    where: str | None
+    #: The largest size that one compressed part may grow to, in bytes.
+    max_decompressed: int
+    #: The most headers that one record may have.
+    max_headers: int
+
+
+class Matching(Bounding, total=False):
+    """Which rows: the options of `cat`, `count`, `diff`, `convert` and others."""
+
     #: As kcat's -o: "beginning", "end", "N", "-N" (the last N of each partition), "s@MS", "e@MS".
     start: str | int | Sequence[str] | None
     #: The last N rows of each partition.
@@ -69,15 +80,9 @@ class Matching(TypedDict, total=False):
     id: str | None
     #: Only rows whose value contains this text.
     find: str | None
-    #: Only rows for which an SQL expression over the columns is true.
-    where: str | None
     isolation: Literal["read_uncommitted", "read_committed"]
     #: At damage: raise DataError, stop reading the file, or skip what is damaged.
     errors: Literal["raise", "stop", "skip"]
-    #: The largest size that one compressed part may grow to, in bytes.
-    max_decompressed: int
-    #: The most headers that one record may have.
-    max_headers: int
     #: Show salts, keys and passwords of a metadata log instead of ********.
     show_secrets: bool
     #: Of replicas of one partition or store: read the best one (default), read all, or raise OptionError.
@@ -159,27 +164,8 @@ class Masking(TypedDict, total=False):
     mask_other: Literal["refuse", "keep", "drop", "hash"]
 
 
-class Erasing(Decoding, Running, total=False):
+class Erasing(Bounding, Decoding, Running, total=False):
     """Which records `erase` removes, besides those that are named, and where the job runs."""
-
-    #: A topic, or several; `*`, `?` and `[…]` match names.
-    topic: str | Sequence[str] | None
-    #: All topics whose whole name matches this regular expression.
-    topic_pattern: str | None
-    partition: int | Sequence[int] | None
-    from_offset: int | None
-    #: Up to this offset, which is left out.
-    to_offset: int | None
-    #: From a time on: ISO 8601, epoch milliseconds, a datetime, or an age such as "-2h".
-    since: Time | None
-    #: Up to a time, which is left out.
-    until: Time | None
-    #: Only records for which an SQL expression over the columns is true: "value.user = 'alice'".
-    where: str | None
-    #: The largest size that one compressed part may grow to, in bytes.
-    max_decompressed: int
-    #: The most headers that one record may have.
-    max_headers: int
 
 
 class Converting(Matching, Masking, Decoding, Running, total=False):

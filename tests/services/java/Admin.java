@@ -61,8 +61,8 @@ public class Admin {
                 });
                 break;
             case "reassignments":
-                admin.listPartitionReassignments().reassignments().get().forEach((at, told) -> System.out.println(
-                        at.topic() + "\t" + at.partition() + "\t" + told.replicas() + "\t" + told.addingReplicas() + "\t" + told.removingReplicas()));
+                admin.listPartitionReassignments().reassignments().get().forEach((at, one) -> System.out.println(
+                        at.topic() + "\t" + at.partition() + "\t" + one.replicas() + "\t" + one.addingReplicas() + "\t" + one.removingReplicas()));
                 break;
             default:
                 throw new IllegalArgumentException(words[0]);
