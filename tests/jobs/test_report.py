@@ -83,6 +83,17 @@ def test_the_page_shows_what_each_system_has(tmp_path: Path) -> None:
     assert not re.search(r'(src|href)="(?!#)', text), "no reference to anything outside"
 
 
+def test_files_of_no_known_format_are_not_called_healthy(tmp_path: Path) -> None:
+    """A directory with nothing but unknown files was answered with "Nothing needs repair"."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "notes.bin").write_bytes(b"\x93nothing that rawlog knows")
+    rawlog.report(source, output=tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "of no known format" in page
+    assert "Nothing needs repair" not in page
+
+
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     folder = tmp_path / "<img src=x onerror=alert(1)>"
     folder.mkdir()

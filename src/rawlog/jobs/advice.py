@@ -113,7 +113,7 @@ def next_steps(
         steps.append(
             Step(f"{counted(unknown, 'file')} of no known format: nothing in them was checked", command("ls", *roots))
         )
-    if not serious:
+    if not serious and any(file.format is not None for file in tree.files):
         steps.append(
             Step("Nothing needs repair. Look at the records, or ask questions in SQL.", command("head", *roots))
         )
