@@ -30,7 +30,7 @@ def make_log(path: Path, size: int, sizes: str) -> int:
         while written < size:
             length = min(65536, int(rng.exponential(9300))) if sizes == "mixed" else int(sizes)
             start = int(rng.integers(0, len(noise) - length))
-            told = Properties(
+            reported = Properties(
                 blob_size=length,
                 creation_time=1_700_000_000_000 + count,
                 content_type="image/png",
@@ -40,7 +40,7 @@ def make_log(path: Path, size: int, sizes: str) -> int:
                 container_id=7,
             )
             key = keys.make(6, 9, rng.bytes(16).hex(), datacenter_id=2, account_id=101, container_id=7)
-            message = put_message(key, told, noise[start : start + length], user_metadata=b"um")
+            message = put_message(key, reported, noise[start : start + length], user_metadata=b"um")
             out.write(message)
             written += len(message)
             count += 1

@@ -28,8 +28,8 @@ def make_store(folder: Path, messages: int, segments: int) -> None:
     """PUTs of a few bytes; every fifth message deletes a blob that was put before it in the same piece."""
     rng = np.random.default_rng(1)
     key = keys.make(6, 9, "0" * 32, datacenter_id=2, account_id=101, container_id=7)
-    told = Properties(blob_size=5, creation_time=1_700_000_000_000, account_id=101, container_id=7)
-    put = np.frombuffer(put_message(key, told, b"hello"), np.uint8)
+    reported = Properties(blob_size=5, creation_time=1_700_000_000_000, account_id=101, container_id=7)
+    put = np.frombuffer(put_message(key, reported, b"hello"), np.uint8)
     gone = update_message(Kind.DELETE, key, time=1_700_000_100_000, account_id=101, container_id=7)
     delete = np.frombuffer(gone, np.uint8)
     at = HEADER_V3.size + KEY_V6.at("uuid")

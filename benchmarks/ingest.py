@@ -1,4 +1,4 @@
-"""How fast `ingest` takes Kafka segments into a lake, beside Spark writing the same records to Parquet, in the same run.
+"""How fast `ingest` takes Kafka segments into a lake, compared with Spark writing the same records to Parquet, in the same run.
 
 python benchmarks/ingest.py [--mb 2048] [--times 3] [--scale 1,2,4] [--keep DIR]
     [--connector PYTHON --jars A.jar,B.jar,… [--records 4000000]]

@@ -121,8 +121,8 @@ def theirs(source: Path, scratch: Path) -> float:
             spent += [cleaner_seconds(broker)] * (len(found) - before)
     sizes = [float(size.replace(",", "")) for size, _, _ in found]
     rates = [size / max(after - before, 0.01) for size, before, after in zip(sizes, spent, spent[1:], strict=False)]
-    told = ", ".join(rate for _, _, rate in found)
-    print(f"Kafka's cleaner, log by log, by its own word (time on the wall): {told} MB/s")
+    reported = ", ".join(rate for _, _, rate in found)
+    print(f"Kafka's cleaner, log by log, by its own word (time on the wall): {reported} MB/s")
     return max(rates)
 
 

@@ -1,4 +1,4 @@
-"""How fast batches of magic 2 become Arrow columns, beside aiokafka's MemoryRecords (checksums on) in the same run.
+"""How fast batches of magic 2 become Arrow columns, compared with aiokafka's MemoryRecords (checksums on) in the same run.
 
 python benchmarks/kafka_decode.py --mb 64 --window 1 [--codec zstd] [--columns key,value]
 """

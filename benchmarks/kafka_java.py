@@ -1,4 +1,4 @@
-"""rawlog beside Kafka's own code on the same segment, in CPU time of one thread each, as ratios.
+"""rawlog compared with Kafka's own code on the same segment, in CPU time of one thread each, as ratios.
 
 python benchmarks/kafka_java.py [--mb 478]
 

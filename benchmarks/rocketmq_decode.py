@@ -1,4 +1,4 @@
-"""How fast a commit log becomes Arrow columns on one core, beside RocketMQ's own MessageDecoder (warm, CRC checked) in the same run.
+"""How fast a commit log becomes Arrow columns on one core, compared with RocketMQ's own MessageDecoder (warm, CRC checked) in the same run.
 
     python benchmarks/rocketmq_decode.py --mb 500 [--table rocketmq.messages] [--no-java] [--rebuild]
 
@@ -186,7 +186,7 @@ def used(log: Path) -> float:
 
 
 def measure_rebuild(folder: Path, size_of_file: int, megabytes: float, *, with_broker: bool) -> None:
-    """Print how fast queues and index are made anew, and how fast a broker makes them."""
+    """Print how fast queues and index are rebuilt, and how fast a broker makes them."""
     files = rawlog.open(folder / "store").files
     best = 1e9
     for _ in range(4):

@@ -166,7 +166,7 @@ def kafka_cases(broker: str | None = None) -> list[KafkaCase]:
             cases += [
                 KafkaCase(name, path.name.removesuffix(".ndjson"), path)
                 for path in sorted(expected.glob("*.ndjson"))
-                if ".by-" not in path.name  # the answer of an old consumer, kept beside the newer one's
+                if ".by-" not in path.name  # the answer of an old consumer, kept next to the newer one's
             ]
             continue
         for line in (expected / "records" / "summary.tsv").read_text().splitlines()[1:]:
@@ -254,25 +254,25 @@ def dumps_in(text: str, broker: str, root: Path) -> Iterator[DumpCase]:
 
 
 def _dumped_batch(line: str) -> DumpedBatch:
-    told = dict(re.findall(r"(\w+): (\S+)", line))
-    kind = next(name for name in ("CreateTime", "LogAppendTime", "NoTimestampType") if name in told)
+    reported = dict(re.findall(r"(\w+): (\S+)", line))
+    kind = next(name for name in ("CreateTime", "LogAppendTime", "NoTimestampType") if name in reported)
 
     def number(name: str) -> int | None:
-        return int(told[name]) if name in told else None
+        return int(reported[name]) if name in reported else None
 
     def truth(name: str) -> bool | None:
-        return told[name] == "true" if name in told else None
+        return reported[name] == "true" if name in reported else None
 
-    horizon = re.fullmatch(r"OptionalLong\[(\d+)\]", told.get("deleteHorizonMs", ""))
+    horizon = re.fullmatch(r"OptionalLong\[(\d+)\]", reported.get("deleteHorizonMs", ""))
     return DumpedBatch(
-        position=int(told["position"]),
-        size=int(told["size"]),
-        magic=int(told["magic"]),
-        codec=told["compresscodec"].lower(),
-        crc=int(told["crc"]),
-        valid=told["isvalid"] == "true",
-        last_offset=int(told["lastOffset"] if "lastOffset" in told else told["offset"]),
-        timestamp=int(told[kind]),
+        position=int(reported["position"]),
+        size=int(reported["size"]),
+        magic=int(reported["magic"]),
+        codec=reported["compresscodec"].lower(),
+        crc=int(reported["crc"]),
+        valid=reported["isvalid"] == "true",
+        last_offset=int(reported["lastOffset"] if "lastOffset" in reported else reported["offset"]),
+        timestamp=int(reported[kind]),
         timestamp_type=TIMESTAMP_TYPES[kind],
         base_offset=number("baseOffset"),
         count=number("count"),

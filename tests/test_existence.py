@@ -42,7 +42,7 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest(
 
 
 def test_a_commit_log_alone_tells_its_topics(tmp_path: Path) -> None:
-    """Without queues and settings beside it, only the messages tell."""
+    """Without queues and settings next to it, only the messages show it."""
     folder = tmp_path / "commitlog"
     folder.mkdir()
     for file in sorted((ROCKETMQ / "commitlog").iterdir()):

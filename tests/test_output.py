@@ -90,7 +90,7 @@ def test_what_a_glob_in_an_object_store_matched_is_a_source() -> None:
         refuse_nested("s3://b/k", tree.sources)
 
 
-def test_names_beside_a_source_are_free(tmp_path: Path) -> None:
+def test_names_next_to_a_source_are_free(tmp_path: Path) -> None:
     (tmp_path / "k").mkdir()
     for name in ("k2", "k.parquet", "other/k", "k-0"):
         refuse_nested(tmp_path / name, [tmp_path / "k"])
@@ -153,7 +153,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     outside = {name for name in found if name not in allowed and not name.startswith("a/b/work/")}
     assert not outside, f"written outside of the target: {outside}"
     inside = {path.name for path in deep.iterdir()}
-    assert inside <= {"in", "out", "aside"}, f"written beside the target: {inside}"
+    assert inside <= {"in", "out", "aside"}, f"written next to the target: {inside}"
 
 
 def names(place: Path) -> list[str]:

@@ -82,10 +82,10 @@ def test_a_broker_serves_what_was_produced_and_its_tool_reads_the_file(kafka: Ka
     assert consume(kafka.bootstrap, topic) == [f"value {number}".encode() for number in range(COUNT)]
 
     log = kafka.data_dir / f"{topic}-0" / f"{0:020}.log"
-    told = dump_log_segments(kafka.version, [log], "--deep-iteration", "--print-data-log")
-    assert "compresscodec: zstd" in told
-    assert f"payload: value {COUNT - 1}" in told
-    assert "isvalid: false" not in told
+    reported = dump_log_segments(kafka.version, [log], "--deep-iteration", "--print-data-log")
+    assert "compresscodec: zstd" in reported
+    assert f"payload: value {COUNT - 1}" in reported
+    assert "isvalid: false" not in reported
 
 
 @pytest.mark.broker

@@ -87,7 +87,7 @@ def family(name: str) -> Family:
 def format_named(name: str) -> Format:
     """The format of that name; UnknownFormatError with the nearest names if there is none.
 
-    A family's name stands for its format that can be written.
+    A family's name means its format that can be written.
     """
     known = formats()
     if name in known:

@@ -21,7 +21,7 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(cli, [str(word) for word in words])
 
 
-def told(result: Result) -> Any:
+def reported(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Path:
 def test_a_loss_ends_with_1_and_names_what_to_accept(log: Path, tmp_path: Path) -> None:
     done = run("convert", log, tmp_path / "x.log", "--to", "replay", "--engine", "local", "--json")
     assert done.exit_code == 1
-    lost = told(done)["lost"]
+    lost = reported(done)["lost"]
     assert set(lost) == {"topic", "partition", "offset", "timestamp"}
     assert lost["offset"] == {"rows": 20, "first": "orders-1 offset 0"}
     assert "--accept-loss offset,partition,timestamp,topic" in done.stderr
@@ -53,7 +53,7 @@ def test_a_loss_ends_with_1_and_names_what_to_accept(log: Path, tmp_path: Path) 
 
 def test_a_dry_run_tells_and_writes_nothing(log: Path, tmp_path: Path) -> None:
     done = run("convert", log, tmp_path / "x", "--to", "rocketmq", "--engine", "local", "--dry-run", "--json")
-    assert (done.exit_code, told(done)["lost"], told(done)["rows"]) == (0, {}, 40)
+    assert (done.exit_code, reported(done)["lost"], reported(done)["rows"]) == (0, {}, 40)
     done = run("convert", log, tmp_path / "x", "--to", "replay", "--engine", "local", "--dry-run")
     assert done.exit_code == 1
     assert "nothing was written" in done.output
@@ -65,7 +65,7 @@ def test_keys_are_dropped_by_name_and_by_file(log: Path, tmp_path: Path) -> None
     done = run("convert", log, tmp_path / "out", "--to", "kafka", "--drop-key", "k0", "--drop-keys", tmp_path / "keys",
                "--where", "NOT offset = 3", "--engine", "local", "--json")  # fmt: skip
     assert done.exit_code == 0, done.stderr
-    answer = told(done)
+    answer = reported(done)
     assert {row["key"] for row in rawlog.read(tmp_path / "out").to_pylist()} == {b"k2"}
     assert answer["dropped"] == 40 - answer["rows"]
     assert answer["parts"]["orders-1"]["removed"] == 20

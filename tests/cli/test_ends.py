@@ -157,7 +157,7 @@ def test_a_cut_file_is_only_noted(run, log):
 
 
 def test_a_directory_with_files_that_cannot_be_read(spawn, run, log):
-    """The readable ones are read, the others are told, and the end is 3."""
+    """The readable ones are read, the others are reported, and the exit code is 3."""
     folder = log.parent
     (folder / "dangling.log").symlink_to(folder / "nowhere")
     os.mkfifo(folder / "pipe.log")

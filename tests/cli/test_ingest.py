@@ -179,7 +179,7 @@ def test_progress_tells_rows_bytes_and_the_time_left() -> None:
 
 
 def test_following_takes_what_arrives_and_ends_cleanly(tmp_path: Path, logs: Path) -> None:
-    """A real process, told to stop by a signal: everything that had arrived is in, and the last line says how much."""
+    """A real process, stopped by a signal: everything that had arrived is in, and the last line says how much."""
     whole = (logs / "a.log").read_bytes()
     (logs / "a.log").write_bytes(whole[: len(whole) // 2])
     command = [sys.executable, "-m", "rawlog", "ingest", str(logs), "--to", str(tmp_path / "lake"), "--engine", "local"]

@@ -1,4 +1,4 @@
-"""`rawlog lake`: what a lake holds, and its upkeep beside readers and writers."""
+"""`rawlog lake`: what a lake holds, and its upkeep next to readers and writers."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_what_is_there_already_is_not_overwritten(system: str, verb: str, tmp_pa
 
 @pytest.mark.parametrize("system", list(STORES))
 def test_damage_is_mended_and_told(system: str, tmp_path: Path) -> None:
-    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
+    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "repaired" / "segments-by-size-0"
     wound(system, copy)
     assert rawlog.verify(copy).verdict == "damaged"
     result = run("repair", copy, target, "--json")
@@ -94,7 +94,7 @@ def test_damage_is_mended_and_told(system: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("system", list(STORES))
 def test_a_dry_run_tells_what_would_be_and_writes_nothing(system: str, tmp_path: Path) -> None:
-    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
+    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "repaired" / "segments-by-size-0"
     wound(system, copy)
     before = digest(copy)
     result = run("repair", copy, target, "--dry-run")
@@ -135,7 +135,7 @@ def test_an_option_that_a_system_does_not_know_is_answered_with_the_nearest(tmp_
 
 
 def test_a_repair_of_kafka_tells_every_byte_and_every_lost_offset(tmp_path: Path) -> None:
-    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "mended" / "segments-by-size-0"
+    copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "repaired" / "segments-by-size-0"
     path = wound("kafka", copy)
     result = run("repair", copy, target, "--json", "--quarantine", tmp_path / "aside", "--policy", "salvage")
     said = json.loads(result.output)
@@ -179,12 +179,12 @@ def test_a_whole_log_directory_is_mended_or_nothing_is(tmp_path: Path) -> None:
     refused = run("repair", copy, tmp_path / "strict", "--policy", "strict")
     assert refused.exit_code == 1
     assert [one.name for one in tmp_path.iterdir()] == ["logs"]
-    result = run("repair", copy, tmp_path / "mended", "--json")
+    result = run("repair", copy, tmp_path / "repaired", "--json")
     assert result.exit_code == 1
     assert sorted(json.loads(result.output)["parts"]) == ["codec-lz4-1", "segments-by-size-0", "transactions-0"]
-    assert rawlog.verify(tmp_path / "mended").errors == 0
-    assert (tmp_path / "mended" / "meta.properties").read_bytes() == (copy / "meta.properties").read_bytes()
-    assert not (tmp_path / "mended" / ".kafka_cleanshutdown").exists()
+    assert rawlog.verify(tmp_path / "repaired").errors == 0
+    assert (tmp_path / "repaired" / "meta.properties").read_bytes() == (copy / "meta.properties").read_bytes()
+    assert not (tmp_path / "repaired" / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.parametrize("verb", ["rebuild", "repair", "compact"])
@@ -246,8 +246,8 @@ def test_a_place_that_cannot_be_written_is_an_error(system: str, verb: str, tmp_
 
 
 def test_a_log_under_a_name_that_the_system_does_not_read_is_left_out_and_told(tmp_path: Path) -> None:
-    """It was taken for a store of its own, and no store was mended."""
-    copy, target = tmp_path / "copy", tmp_path / "mended"
+    """It was taken for a store of its own, and no store was repaired."""
+    copy, target = tmp_path / "copy", tmp_path / "repaired"
     shutil.copytree(SAMPLES / "ambry" / "9", copy)
     first, second, *_ = sorted(copy.glob("*_log"))
     first.rename(copy / "weird name.log")

@@ -28,7 +28,7 @@ VERBS: dict[str, tuple[str, tuple[str, ...], bool]] = {
     "convert-parquet": (KAFKA, ("convert", "$", "@", "--to", "parquet", *LOCAL), True),
     "convert-jsonl": (ROCKETMQ, ("convert", "$", "@", "--to", "jsonl", *LOCAL), True),
     "convert-kafka": (KAFKA, ("convert", "$", "@", "--to", "kafka", *LOCAL), True),
-    "convert-anew": (KAFKA, ("convert", "$", "@", "--to", "kafka", "--option", "codec=zstd", *LOCAL), True),
+    "convert-again": (KAFKA, ("convert", "$", "@", "--to", "kafka", "--option", "codec=zstd", *LOCAL), True),
     "convert-rocketmq": (KAFKA, ("convert", "$", "@", "--to", "rocketmq", *LOCAL), True),
     "convert-ambry": (KAFKA, ("convert", "$", "@", "--to", "ambry", *LOCAL), True),
     "convert-replay": (KAFKA, ("convert", "$", "@", "--to", "replay", *LOCAL), True),

@@ -19,7 +19,7 @@ NOTHING = Tree((), ())
 
 @dataclass(frozen=True, slots=True)
 class Named(Done):
-    """Where a split was told to write, and by which thread it was done."""
+    """Where a split writes, and by which thread it was done."""
 
     stage: Stage
     thread: int
@@ -77,7 +77,7 @@ def test_nothing_to_do_still_commits() -> None:
 
 def test_progress_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "INTERVAL", 0)
-    told: list[Progress] = []
-    local.run(Count(5), NOTHING, threads=2, progress=told.append)
-    assert told[-1] == Progress(60, 60, 5, 5, 10)
-    assert [one.size for one in told] == sorted(one.size for one in told)
+    reported: list[Progress] = []
+    local.run(Count(5), NOTHING, threads=2, progress=reported.append)
+    assert reported[-1] == Progress(60, 60, 5, 5, 10)
+    assert [one.size for one in reported] == sorted(one.size for one in reported)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def test_results_come_in_order(spark: SparkSession) -> None:
     from rawlog.engines import spark as engine
 
-    told: list[Progress] = []
-    done = engine.run(Count(9), NOTHING, spark, progress=told.append).done
+    reported: list[Progress] = []
+    done = engine.run(Count(9), NOTHING, spark, progress=reported.append).done
     assert [one.number for one in done] == list(range(9))
     assert len({one.stage.name for one in done}) == 9
-    assert told[-1].splits == 9
+    assert reported[-1].splits == 9
 
 
 def test_jobs_and_stages_are_described(spark: SparkSession) -> None:

@@ -459,8 +459,8 @@ def test_a_log_without_some_records_is_the_same_otherwise(case: KafkaCase, tmp_p
     assert rows(folder) == kept
     [account] = (part.as_json() for part in made.parts.values())
     gone = [one["offset"] for one in before.to_pylist() if one["key"] in drop]
-    told = [offset for first, last in account["offsets"] for offset in range(first, last + 1)]
-    assert [offset for offset in told if offset in set(gone)] == gone
+    reported = [offset for first, last in account["offsets"] for offset in range(first, last + 1)]
+    assert [offset for offset in reported if offset in set(gone)] == gone
     assert (made.counts["dropped"], made.counts["rows"]) == (len(gone), len(kept))
     theirs, mine = (
         {one.base_offset: one for path in sorted(place.glob("*.log")) for one in reference.headers(path.read_bytes())}

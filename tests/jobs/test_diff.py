@@ -44,7 +44,7 @@ def diff(a: object, b: object, limit: int | None = None, **selection: Any) -> Ta
     return local.run(job, open_tree(str(a))).tally
 
 
-def told(tally: Tally) -> list[tuple[Any, ...]]:
+def reported(tally: Tally) -> list[tuple[Any, ...]]:
     return [(item.change.value, item.name, item.start, item.stop, item.count, item.columns) for item in tally.items]
 
 
@@ -68,7 +68,7 @@ def test_what_differs_is_told_by_offset_and_column(tmp_path: Path) -> None:
     del changed[490:495]  # offsets 500 to 504
     changed += [row(1000), row(1007)]
     found = diff(one, partition(tmp_path / "b", changed))
-    assert told(found) == [
+    assert reported(found) == [
         ("only_in_a", "orders-0", 0, 10, 10, ()),
         ("differs", "orders-0", 100, 102, 2, ("value",)),
         ("differs", "orders-0", 102, 103, 1, ("key", "headers")),
@@ -86,7 +86,7 @@ def test_what_differs_is_told_by_offset_and_column(tmp_path: Path) -> None:
 def test_what_is_selected_is_compared(tmp_path: Path) -> None:
     rows = [row(number) for number in range(100)]
     one, other = partition(tmp_path / "a", rows), partition(tmp_path / "b", [*rows[:50], row(50, b"x"), *rows[51:]])
-    assert told(diff(one, other)) == [("differs", "orders-0", 50, 51, 1, ("value",))]
+    assert reported(diff(one, other)) == [("differs", "orders-0", 50, 51, 1, ("value",))]
     assert diff(one, other, to_offset=50).alike == 50
     assert diff(one, other, from_offset=51).alike == 49
     assert diff(one, other, last=10).alike == 10
@@ -108,7 +108,7 @@ def test_one_partition_each_needs_no_common_name(tmp_path: Path) -> None:
     assert diff(one, other).alike == 20
     two = partition(tmp_path / "c", [*rows, *({**one, "topic": "copy"} for one in rows)])
     found = diff(one, two)
-    assert told(found) == [("only_in_b", "copy-0", 0, 20, 20, ())]
+    assert reported(found) == [("only_in_b", "copy-0", 0, 20, 20, ())]
     assert found.alike == 20
 
 
@@ -140,7 +140,7 @@ def test_a_large_log_is_compared_in_pieces(tmp_path: Path, monkeypatch: pytest.M
     splits = job.plan(open_tree(str(one)))
     assert len(splits) > 3
     assert len(pickle.dumps(job)) < 1000
-    assert told(diff(one, other))[0] == ("only_in_a", "orders-0", 100, 1900, 1800, ()) == told(whole)[0]
+    assert reported(diff(one, other))[0] == ("only_in_a", "orders-0", 100, 1900, 1800, ()) == reported(whole)[0]
     assert diff(one, other).summary() == whole.summary()
 
 
@@ -175,7 +175,7 @@ def test_stores_that_hold_several_topics_are_compared_record_by_record(monkeypat
 
 def test_recordings_are_compared_by_number(tmp_path: Path) -> None:
     one, other = record(tmp_path / "a.log", 40), record(tmp_path / "b.log", 43)
-    assert told(diff(one, other)) == [("only_in_b", "a.log and b.log", 40, 43, 3, ())]
+    assert reported(diff(one, other)) == [("only_in_b", "a.log and b.log", 40, 43, 3, ())]
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
@@ -253,11 +253,13 @@ def test_mixed_streams_are_compared_as_dictionaries_are(
         compare_mixed(*streams, ("value", "headers"), tally, "record", (number, passes))
     assert {name: getattr(tally, name) for name in plainly(a, b)} == plainly(a, b)
     show_values(*(stream(mixed_rows(side), size) for side in (a, b)), tally)
-    called = [{(f"{topic}-{part}", offset): told for (topic, part, offset), told in side.items()} for side in (a, b)]
+    called = [
+        {(f"{topic}-{part}", offset): reported for (topic, part, offset), reported in side.items()} for side in (a, b)
+    ]
     for item in tally.items:
         if item.change is Change.DIFFERS:
-            told = [side[item.name, item.start or 0] for side in called]
-            shown = [{name: one[("value", "headers").index(name)] for name in item.columns} for one in told]
+            reported = [side[item.name, item.start or 0] for side in called]
+            shown = [{name: one[("value", "headers").index(name)] for name in item.columns} for one in reported]
             assert [item.a, item.b] == shown
         else:
             assert item.a is item.b is None
@@ -265,8 +267,8 @@ def test_mixed_streams_are_compared_as_dictionaries_are(
 
 def mixed_rows(side: dict[Any, Any]) -> list[dict[str, Any]]:
     return [
-        {"topic": topic, "partition": part, "offset": offset, "value": told[0], "headers": told[1]}
-        for (topic, part, offset), told in side.items()
+        {"topic": topic, "partition": part, "offset": offset, "value": reported[0], "headers": reported[1]}
+        for (topic, part, offset), reported in side.items()
     ]
 
 

@@ -379,8 +379,8 @@ def test_a_large_blob_goes_with_its_chunks_in_all_stores(tmp_path: Path) -> None
     chunks = [Chunk(key, len(part)) for key, part in zip(chunk_keys, parts, strict=True)]
 
     def put(key: bytes, content: bytes, owner: str = "user:alice", **more: Any) -> bytes:
-        told = Properties(blob_size=len(content), creation_time=5, owner_id=owner, filename=f"{owner}.txt")
-        return put_message(key, told, content, user_metadata=owner.encode(), **more)
+        reported = Properties(blob_size=len(content), creation_time=5, owner_id=owner, filename=f"{owner}.txt")
+        return put_message(key, reported, content, user_metadata=owner.encode(), **more)
 
     held = {9: [0, 2], 10: [1]}
     for number, own in held.items():

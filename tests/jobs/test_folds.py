@@ -126,10 +126,10 @@ def test_a_blob_store_is_folded_as_it_reads(lake: Path, tmp_path: Path) -> None:
 def test_secrets_are_masked(lake: Path, broker: Path) -> None:
     ingest(lake, broker)
     users = stored(lake, "kraft.users")
-    told = rawlog.read(str(broker), table="kraft.users", showSecrets="true").to_pylist()
+    reported = rawlog.read(str(broker), table="kraft.users", showSecrets="true").to_pylist()
     assert users
     for column in ("salt", "stored_key", "server_key"):
-        hidden = {row[column] for row in told}
+        hidden = {row[column] for row in reported}
         assert not hidden & {row[column] for row in users}
         for value in hidden - {None}:
             assert not any(str(value) in str(row["value"]) for row in stored(lake, "kraft.metadata"))

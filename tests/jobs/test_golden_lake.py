@@ -85,8 +85,8 @@ def test_blobs_and_messages_are_as_the_stores_say(lake: Path) -> None:
         assert messages[str(GOLDEN / "ambry" / name)] == len(ambry_expected(name)["messages"]), name
     held = Counter(row["path"].partition("/store/")[0] for row in rows_of(lake, "rocketmq.messages"))
     for name in rocketmq.BROKERS:
-        told = len(rocketmq.expected(name, "messages"))
-        assert held[str(rocketmq.store(name).parent)] == told, name
+        reported = len(rocketmq.expected(name, "messages"))
+        assert held[str(rocketmq.store(name).parent)] == reported, name
 
 
 def test_recordings_have_as_many_entries_as_the_tool_counted(lake: Path) -> None:

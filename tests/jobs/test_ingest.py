@@ -395,7 +395,7 @@ def test_data_files_are_cut_by_topic_and_day(lake: Path, tmp_path: Path) -> None
     rows = [{"value": b"late", "timestamp": 1_700_000_000_000_000}]
     rawlog.write(source, pa.Table.from_pylist(rows, schema=schema), format="kafka", topic="late", partition=0)
     ingest(lake, source)
-    assert held(lake) == expected(source), "a lake keeps its partitions without being told again"
+    assert held(lake) == expected(source), "a lake keeps its partitions without being asked again"
     with pytest.raises(OptionError, match="exists already, partitioned by topic, timestamp_day"):
         ingest(lake, source, partition_by=["topic"])
     with pytest.raises(OptionError, match="did you mean topic"):

@@ -64,6 +64,6 @@ def test_a_lake_in_a_bucket_takes_every_record_once(s3: S3Server, bucket: str, t
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="by the environment") as told:
+    with pytest.raises(OptionError, match="by the environment") as reported:
         Ingest(f"s3://key:{SECRET}@lakes/one", catalog=str(tmp_path / "catalog.db"))
-    assert SECRET not in str(told.value)
+    assert SECRET not in str(reported.value)

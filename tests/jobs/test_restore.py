@@ -410,10 +410,10 @@ def test_wrong_options_are_told(options: list[str], code: int, said: str, tmp_pa
 def test_the_verb_tells_what_it_did(damaged: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["restore", str(KAFKA), str(tmp_path / "data"), "--topic", "codec-*", "--json"])
     assert done.exit_code == 0, done.output + done.stderr
-    told = json.loads(done.output)
-    assert told["topics"] == 7  # with the one for offsets
-    assert told["parts"]["codec-none-0"]["records"] == 85
-    assert told["metadata_version"] == 30
+    reported = json.loads(done.output)
+    assert reported["topics"] == 7  # with the one for offsets
+    assert reported["parts"]["codec-none-0"]["records"] == 85
+    assert reported["metadata_version"] == 30
     lost = CliRunner().invoke(
         cli, ["restore", str(damaged), str(tmp_path / "skipped"), "--errors", "skip", "--metadata-version", "3.9"]
     )

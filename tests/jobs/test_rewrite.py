@@ -84,10 +84,10 @@ def test_spark_leaves_the_same_bytes_and_the_same_report(
     before = content(source)
     accounts = {}
     for name, session in (("local", None), ("spark", spark)):
-        told = dict(options)
+        reported = dict(options)
         if verb == "repair":
-            told["quarantine"] = str(tmp_path / name / "aside")
-        accounts[name] = rewrite(verb, source, tmp_path / name / "out", told, spark=session, at_once=2).as_json()
+            reported["quarantine"] = str(tmp_path / name / "aside")
+        accounts[name] = rewrite(verb, source, tmp_path / name / "out", reported, spark=session, at_once=2).as_json()
         assert sorted(os.listdir(tmp_path / name)) == [*(["aside"] if verb == "repair" else []), "out"]
     here, there = content(tmp_path / "local"), content(tmp_path / "spark")
     assert here == there
@@ -99,13 +99,13 @@ def test_spark_leaves_the_same_bytes_and_the_same_report(
 
 def test_damage_found_by_a_task_on_spark_is_told_as_here(spark: Any, tmp_path: Path) -> None:
     source = wounded(tmp_path / "source")
-    told = []
+    reported = []
     for session in (None, spark):
         with pytest.raises(CorruptError) as caught:
             rewrite("rebuild", source, tmp_path / "out", spark=session)
-        told.append(str(caught.value))
-    assert told[0] == told[1]
-    assert "codec-lz4-0" in told[0]
+        reported.append(str(caught.value))
+    assert reported[0] == reported[1]
+    assert "codec-lz4-0" in reported[0]
     assert os.listdir(tmp_path) == ["source"]
 
 
@@ -186,8 +186,8 @@ def test_what_is_put_aside_is_not_put_over_something(tmp_path: Path) -> None:
     assert any((aside / "codec-lz4-0").iterdir())
 
 
-def test_a_partition_beside_a_metadata_log_keeps_the_files_of_its_directory(tmp_path: Path) -> None:
-    """With one partition and a metadata log in it, a mended log directory had no `meta.properties`: no broker would start on it."""
+def test_a_partition_next_to_a_metadata_log_keeps_the_files_of_its_directory(tmp_path: Path) -> None:
+    """With one partition and a metadata log in it, a repaired log directory had no `meta.properties`: no broker would start on it."""
     source = tmp_path / "logs"
     source.mkdir()
     for name in ("transactions-0", "__cluster_metadata-0"):

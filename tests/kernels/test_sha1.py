@@ -28,6 +28,6 @@ def test_it_is_the_librarys(data: bytes, before: bytes) -> None:
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 57, 63, 64, 65, 119, 120, 128, 1000])
 def test_every_way_a_message_can_end(plain: Any, size: int) -> None:
     data = bytes(number % 251 for number in range(size))
-    told = hashlib.sha1(data).digest()
-    assert joined(sha1.digest(byte_view(data), 0, size, *room())) == told
-    assert joined(plain("rawlog.kernels.sha1", "digest", byte_view(data), 0, size, *room())[0]) == told
+    reported = hashlib.sha1(data).digest()
+    assert joined(sha1.digest(byte_view(data), 0, size, *room())) == reported
+    assert joined(plain("rawlog.kernels.sha1", "digest", byte_view(data), 0, size, *room())[0]) == reported

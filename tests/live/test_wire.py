@@ -76,7 +76,7 @@ def test_a_mutated_response_is_read_or_refused(api: messages.Api, version: int) 
             codec.decode_all(memoryview(data))
 
 
-# A server that answers what it is told ---------------------------------------------------------------------------------
+# A server that answers what a test sets ---------------------------------------------------------------------------------
 
 
 @contextmanager

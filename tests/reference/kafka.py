@@ -204,7 +204,7 @@ def headers(data: bytes, check_crc: bool = True) -> Iterator[Batch]:
 def decode(data: bytes, check_crc: bool = True) -> Iterator[Batch]:
     """Every whole batch with its records. Raises Bad at the first damage; an unfinished tail, or zeros, just ends it.
 
-    Without `check_crc` a wrong checksum is told by `crc_ok` alone, and inner checksums of wrappers are not looked at.
+    Without `check_crc` a wrong checksum is reported by `crc_ok` alone, and inner checksums of wrappers are not looked at.
     """
     for batch in headers(data, check_crc):
         raw = data[batch.position : batch.position + batch.size]
@@ -486,7 +486,7 @@ def encode_batch(
     is_control: bool = False,
     crc: int | None = None,
 ) -> bytes:
-    """A magic 2 batch round the bytes of its records (see `encode_record`), compressed here; the header as told.
+    """A magic 2 batch round the bytes of its records (see `encode_record`), compressed here; the header as given.
 
     Nothing is checked, so that wrong ones can be made as well; `crc` stands in for the right one.
     """

@@ -39,7 +39,7 @@ class Verdict:
     """How reading ended.
 
     kind: `clean`; `empty` (0 bytes: good in v0, refused by later tools); `truncated-header`; `unknown-version`;
-    `truncated-tail` (position, and `missing` bytes as far as can be told); `trailing-zeros` (position of the first
+    `truncated-tail` (position, and `missing` bytes as far as is known); `trailing-zeros` (position of the first
     zero byte that is no part of a real entry); `bad-length` (position of the entry, field, value).
     """
 

@@ -5,7 +5,7 @@
     @given(batches())                  -> (bytes, Batch): one magic 2 batch at position 0
     @given(recordings())               -> Recording: .data, .version, .entries (reference.replay.Entry)
 
-The expectation is built beside the bytes, not by decoding them. Imports nothing of rawlog.
+The expectation is built with the bytes, not by decoding them. Imports nothing of rawlog.
 """
 
 from __future__ import annotations

@@ -118,29 +118,29 @@ CONTROL_NAMES = [  # by control type; 3.9.2 and 4.3.0 name some of them differen
 def compare_with_dump(case: DumpCase) -> None:
     read_here = list(kafka.decode(case.path.read_bytes()))
     assert len(read_here) == len(case.batches), case
-    for batch, told in zip(read_here, case.batches, strict=True):
+    for batch, reported in zip(read_here, case.batches, strict=True):
         always = (
             batch.position, batch.size, batch.magic, codecs.NAMES[batch.codec], batch.crc, batch.crc_ok,
             batch.last_offset, batch.max_timestamp, batch.timestamp_type,
         )  # fmt: skip
         assert always == (
-            told.position, told.size, told.magic, told.codec, told.crc, told.valid,
-            told.last_offset, told.timestamp, told.timestamp_type,
+            reported.position, reported.size, reported.magic, reported.codec, reported.crc, reported.valid,
+            reported.last_offset, reported.timestamp, reported.timestamp_type,
         ), case  # fmt: skip
         if batch.magic == 2:
             assert (
                 batch.base_offset, batch.record_count, batch.base_sequence, batch.producer_id, batch.producer_epoch,
                 batch.leader_epoch, batch.is_transactional, batch.is_control,
             ) == (
-                told.base_offset, told.count, told.base_sequence, told.producer_id, told.producer_epoch,
-                told.leader_epoch, told.is_transactional, told.is_control,
+                reported.base_offset, reported.count, reported.base_sequence, reported.producer_id, reported.producer_epoch,
+                reported.leader_epoch, reported.is_transactional, reported.is_control,
             ), case  # fmt: skip
             if not case.broker.startswith("legacy/"):  # the tool of 2.8.2 knows no horizon
-                assert batch.delete_horizon == told.delete_horizon, case
+                assert batch.delete_horizon == reported.delete_horizon, case
         # A line of a record may be cut by a line break in its value, never before its offset and sequence.
-        assert [str(record.offset) for record in batch.records] == [line.split()[1] for line in told.records], case
+        assert [str(record.offset) for record in batch.records] == [line.split()[1] for line in reported.records], case
         if batch.magic == 2:
-            for record, line in zip(batch.records, told.records, strict=True):
+            for record, line in zip(batch.records, reported.records, strict=True):
                 assert f" sequence: {record.sequence} " in line, case
                 if batch.is_control:
                     assert record.control_type is not None

@@ -388,8 +388,8 @@ def run_rescue(sources: Sequence[Path], target: Path, *options: str, kill_after:
     facts: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith("{"):
-            told = json.loads(line)
-            facts |= told.get("facts", told if "plan" in told else {})
+            reported = json.loads(line)
+            facts |= reported.get("facts", reported if "plan" in reported else {})
     return Rescued(process.returncode, output, messages, folders_of(target), facts)
 
 
@@ -413,9 +413,9 @@ class Verdict:
 
     def __str__(self) -> str:
         names = {line.partition(":")[0] for line in self.wrong}
-        told = [line for line in self.damage if "/" not in line or any(f"/{name}" in line for name in names)]
+        reported = [line for line in self.damage if "/" not in line or any(f"/{name}" in line for name in names)]
         head = f"{self.records} records survive, {self.lost} are lost; {len(self.damage)} damages"
-        return "\n  ".join([head, *told[:40], *(["WRONG:"] if self.wrong else []), *self.wrong])
+        return "\n  ".join([head, *reported[:40], *(["WRONG:"] if self.wrong else []), *self.wrong])
 
 
 @dataclass(frozen=True)

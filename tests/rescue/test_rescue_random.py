@@ -33,7 +33,7 @@ def dead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_disks_have_what_was_acknowledged(dead: Cluster) -> None:
-    """The truth is judged, too: by what Kafka told its clients."""
+    """The truth is judged, too: by what Kafka answered its clients."""
     journal = Journal.load(dead.root.parent / "journal.json")
     assert not dead.check(journal)
     assert sum(one.acked and one.acks == -1 for one in journal.sent) > 500

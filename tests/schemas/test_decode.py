@@ -224,15 +224,15 @@ def test_schemas_from_files_and_from_next_to_a_partition(tmp_path: Path) -> None
     """A partition alone finds the registry's topic next to it; elsewhere a directory or a file of schemas is named."""
     import shutil
 
-    beside = rawlog.read(CONFLUENT / "orders-0", decode="value=auto@written")
-    assert beside["value_error"].null_count == beside.num_rows
+    alongside = rawlog.read(CONFLUENT / "orders-0", decode="value=auto@written")
+    assert alongside["value_error"].null_count == alongside.num_rows
     shutil.copytree(CONFLUENT / "orders-0", tmp_path / "alone" / "orders-0")
     notes: list[str] = []
     alone = rawlog.rows(tmp_path / "alone", decode="value=auto", note=notes.append).to_arrow()
     assert set(alone["value_error"].to_pylist()) <= {"unknown_schema_id", None}
     assert any("--schemas names a place" in note for note in notes)
     again = rawlog.read(tmp_path / "alone", decode="value=auto@written", schemas=CONFLUENT)
-    assert again["value"].to_pylist() == beside["value"].to_pylist()
+    assert again["value"].to_pylist() == alongside["value"].to_pylist()
     folder = tmp_path / "schemas"
     folder.mkdir()
     (folder / "4.avsc").write_text('{"type":"record","name":"O","fields":[{"name":"id","type":"string"}]}')

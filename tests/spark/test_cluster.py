@@ -49,7 +49,7 @@ print("RESULT " + json.dumps(result))
 spark.stop()
 """
 
-# Takes the rawlog that is installed beside pytest away from every Python that sees it.
+# Takes the rawlog that is installed next to pytest away from every Python that sees it.
 HIDING = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry != {source!r}]

@@ -131,13 +131,13 @@ def test_a_point_is_read_by_ranges_and_no_credentials_are_shown(s3: S3Server, co
     assert result["tail"] == list(range(first, COUNT))
     assert result["counted"] == [{"n": COUNT, "last": COUNT - 1}]
     assert counter.size < size * 1.5, "the whole log once, for the count, and little more for the last five"
-    told = done.stdout + done.stderr + "".join(file.read_text() for file in events.rglob("*") if file.is_file())
-    assert "s3://source/logs" in told
-    assert SECRET not in told
+    reported = done.stdout + done.stderr + "".join(file.read_text() for file in events.rglob("*") if file.is_file())
+    assert "s3://source/logs" in reported
+    assert SECRET not in reported
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
-    with pytest.raises(OptionError, match="by the environment") as told:
+    with pytest.raises(OptionError, match="by the environment") as reported:
         options.parse({"path": f"s3://key:{SECRET}@bucket/logs?region=x"})
-    assert SECRET not in str(told.value)
-    assert "s3://bucket/logs" in str(told.value)
+    assert SECRET not in str(reported.value)
+    assert "s3://bucket/logs" in str(reported.value)

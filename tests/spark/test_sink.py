@@ -241,9 +241,9 @@ def test_the_job_convert_runs_on_spark(spark: SparkSession, tmp_path: Path) -> N
     kept = [one for one in rawlog.read(source).to_pylist() if one["key"] != keys[0]]
     assert rawlog.read(tmp_path / "sifted").to_pylist() == kept
     convert("parquet", tmp_path / "x.parquet", source)
-    convert("kafka", tmp_path / "anew", tmp_path / "x.parquet", codec="snappy")
-    assert rawlog.read(tmp_path / "anew").to_pylist() == rawlog.read(source).to_pylist()
-    assert {one.name for one in tmp_path.iterdir()} == {"sifted", "x.parquet", "anew"}
+    convert("kafka", tmp_path / "again", tmp_path / "x.parquet", codec="snappy")
+    assert rawlog.read(tmp_path / "again").to_pylist() == rawlog.read(source).to_pylist()
+    assert {one.name for one in tmp_path.iterdir()} == {"sifted", "x.parquet", "again"}
 
 
 def test_a_task_that_dies_in_the_middle_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class Listing:
         return found
 
     def scope(self, name: str) -> Scope:
-        """What a name stands for. AccessError if nothing here has it."""
+        """What a name refers to. AccessError if nothing here has it."""
         if name == "":
             return Scope("", self.tree, self.tree)
         file = self.files.get(name)

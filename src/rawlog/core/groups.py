@@ -15,7 +15,7 @@ HEADINGS = ("topic", "partition", "committed", "end", "lag", "last commit", "mem
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a group is in one partition. `commit_time` is in µs; None stands for what the files do not tell.
+    """How far a group is in one partition. `commit_time` is in µs; None: the files do not show it.
 
     `unread` is given where the lag is not `end_offset - committed_offset`.
     """

@@ -172,7 +172,7 @@ def load(path: str) -> dict[str, Any]:
     return found
 
 
-#: What a certificate has: a list stands for each of its items, None for any value.
+#: What a certificate has: a list means each of its items, None for any value.
 _FILE = {"path": str, "size": int, "sha256": str}
 _PART = {"topic": None, "partition": None, "sha256": str}
 _SHAPE: dict[str, Any] = {

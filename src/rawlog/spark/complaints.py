@@ -31,7 +31,7 @@ class translated:  # noqa: N801
             raise self.of(error) from error
 
     def of(self, error: Exception) -> RawlogError:
-        """The error of ours that an error of Spark's stands for."""
+        """The error of ours that an error of Spark carries."""
         text = str(error)
         if (raised := _raised(text)) is not None:
             return raised

@@ -209,9 +209,9 @@ def test_text_and_json_have_a_row_for_each_partition(capsys: Any) -> None:
 
     from rawlog.cli import cli
 
-    told = CliRunner().invoke(cli, ["verify", "--complete", str(data("transactions-0"))])
-    assert "unexplained" in told.output
-    assert told.exit_code == 0
+    reported = CliRunner().invoke(cli, ["verify", "--complete", str(data("transactions-0"))])
+    assert "unexplained" in reported.output
+    assert reported.exit_code == 0
     lines = CliRunner().invoke(cli, ["verify", "--complete", "--json", str(data("transactions-0"))]).output.splitlines()
     row, summary = json.loads(lines[-2]), json.loads(lines[-1])
     assert (row["topic"], row["partition"], row["stop"], row["aborted"]) == ("transactions", 0, 103, 24)

@@ -5,7 +5,7 @@
   const rows = all("tr[data-row]");
   let at = -1;
 
-  const stand = (number) => {
+  const moveTo = (number) => {
     if (!rows.length) return;
     if (at >= 0) rows[at].classList.remove("here");
     at = Math.max(0, Math.min(rows.length - 1, number));
@@ -25,9 +25,9 @@
     if (typing(on) || event.ctrlKey || event.altKey || event.metaKey) return;
     if (!isExplained()) {
       const step = { j: 1, ArrowDown: 1, K: -1, ArrowUp: -1 }[event.key];
-      if (step && rows.length) { event.preventDefault(); stand(at + step); return; }
-      if (event.key === "Home" && rows.length) { event.preventDefault(); stand(0); return; }
-      if (event.key === "End" && rows.length) { event.preventDefault(); stand(rows.length - 1); return; }
+      if (step && rows.length) { event.preventDefault(); moveTo(at + step); return; }
+      if (event.key === "Home" && rows.length) { event.preventDefault(); moveTo(0); return; }
+      if (event.key === "End" && rows.length) { event.preventDefault(); moveTo(rows.length - 1); return; }
     }
     const target = all("[data-key]").find((one) => one.dataset.key.split(" ").includes(event.key));
     if (target) {
