@@ -15,6 +15,7 @@ from rawlog.cli import cli
 from rawlog.core.tables import RECORDS
 
 T = 1_700_000_000_000
+SAMPLES = Path(__file__).parents[2] / "samples"
 
 
 def run(*words: object) -> Result:
@@ -58,6 +59,32 @@ def test_a_dry_run_tells_and_writes_nothing(log: Path, tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "nothing was written" in done.output
     assert [one.name for one in tmp_path.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "why"),
+    [
+        ("rocketmq", "kafka", "offsets must rise"),
+        ("ambry", "kafka", "topic '101/7'"),
+        ("ambry", "rocketmq", "topic '101/7'"),
+        ("replay/basic.log", "kafka", "has no topic"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(source: str, target: str, why: str, tmp_path: Path) -> None:
+    """Rows that the writer cannot encode passed the dry run, and the run then failed."""
+    given = ("convert", SAMPLES / source, tmp_path / "out", "--to", target, "--engine", "local")
+    dry, real = run(*given, "--dry-run"), run(*given)
+    assert why in dry.stderr
+    assert (dry.exit_code, dry.stderr) == (real.exit_code, real.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_reports_what_the_run_removes(log: Path, tmp_path: Path) -> None:
+    given = ("convert", log, tmp_path / "out", "--to", "kafka", "--drop-key", "k0", "--engine", "local", "--json")
+    dry = run(*given, "--dry-run")
+    assert [one.name for one in tmp_path.iterdir()] == ["log"]
+    real = run(*given)
+    assert reported(dry) == reported(real) | {"dry_run": True}
 
 
 def test_keys_are_dropped_by_name_and_by_file(log: Path, tmp_path: Path) -> None:

@@ -403,11 +403,12 @@ def hold_scratch(kind: str = "") -> _Held:
 class Output:
     """One target, a file or a directory. Use as a context manager: leaving it removes what is still staged.
 
-    Copies that are sent to other processes know the paths, and hold nothing.
+    Copies that are sent to other processes know the paths, and hold nothing. With `dry_run` nothing is written, by `directory` and
+    `additions` either: what fills them is checked and forgotten.
     """
 
-    def __init__(self, target: PathLike, *, overwrite: bool = False) -> None:
-        self.named, self.overwrite = os.fspath(target), overwrite
+    def __init__(self, target: PathLike, *, overwrite: bool = False, dry_run: bool = False) -> None:
+        self.named, self.overwrite, self.dry_run = os.fspath(target), overwrite, dry_run
         self.is_remote = is_remote(self.named)
         self.path = self.named if self.is_remote else os.path.abspath(local_path(self.named))
         self.stage: str | None = None
@@ -572,7 +573,8 @@ class Output:
         self.check_directory()
         with self._filled() as folder:
             yield folder
-        self.put(folder.path)
+        if not self.dry_run:
+            self.put(folder.path)
 
     @contextlib.contextmanager
     def additions(self) -> Iterator[Folder]:
@@ -581,7 +583,8 @@ class Output:
             raise AccessError(f"{self.named}: exists already and is not a directory")
         with self._filled() as folder:
             yield folder
-        self.add(folder.path)
+        if not self.dry_run:
+            self.add(folder.path)
 
     @contextlib.contextmanager
     def growing(self, *, resume: bool = False) -> Iterator[Folder]:
@@ -623,7 +626,7 @@ class Output:
     @contextlib.contextmanager
     def _filled(self) -> Iterator[Folder]:
         try:
-            yield Folder(self.new(), named=self.named)
+            yield Folder(self.path if self.dry_run else self.new(), named=self.named, dry_run=self.dry_run)
         except OSError as error:
             raise self.unwritable(error) from None
 

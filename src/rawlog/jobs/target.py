@@ -182,19 +182,28 @@ def is_directory(format: Format, path: str) -> bool:
 
 
 def write(
-    passage: Passage, batches: Iterable[pa.RecordBatch], path: str, options: Mapping[str, str], *, overwrite: bool
+    passage: Passage,
+    batches: Iterable[pa.RecordBatch],
+    path: str,
+    options: Mapping[str, str],
+    *,
+    overwrite: bool,
+    dry_run: bool = False,
 ) -> int:
-    """Write rows of `records` as a file, or as a directory where the format is one of several files; the number of rows."""
+    """Write rows of `records` as a file, or as a directory where the format is one of several files; the number of rows.
+
+    With `dry_run` rows are encoded, so that what cannot be raises EncodeError, and nothing is written.
+    """
     format = passage.format
     if is_directory(format, path):
         assert format.write is not None
         if is_remote(path):
             raise OptionError(f"{path}: {format.name} is written as a directory, which needs a local path")
-        with Output(path, overwrite=overwrite) as output:
+        with Output(path, overwrite=overwrite, dry_run=dry_run) as output:
             format.write(passage.over(batches), output, options)
         return passage.rows
     assert format.encode is not None
-    with writing(path, overwrite=overwrite) as file:
+    with open(os.devnull, "wb") if dry_run else writing(path, overwrite=overwrite) as file:
         for piece in format.encode(passage.over(batches), options):
             file.write(piece)
     return passage.rows

@@ -92,7 +92,7 @@ class Written(Done):
 class Convert(Job[Written, Report]):
     """Write the rows of a tree to an outlet. Use as a context manager: leaving it removes what a failed run left.
 
-    `drop` are keys whose records are left out. With `dry_run` rows are read and judged, and nothing is written.
+    `drop` are keys whose records are left out. With `dry_run` everything is done but the writing: rows are read, judged and encoded.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Convert(Job[Written, Report]):
     def _sifting(self, tree: Tree) -> list[ConvertSplit] | None:
         """A split for each partition, if records are removed and everything else stays as it is; None if rows are written again."""
         target, chosen = self.target, self.selection
-        if not isinstance(target, FormatOutlet) or not set(target.options) <= SIFTED or self.dry_run:
+        if not isinstance(target, FormatOutlet) or not set(target.options) <= SIFTED:
             return None
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
@@ -218,7 +218,7 @@ class Convert(Job[Written, Report]):
     def _groups(self, sources: list[RowSource]) -> list[list[RowSource]]:
         """What goes to the same output, in the order of the rows."""
         target = self.target
-        if not target.divides or self.selection.limit is not None or self.dry_run:
+        if not target.divides or self.selection.limit is not None:
             return [sources]
         if not target.by_partition:
             return _packed(sources) or [[]]
@@ -242,24 +242,15 @@ class Convert(Job[Written, Report]):
         if own.files:
             return self._sift(split, own, folder, stage)
         reading = _Reading(self, own, stage)
-        written = self._judged(reading) if self.dry_run else self.target.write(reading.batches(), folder, "rows")
+        rows = reading.batches()
+        written = self.target.rehearse(rows) if self.dry_run else self.target.write(rows, folder, "rows")
         return Written(split.number, written, reading.dropped, tuple(reading.notes), tallies=reading.tallies)
-
-    def _judged(self, reading: _Reading) -> WrittenSplit:
-        """What rows would lose, without writing them."""
-        passage = self.target.passage()
-        try:
-            for _ in passage.over(reading.batches(), restore=self.target.restores):
-                pass
-        except LossError:
-            return WrittenSplit("", passage.rows, None, passage.lost, refused=True)
-        return WrittenSplit("", passage.rows, None, passage.lost)
 
     def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
         assert isinstance(self.target, FormatOutlet)
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
-        made = Folder(folder, named=self.target.path).folder(own.name)
+        made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
         try:
             if own.is_copied:
                 for file in own.files:
@@ -338,7 +329,8 @@ class Convert(Job[Written, Report]):
         is_new = not exists(self.target.path) or not os.listdir(self.target.path)
         notes: tuple[str, ...] = ()
         try:
-            whole = Folder(self.output.new(), named=self.target.path)
+            path = self.target.path if self.dry_run else self.output.new()
+            whole = Folder(path, named=self.target.path, dry_run=self.dry_run)
             for folder in folders:
                 whole.take(folder, folder.name)
             if around is not None and is_new and all(self._is_below(one) for one in splits):
@@ -346,7 +338,8 @@ class Convert(Job[Written, Report]):
                 reports = [accounts[store.name] for store in stores]
                 report = around(stores, reports, whole)
                 notes = (*(entry.line() for entry in report.entries), *report.notes)
-            self.output.add(whole.path)
+            if not self.dry_run:
+                self.output.add(whole.path)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         return notes

@@ -87,6 +87,16 @@ class Outlet(ABC):
     def write(self, batches: Iterable[pa.RecordBatch], folder: str, name: str) -> WrittenSplit:
         """Write rows below `folder`, an empty local directory or a URL, under names that contain `name`."""
 
+    def rehearse(self, batches: Iterable[pa.RecordBatch]) -> WrittenSplit:
+        """The same without a trace: what rows would lose. EncodeError if they cannot be written."""
+        passage = self.passage()
+        try:
+            for _ in passage.over(batches, restore=self.restores):
+                pass
+        except LossError:
+            return WrittenSplit("", passage.rows, None, passage.lost, refused=True)
+        return WrittenSplit("", passage.rows, None, passage.lost)
+
     @abstractmethod
     def join(self, splits: Sequence[WrittenSplit]) -> None:
         """Make all splits, in the order of their rows, appear at the target."""
@@ -321,8 +331,12 @@ class FormatOutlet(Outlet):
         path = below(folder, name) + ("/" if self._directory else "")
         return self._judged(folder, lambda passage: self._made(passage, batches, path))
 
-    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> str:
-        write(passage, _records(batches), path, self.options, overwrite=False)
+    def rehearse(self, batches: Iterable[pa.RecordBatch]) -> WrittenSplit:
+        path = self.path + ("/" if self._directory else "")
+        return self._judged("", lambda passage: self._made(passage, batches, path, dry_run=True))
+
+    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
+        write(passage, _records(batches), path, self.options, overwrite=dry_run, dry_run=dry_run)
         return path
 
     def _judged(self, folder: str, make: Any) -> WrittenSplit:
@@ -355,10 +369,10 @@ class SplitOutlet(FormatOutlet):
     def check(self) -> None:
         """Nothing here: partitions that exist already are reported one by one, and others may be added."""
 
-    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str) -> Any:
+    def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
         splits = writable(self.format).splits
         assert splits is not None
-        folder = Folder(path, named=self.path).make()
+        folder = Folder(path, named=self.path, dry_run=dry_run).make()
         return path, splits.write(passage.over(_records(batches)), folder, self.options)
 
     def join(self, splits: Sequence[WrittenSplit]) -> None:
