@@ -280,8 +280,6 @@ def test_options_that_do_not_go_together() -> None:
         rawlog.read(CONFLUENT, schemas=CONFLUENT)
     with pytest.raises(OptionError, match="not those of kafka.batches"):
         rawlog.read(CONFLUENT, table="kafka.batches", decode="value=auto")
-    with pytest.raises(OptionError, match="exclude one another"):
-        rawlog.convert(CONFLUENT, "unused", to="jsonl", decode="value=auto", mask="key=drop")
 
 
 def test_a_side_that_is_not_asked_for_is_not_read() -> None:

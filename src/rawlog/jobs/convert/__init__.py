@@ -152,7 +152,7 @@ class Convert(Job[Written, Report]):
             return None
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
-        rewrites |= bool(chosen.transforms)
+        rewrites |= any(one.is_shown for one in chosen.transforms)
         if format.sift is None or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
             return None
         groups: dict[str, list[File]] = {}
@@ -260,22 +260,22 @@ class Convert(Job[Written, Report]):
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
         made = Folder(folder, named=self.target.path).folder(own.name)
+        chosen = self.selection.begun()
         try:
             if own.is_copied:
                 for file in own.files:
                     made.copy(file.path, file.path.rpartition("/")[2])
                 account = Report(counts={"files": len(own.files), "bytes": own.size})
             else:
-                account = sift(Store(own.files, own.name), made, self._keep(), self.target.options)
+                account = sift(Store(own.files, own.name), made, self._keep(chosen), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        return Written(
-            split.number, WrittenSplit(folder, account.counts.get("records", 0), str(made.path)), account=account
-        )
+        written = WrittenSplit(folder, account.counts.get("records", 0), str(made.path))
+        return Written(split.number, written, account=account, tallies=chosen.tallies)
 
-    def _keep(self) -> Keep:
-        chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
+    def _keep(self, chosen: Selection) -> Keep:
+        chosen, table = chosen.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
         needed = chosen.replace(columns=("offset",)).needed(table)
         names = tuple(dict.fromkeys((*needed.names, *(("key",) if self.drop else ()))))
         drop = self.drop
@@ -408,7 +408,7 @@ class _Reading:
 class _Dropping:
     """The transform that leaves out rows with one of some keys."""
 
-    is_tested = False
+    is_tested, is_shown = False, True
 
     def __init__(self, keys: frozenset[bytes]) -> None:
         self.keys = keys
