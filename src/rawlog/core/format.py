@@ -145,6 +145,16 @@ NO_TIME = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A part of a partition that is stored at a place that was not named: `path` is its directory here, `text` says what is missing."""
+
+    topic: str
+    partition: int
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Keep:
     """Which rows of `records` stay: `test` is shown batches of `columns`, and is true for these. What lies wholly outside of `start` to
     `stop` is not copied.
@@ -379,6 +389,8 @@ class Family:
     copy_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
     #: (a batch of `records` that are erased) -> such ids of others that are parts of them and go with them; None: only their copies do.
     part_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
+    #: (files of a tree) -> parts of their stores that exist, as the files say, and are not among them: they cannot be erased from.
+    elsewhere: Callable[[Sequence[File]], Sequence[Elsewhere]] | None = None
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system

@@ -233,6 +233,7 @@ FAMILY = Family(
             stores=("compact", "stores"),
         ),
     },
+    elsewhere=Deferred("rawlog.formats.kafka.store.tiers", "elsewhere"),
     group_rules=Deferred("rawlog.formats.kafka.store.checks", "partition_rules"),
     account=Deferred("rawlog.formats.kafka.store.complete", "account"),
     replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
