@@ -111,6 +111,7 @@ def test_a_lake_has_the_expected_values_next_to_the_bytes(registry: str, tmp_pat
     with rawlog.query(sql, tmp_path / "lake", engine="duckdb") as answer:
         codes = {(row["code"], row["severity"]) for row in answer}
     assert ("records.value.unknown-schema-id", "info") in codes
+    assert {code for code, _ in codes} <= {one.code for one in rawlog.rules(rule="records.value")}
 
 
 def test_spark_gives_the_expected_values(spark: SparkSession) -> None:

@@ -17,6 +17,19 @@ from rawlog.schemas.catalog import Catalog, Found
 from rawlog.schemas.columns import Reader
 from rawlog.schemas.editing import AvroEditor, DocumentCheck, MessageEditor
 from rawlog.schemas.messages import MessageReader
+from rawlog.schemas.reasons import (
+    BAD_HEADER,
+    BAD_INDEX,
+    BAD_SCHEMA,
+    CORRUPT,
+    NOT_FRAMED,
+    NOT_JSON,
+    OTHER_KIND,
+    OTHER_SCHEMA,
+    REASONS,
+    TRUNCATED,
+    UNKNOWN_ID,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,28 +38,9 @@ if TYPE_CHECKING:
 
     from rawlog.schemas.framing import Framed
 
-SIDES = ("value", "key")
 HOW = ("auto", "avro", "protobuf", "json", "string", "raw")
 SCHEMA = pa.struct([("id", pa.int32()), ("subject", pa.string()), ("version", pa.int32())])
 
-UNKNOWN_ID, NOT_FRAMED, TRUNCATED, CORRUPT, BAD_INDEX, BAD_HEADER, BAD_SCHEMA, NOT_JSON, NOT_TEXT, OTHER_KIND, OTHER_SCHEMA = (
-    "unknown_schema_id", "not_framed", "truncated", "corrupt_body", "bad_message_index", "bad_schema_id_header", "bad_schema", "not_json",
-    "not_text", "other_kind", "other_schema",
-)  # fmt: skip
-#: Why a value was not decoded, by the code that the rows have.
-REASONS = {
-    UNKNOWN_ID: "the schema id is not known",
-    NOT_FRAMED: "too short for a schema id",
-    TRUNCATED: "the value ends inside a field",
-    CORRUPT: "the value does not fit its schema",
-    BAD_INDEX: "the message index does not exist in the schema",
-    BAD_HEADER: "the header with the schema id is damaged",
-    BAD_SCHEMA: "the schema cannot be used",
-    NOT_JSON: "the value is not JSON",
-    NOT_TEXT: "the value is not text in UTF-8",
-    OTHER_KIND: "the schema is of another kind",
-    OTHER_SCHEMA: "it does not fit the columns; @written gives JSON text",
-}
 _REASON = {name: number for number, name in enumerate(REASONS)}
 _STATUS = {kernels.TRUNCATED: TRUNCATED, kernels.CORRUPT: CORRUPT, kernels.LIMIT: CORRUPT}
 

@@ -24,9 +24,10 @@ from rawlog.schemas import avro, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import TOPIC, Catalog, Version
 from rawlog.schemas.columns import Reader
-from rawlog.schemas.decoding import HOW, NOT_TEXT, REASONS, SIDES, Decoded, Decoder
+from rawlog.schemas.decoding import HOW, Decoded, Decoder
 from rawlog.schemas.masking import SchemaMask
 from rawlog.schemas.messages import MessageReader
+from rawlog.schemas.reasons import NOT_TEXT, REASONS, SIDES, code
 from rawlog.schemas.sources import catalog_for
 
 if TYPE_CHECKING:
@@ -291,10 +292,11 @@ class Decode:
             if side in SIDES and reason in REASONS:
                 places = [place for name, place in self.counts if name == f"{side} {reason}"]
                 message = f"{counted(count, side)} not decoded: {REASONS[reason]}"
-                code = f"records.{side}.{reason.replace('_', '-')}"
                 offset = places[0].rpartition(" ")[2] if places else ""
                 at = int(offset) if offset.isdecimal() else None
-                found.append(Finding(code, Severity.INFO, file.path, file.format, None, None, at, message))
+                found.append(
+                    Finding(code(side, reason), Severity.INFO, file.path, file.format, None, None, at, message)
+                )
         return found
 
     # Binding ------------------------------------------------------------------------------------------------------------
