@@ -53,7 +53,7 @@ LOG = Format(
     checked=True,
     **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
     **_from("secrets", decode="decode", decode_together="decode_together"),
-    **_from("store.transactions", context="context"),
+    **_from("store.transactions", context="context", undone="undone"),
     **_from("seek", count="count"),
     near=("kafka.index", "kafka.timeindex", "kafka.epochs"),
     **_from("store.survey", summary="SegmentFold"),

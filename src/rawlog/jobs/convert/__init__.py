@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +26,7 @@ from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, outlet
 from rawlog.jobs.convert.sources import lake_payloads, read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Split, Stage
-from rawlog.jobs.target import LossError, added
+from rawlog.jobs.target import LossError, Lost, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
 from rawlog.reading.select import Selection, Tally
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rawlog.core.format import Undone
     from rawlog.jobs.lake.payload import Payloads
 
 __all__ = ["Convert", "Outlet", "outlet", "source_tree"]
@@ -55,6 +56,8 @@ class RowSource:
     selection: Selection
     part: Part | None = None
     sheet: File | None = None
+    #: What says which rows belong to aborted transactions, if that is to be reported.
+    undone: Undone | None = None
 
     @property
     def size(self) -> int:
@@ -87,6 +90,8 @@ class Written(Done):
     account: Report | None = None
     #: What transforms of the rows counted.
     tallies: tuple[Tally, ...] = ()
+    #: Rows of aborted transactions that are plain ones now.
+    plain: Lost | None = None
 
 
 class Convert(Job[Written, Report]):
@@ -200,10 +205,18 @@ class Convert(Job[Written, Report]):
                 parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
             else:
                 parts = list(rows.part_selections())
-            yield from (RowSource(one, part) for part, one in parts)
+            yield from (RowSource(one, part, undone=self._undone(part, tree)) for part, one in parts)
         if tables and selection.last is not None:
             raise OptionError("-o -N: the last rows of a partition are known for logs, not for tables")
         yield from (RowSource(selection, sheet=file) for file in tables)
+
+    def _undone(self, part: Part, tree: Tree) -> Undone | None:
+        """What says which rows of a part would be served although their transactions were aborted: new batches are in none."""
+        if not isinstance(self.target, FormatOutlet) or self.selection.isolation == "read_committed":
+            return None
+        find = registry.formats()[str(part.file.format)].undone
+        found = None if find is None else find(part.file, tree.group_of(part.file))
+        return None if found is None else found.for_part(part.start, part.stop)
 
     def _sheets(self, tree: Tree) -> list[File]:
         """The files that are tables, where there is nothing else to read."""
@@ -243,7 +256,8 @@ class Convert(Job[Written, Report]):
             return self._sift(split, own, folder, stage)
         reading = _Reading(self, own, stage)
         written = self._judged(reading) if self.dry_run else self.target.write(reading.batches(), folder, "rows")
-        return Written(split.number, written, reading.dropped, tuple(reading.notes), tallies=reading.tallies)
+        notes = tuple(reading.notes)
+        return Written(split.number, written, reading.dropped, notes, tallies=reading.tallies, plain=reading.plain)
 
     def _judged(self, reading: _Reading) -> WrittenSplit:
         """What rows would lose, without writing them."""
@@ -315,6 +329,12 @@ class Convert(Job[Written, Report]):
             report.add(
                 Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
             )
+        plain = added({one.plain.column: one.plain} for one in done if one.plain is not None)
+        for one in plain.values():
+            report.facts["aborted"] = {"rows": one.rows, "first": one.place}
+            what = f"{counted(one.rows, 'record')} of aborted transactions, first {one.place}"
+            hint = "consumers get them now; --isolation read_committed leaves them out"
+            report.add(Action.CHANGED, f"{what}: {hint}", is_expected=True)
         for note in notes:
             if isinstance(note, Loss):
                 report.add(Action.LOST, note)
@@ -360,6 +380,7 @@ class _Reading:
         self.notes: list[str] = []
         self.selection = job.selection.begun()
         self.dropping = _Dropping(job.drop)
+        self.plain: Lost | None = None
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -396,13 +417,32 @@ class _Reading:
         for source in self.split.sources:
             selection = source.selection.replace(transforms=changes)
             if source.part is not None:
-                see = _advancing(source.part, self.stage)
-                yield from read_all([(source.part, selection)], table, self.note, see)
+                ranges: list[NDArray[np.int64]] = []
+                see = _advancing(source.part, self.stage, source.undone, ranges)
+                for batch in read_all([(source.part, selection)], table, self.note, see):
+                    self._see_undone(batch, ranges)
+                    yield batch
             elif source.sheet is not None:
                 in_order = self.job.target.by_partition
                 payloads = self.job.payloads
                 yield from read_sheet(source.sheet, table, selection, in_order=in_order, payloads=payloads)
                 self.stage.advance(source.size)
+
+    def _see_undone(self, batch: pa.RecordBatch, ranges: Sequence[NDArray[np.int64]]) -> None:
+        """Count the rows of a batch that belong to aborted transactions."""
+        import numpy as np
+
+        if not ranges or not batch.num_rows:
+            return
+        offsets, both = batch.column("offset").to_numpy(), np.concatenate(ranges)
+        before = np.searchsorted(both[:, 0], offsets, side="right") - 1
+        rows = np.flatnonzero((before >= 0) & (offsets <= both[before, 1]))
+        if rows.size:
+            topic, partition, offset = (
+                batch.column(name)[int(rows[0])].as_py() for name in ("topic", "partition", "offset")
+            )
+            first = Lost("aborted", 0, f"{topic}-{partition} offset {offset}") if self.plain is None else self.plain
+            self.plain = replace(first, rows=first.rows + int(rows.size))
 
 
 class _Dropping:
@@ -432,13 +472,19 @@ class _Dropping:
         return []
 
 
-def _advancing(part: Part, stage: Stage) -> Callable[[Frames], None]:
+def _advancing(
+    part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]]
+) -> Callable[[Frames], None]:
+    """Says how far a part was read, and collects the ranges of offsets of aborted transactions in it."""
     reached = part.start or 0
 
     def see(frames: Frames) -> None:
         nonlocal reached
         stage.advance(max(0, frames.reached_in_file - reached), len(frames))
         reached = max(reached, frames.reached_in_file)
+        if undone is not None:  # the rows of a window come before the next one is seen
+            found = undone.undone(frames)
+            ranges[:] = [found] if len(found) else []
 
     return see
 
