@@ -32,6 +32,8 @@ from tests.reference import kafka as reference
 SMALL = {"commitlog_size": "1048576", "queue_size": "2000", "index_slots": "100", "index_entries": "400"}
 KAFKA = golden_path("kafka", "broker-4.3.0", "data")
 T = 1_700_000_000_000
+#: What a recording cannot keep.
+LOST = "offset,headers,topic,partition,timestamp,timestampType,value,key"
 
 
 def convert(
@@ -207,6 +209,32 @@ def test_whatever_kafka_holds_comes_back_but_for_what_was_accepted(broker: str, 
     assert [one["value"] for one in after] == [one["value"] or b"" for one in before]
     assert any(one["headers"] for one in before)
     assert any(one["key"] == b"" for one in before)
+
+
+@pytest.mark.parametrize(
+    "more", [{"option": {"codec": "none"}}, {"mask": "key=drop"}, {"to": "replay", "accept_loss": LOST}]
+)
+def test_aborted_records_that_become_plain_ones_are_reported(more: dict[str, Any], tmp_path: Path) -> None:
+    """New batches are in no transaction: consumers get what they did not get before, and nothing said so."""
+    given: dict[str, Any] = {"to": "kafka", "topic": "transactions", "engine": "local", **more}
+    rows_before = rawlog.read(KAFKA, topic="transactions", columns="partition,offset").to_pylist()
+    seen = rawlog.read(KAFKA, topic="transactions", columns="partition,offset", isolation="read_committed").to_pylist()
+    aborted = [row for row in rows_before if row not in seen]
+    report = rawlog.convert(KAFKA, tmp_path / "all", **given)
+    assert report.facts["aborted"] == {
+        "rows": len(aborted),
+        "first": f"transactions-{aborted[0]['partition']} offset {aborted[0]['offset']}",
+    }
+    [entry] = report.with_action(Action.CHANGED)
+    assert f"{len(aborted)} records of aborted transactions" in entry.reason
+    assert report.is_whole
+    few = rawlog.convert(KAFKA, tmp_path / "few", **given, where=f"offset > {aborted[0]['offset']}")
+    assert few.facts["aborted"]["rows"] == sum(row["offset"] > aborted[0]["offset"] for row in aborted)
+    assert "aborted" not in rawlog.convert(KAFKA, tmp_path / "committed", **given, isolation="read_committed").facts
+    assert (
+        "aborted"
+        not in rawlog.convert(KAFKA, tmp_path / "kept", to="kafka", topic="transactions", engine="local").facts
+    )
 
 
 def test_rocketmq_to_kafka_and_back_keeps_every_property(tmp_path: Path) -> None:

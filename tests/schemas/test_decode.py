@@ -111,6 +111,7 @@ def test_a_lake_has_the_expected_values_next_to_the_bytes(registry: str, tmp_pat
     with rawlog.query(sql, tmp_path / "lake", engine="duckdb") as answer:
         codes = {(row["code"], row["severity"]) for row in answer}
     assert ("records.value.unknown-schema-id", "info") in codes
+    assert {code for code, _ in codes} <= {one.code for one in rawlog.rules(rule="records.value")}
 
 
 def test_spark_gives_the_expected_values(spark: SparkSession) -> None:
@@ -280,8 +281,6 @@ def test_options_that_do_not_go_together() -> None:
         rawlog.read(CONFLUENT, schemas=CONFLUENT)
     with pytest.raises(OptionError, match="not those of kafka.batches"):
         rawlog.read(CONFLUENT, table="kafka.batches", decode="value=auto")
-    with pytest.raises(OptionError, match="exclude one another"):
-        rawlog.convert(CONFLUENT, "unused", to="jsonl", decode="value=auto", mask="key=drop")
 
 
 def test_a_side_that_is_not_asked_for_is_not_read() -> None:

@@ -38,6 +38,7 @@ def tiered_broker(data_dir: Path, tier: Path) -> KafkaBroker:
             "remote.log.manager.task.interval.ms": "500",
             "log.retention.check.interval.ms": "500",
             "log.initial.task.delay.ms": "500",
+            "log.cleaner.backoff.ms": "500",
         },
     )
 
@@ -51,7 +52,7 @@ SETTINGS = {
 }
 
 
-def fill(broker: KafkaBroker, topic: str = TOPIC) -> list[tuple[Any, ...]]:
+def fill(broker: KafkaBroker, topic: str = TOPIC, codec: str = "none") -> list[tuple[Any, ...]]:
     """Write records and transactions, some of them aborted, to a topic of two partitions, and wait until its first segments are in remote
     storage alone; what a real consumer gets of it then, by partition and offset.
     """
@@ -62,7 +63,8 @@ def fill(broker: KafkaBroker, topic: str = TOPIC) -> list[tuple[Any, ...]]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for made in admin.create_topics([NewTopic(topic, 2, 1, config=SETTINGS)]).values():
         made.result(60)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tiered", "linger.ms": 5})
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": "tiered", "linger.ms": 5}
+    producer = Producer(settings | {"compression.type": codec})
     producer.init_transactions(60)
     for number in range(24):
         producer.begin_transaction()
@@ -76,6 +78,32 @@ def fill(broker: KafkaBroker, topic: str = TOPIC) -> list[tuple[Any, ...]]:
             producer.commit_transaction(60)
     wait_for_copies(broker, topic)
     return consumed(broker, topic)
+
+
+def fill_compacted(broker: KafkaBroker, topic: str) -> None:
+    """Write keys again and again to a compacted topic, in compressed batches, and wait until a broker has compacted it."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "internal.segment.bytes": "2000"}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for made in admin.create_topics([NewTopic(topic, 1, 1, config=settings)]).values():
+        made.result(60)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": "lz4"})
+    for number in range(40):
+        for one in range(5):
+            producer.produce(topic, f"state {number} of {one}", f"key-{one}")
+        producer.flush(60)
+    deadline = time.monotonic() + COPY_SECONDS
+    while True:  # everything before the active segment is compacted
+        segments = sorted(int(path.stem) for path in (broker.data_dir / f"{topic}-0").glob("*.log"))
+        checkpoint = broker.data_dir / "cleaner-offset-checkpoint"
+        if checkpoint.exists() and f"{topic} 0 {segments[-1]}" in checkpoint.read_text().splitlines() and segments[-1]:
+            return
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{topic} is not compacted\n{broker.output_tail()}")
+        time.sleep(0.2)
 
 
 def consumed(

@@ -372,8 +372,7 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
     names = ("topic", "partition", "since", "until", "replicas", *Masking.__annotations__, *Decoding.__annotations__)
     asked = selection_of({name: options.get(name) for name in names})
     decode = next((one for one in asked.transforms if isinstance(one, Decode)), None)
-    if decode is not None:
-        asked = asked.replace(transforms=())
+    asked = asked.replace(transforms=tuple(one for one in asked.transforms if one is not decode))
     roots = whole_paths(
         listed(paths)
     )  # a lake is used longer than the directory it was made from: its paths are absolute

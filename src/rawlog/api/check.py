@@ -105,7 +105,7 @@ def _decoding(asked: Any, tree: Tree) -> tuple[Transform, ...]:
     """What decodes rows as an erasure did."""
     if not isinstance(asked, dict) or not asked.get("decode"):
         return ()
-    return bound(Selection(transforms=transforms_of(asked)), tree).transforms
+    return bound(Selection(transforms=transforms_of(asked, as_bytes=True)), tree).transforms
 
 
 def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> list[Rule[Any]]:

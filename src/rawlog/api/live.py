@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Event
 from typing import Any, Literal, TypedDict, Unpack
 
-from rawlog.api.options import Masking, Note, Path, Paths, Time, listed, selection_of, whole_paths
+from rawlog.api.options import Decoding, Masking, Note, Path, Paths, Time, bound, listed, selection_of, whole_paths
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.report import Report
 from rawlog.core.tables import RECORDS
@@ -67,7 +67,7 @@ class Recording(Mirroring, total=False):
     limit: int | None
 
 
-class Replaying(Mirroring, Masking, total=False):
+class Replaying(Mirroring, Masking, Decoding, total=False):
     """Options of `replay`: the connection, and which records of the source."""
 
     topic: str | Sequence[str] | None
@@ -223,6 +223,12 @@ def replay(
     keep_transactions = options.get("isolation") != "read_committed"
     options["isolation"] = options.get("isolation") or "read_committed"  # where they cannot be kept
     connection, selection = _divided(options, Replaying)
+    if options.get("decode") and not options.get("mask") and selection.where is None:
+        raise OptionError("--decode: --where or --mask is missing, which look at decoded fields")
+    is_rows = _is_rows(source)
+    paths = [] if is_rows else whole_paths(listed(source))
+    tree = Tree((), ()) if is_rows else open_source(paths)
+    selection = bound(selection, tree, RECORDS)
     asked = Asked(
         topic_map=dict(topic_map or {}),
         topic=to_topic,
@@ -240,7 +246,7 @@ def replay(
         dry_run=dry_run,
         selection=selection,
     )
-    if _is_rows(source):
+    if is_rows:
         rows = _chosen(source, selection)
         if selection.transforms:
             rows = iter(list(rows))
@@ -249,8 +255,6 @@ def replay(
         if loop != 1:
             raise OptionError("loop: rows can be read once; write them to a file first")
     else:
-        paths = whole_paths(listed(source))
-        tree: Tree = open_source(paths)
         native = native_partitions(tree, selection)
         if selection.transforms:  # nothing is sent before it is known that every mask meets its field
             tried = selection.begun()
@@ -334,7 +338,7 @@ def _divided(options: Mapping[str, Any], known: Any) -> tuple[dict[str, Any], Se
             raise unknown("option", name, known.__annotations__)
     connection = {name: value for name, value in options.items() if name in Connecting.__annotations__}
     asked = {name: value for name, value in options.items() if name not in connection}
-    return connection, selection_of(asked)
+    return connection, selection_of(asked, as_bytes=True)
 
 
 def _running(connection: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def convert(
     >>> report = rawlog.convert("samples/kafka", "out/rows.parquet", to="parquet", topic="codec-*")
     """
     from rawlog.jobs.convert import outlet
+    from rawlog.jobs.convert.outlets import FormatOutlet
 
     asked, running = divided(selection)
     settings = settings_of(running)
@@ -114,7 +115,8 @@ def convert(
     )
     keys = _keys(drop_key, drop_keys)
     inputs = [] if drop_keys is None else [os.fspath(drop_keys)]
-    return _convert(source, made, selection_of(asked), keys, inputs, format, dry_run, note, running)
+    chosen = selection_of(asked, as_bytes=isinstance(made, FormatOutlet))
+    return _convert(source, made, chosen, keys, inputs, format, dry_run, note, running)
 
 
 def _convert(
@@ -175,15 +177,17 @@ def restore(
     mask_secret_file: Path | None = None,
     mask_keep_sizes: bool = False,
     mask_other: Literal["refuse", "keep", "drop", "hash"] | None = None,
+    decode: str | Sequence[str] | Mapping[str, str] | None = None,
+    schemas: Path | None = None,
     **running: Unpack[Running],
 ) -> Report:
     """Write a data directory that a single-node Kafka broker starts on, with the topics of `source` in it. Returns a Report.
 
     `source` is a broker's directory, a lake, Parquet files, or anything that can be read as records. `until` restores the state at a time;
     `rename` gives topics other names. Of replicas of one partition the best is restored, and the Report notes it; `replicas="refuse"`
-    raises OptionError instead. With `mask` (see Masking) records are written again with masked fields; committed offsets, aborted
-    transactions and settings of topics are then left out. DataError at damage unless `errors` says otherwise; AccessError if `target`
-    exists and not `force`; OptionError for an unknown topic, or if `target` is in the source.
+    raises OptionError instead. With `mask` (see Masking; `decode` and `schemas` as in Decoding) records are written again with masked
+    fields; committed offsets, aborted transactions and settings of topics are then left out. DataError at damage unless `errors` says
+    otherwise; AccessError if `target` exists and not `force`; OptionError for an unknown topic, or if `target` is in the source.
 
     >>> import rawlog
     >>> report = rawlog.restore("samples/kafka", "out/restored", topic="transactions")
@@ -211,14 +215,19 @@ def restore(
         "mask_secret_file": mask_secret_file,
         "mask_keep_sizes": mask_keep_sizes,
         "mask_other": mask_other,
+        "decode": decode,
+        "schemas": schemas,
     }
-    masked = Selection(transforms=transforms_of(given)) if any(given.values()) else None
+    if decode and not mask:
+        raise OptionError("--decode: --mask is missing, which looks at decoded fields")
+    masked = Selection(transforms=transforms_of(given, as_bytes=True)) if any(given.values()) else None
     if masked is not None and until is not None:
         raise OptionError("--until and --mask exclude one another: restore first, then mask what was restored")
     sources = listed(source)
     tree = Tree(tuple(sources), ()) if any(map(is_lake, sources)) else open_tree(sources)
     chosen: list[str] = []
     tree = choose_replicas(tree, Selection(topics=asked.topics, replicas=replicas), chosen.append)
+    masked = None if masked is None else bound(masked, tree)
     engine = choose(tree.size, **settings_of(running))
     with Restore(os.fspath(target), asked, masked) as job:
         report = engine.run(job, tree, running.get("progress"))
@@ -258,7 +267,7 @@ def erase(
     from rawlog.reading.erasure import Erasure
 
     matching, running = divided(asked)
-    chosen = selection_of(matching).replace(
+    chosen = selection_of(matching, as_bytes=True).replace(
         text=None if find is None else os.fsencode(find) if isinstance(find, str) else find, replicas="all"
     )
     decoded = {"decode": _joined(asked.get("decode")), "schemas": asked.get("schemas")}

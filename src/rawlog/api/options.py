@@ -19,6 +19,7 @@ from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
     from rawlog.jobs.job import Progress
+    from rawlog.reading.masking import Mask
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
@@ -160,7 +161,8 @@ class Masking(TypedDict, total=False):
     mask_secret_file: Path | None
     #: Keep the sizes of masked keys, values and fields.
     mask_keep_sizes: bool
-    #: What becomes of keys and values that are not JSON if fields of them are masked. Default: OptionError, and nothing is written.
+    #: What becomes of keys and values that are neither JSON nor decoded if fields of them are masked. Default: OptionError, and
+    #: nothing is written.
     mask_other: Literal["refuse", "keep", "drop", "hash"]
 
 
@@ -178,8 +180,11 @@ class Converting(Matching, Masking, Decoding, Running, total=False):
     source_option: Mapping[str, object] | None
 
 
-def selection_of(given: Mapping[str, Any]) -> Selection:
-    """The Selection that keyword options describe. OptionError for an unknown one, and for those that contradict one another."""
+def selection_of(given: Mapping[str, Any], *, as_bytes: bool = False) -> Selection:
+    """The Selection that keyword options describe. OptionError for an unknown one, and for those that contradict one another.
+
+    With `as_bytes` values stay bytes, also if they are decoded for `where` or for masks.
+    """
     fields: dict[str, Any] = {}
     own: dict[str, object] = {}
     for name, value in given.items():
@@ -201,37 +206,52 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
         fields["where"] = _finding(str(given["find"]), fields.get("where"))
     if own:
         fields["options"] = _own(own)
-    return Selection(**fields, transforms=transforms_of(given))
+    return Selection(**fields, transforms=transforms_of(given, as_bytes=as_bytes))
 
 
-def transforms_of(given: Mapping[str, Any]) -> tuple[Transform, ...]:
-    """The changes of rows that keyword options ask for. OptionError for invalid ones."""
-    if given.get("decode"):
-        if given.get("mask"):
-            raise OptionError("--decode and --mask exclude one another: mask the bytes first, and decode the result")
-        from rawlog.schemas.transform import Decode, parse_decode
+def transforms_of(given: Mapping[str, Any], *, as_bytes: bool = False) -> tuple[Transform, ...]:
+    """The changes of rows that keyword options ask for. OptionError for invalid ones.
 
-        schemas = given.get("schemas")
-        return (Decode(parse_decode(given["decode"]), None if schemas is None else os.fspath(schemas)),)
-    if given.get("schemas") is not None:
-        raise OptionError("--decode is missing: SIDE=HOW, such as value=auto")
+    With `as_bytes` values stay bytes: decoding then serves `where` and masks of fields, and one of them must be asked for to have that.
+    """
+    mask = _mask_of(given)
+    if not given.get("decode"):
+        if given.get("schemas") is not None:
+            raise OptionError("--decode is missing: SIDE=HOW, such as value=auto")
+        return () if mask is None else (mask,)
+    from rawlog.schemas.masking import SchemaMask
+    from rawlog.schemas.transform import Decode, parse_decode
+
+    wishes = parse_decode(given["decode"])
+    source = None if given.get("schemas") is None else os.fspath(given["schemas"])
+    has_where = given.get("where") is not None or given.get("find") is not None
+    if mask is None:
+        return (Decode(wishes, source, is_shown=not (as_bytes and has_where)),)
+    changes: list[Transform] = [Decode(wishes, source, is_shown=False)] if has_where else []
+    changes.append(SchemaMask.of(mask, wishes, source))
+    return (*changes,) if as_bytes else (*changes, Decode(wishes, source, is_tested=False))
+
+
+def _mask_of(given: Mapping[str, Any]) -> Mask | None:
     if not given.get("mask"):
         if any(given.get(name) for name in Masking.__annotations__):
             raise OptionError("--mask is missing: FIELD=HOW, such as value.card=hash")
-        return ()
+        return None
     from rawlog.reading.masking import parse_mask
 
     keep_sizes, other = bool(given.get("mask_keep_sizes")), given.get("mask_other") or "refuse"
-    return (parse_mask(given["mask"], given.get("mask_secret_file"), keep_sizes=keep_sizes, other=other),)
+    return parse_mask(given["mask"], given.get("mask_secret_file"), keep_sizes=keep_sizes, other=other)
 
 
 def bound(selection: Selection, tree: Tree, table: Table | None = None) -> Selection:
     """The selection with the schemas that decoding needs. OptionError for a table whose rows have nothing to decode."""
     if not selection.transforms:
         return selection
+    from rawlog.schemas.masking import SchemaMask
     from rawlog.schemas.transform import Decode, bind
 
-    if table is not None and table.name != RECORDS.name and any(isinstance(o, Decode) for o in selection.transforms):
+    decodes = any(isinstance(one, Decode | SchemaMask) for one in selection.transforms)
+    if table is not None and table.name != RECORDS.name and decodes:
         raise OptionError(f"--decode: rows of records are decoded, not those of {table.name}")
     return bind(selection, tree)
 

@@ -17,6 +17,7 @@ from rawlog.reading.certificate import RULES as CERTIFICATE_RULES
 from rawlog.reading.inspection import FILE_RULES, Chosen, framing_rules
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
+from rawlog.schemas.reasons import RULES as VALUE_RULES
 
 #: So many differences of one pair become a finding each; one more finding says how many others there are.
 MOST = 1000
@@ -120,7 +121,7 @@ RULES: tuple[Rule[Replicas], ...] = (absent, missing, record)
 
 def all_rules() -> Sequence[Rule[Any]]:
     """Every rule rawlog has, by code."""
-    rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES]
+    rules: list[Rule[Any]] = [*FILE_RULES, *RULES, *CERTIFICATE_RULES, *VALUE_RULES]
     for family in registry.families():
         for format in family.formats:
             if format.scan is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rawlog.core.findings import Account, Rule
 from rawlog.core.layout import Layout
@@ -144,6 +144,26 @@ class Spans:
 NO_TIME = -(1 << 63)
 
 
+class Undone(Protocol):
+    """What says which offsets of a file belong to transactions that were aborted. Picklable."""
+
+    def for_part(self, start: int | None, stop: int | None) -> Undone:
+        """The same for the part of the file from byte `start` to `stop`."""
+
+    def undone(self, frames: Frames) -> NDArray[np.int64]:
+        """The first and the last offset of each frame of such a transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A part of a partition that is stored at a place that was not named: `path` is its directory here, `text` says what is missing."""
+
+    topic: str
+    partition: int
+    path: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Which rows of `records` stay: `test` is shown batches of `columns`, and is true for these. What lies wholly outside of `start` to
@@ -231,6 +251,8 @@ class Format:
     #: (file, its group's files) -> facts from the whole group that decoding needs (aborted transactions …). Their `last_stable_offset`,
     #: if they have one, is where rows begin that may still change: a stream stops there.
     context: Callable[[File, Sequence[File], Mapping[str, str]], Any] | None = None
+    #: (file, its group's files) -> what says which offsets belong to transactions that were aborted; None: there are no transactions.
+    undone: Callable[[File, Sequence[File]], Undone | None] | None = None
     #: (file, its group's files) -> the first offset that the system would still hand out, where it lies inside the file.
     floor: Callable[[File, Sequence[File]], int | None] | None = None
     #: (file, its group's files, offset or None, time in µs or None) -> a frame's position, at or before the first wanted row.
@@ -379,6 +401,8 @@ class Family:
     copy_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
     #: (a batch of `records` that are erased) -> such ids of others that are parts of them and go with them; None: only their copies do.
     part_ids: Callable[[pa.RecordBatch], pa.Array] | None = None
+    #: (files of a tree) -> parts of their stores that exist, as the files say, and are not among them: they cannot be erased from.
+    elsewhere: Callable[[Sequence[File]], Sequence[Elsewhere]] | None = None
     #: (a batch of `records`) -> the same with the key and headers that its rows had before they were written in this system.
     restore: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     #: (the family's files of a tree) -> the same, with what they say of one another in their places: which of them the system

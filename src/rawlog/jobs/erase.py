@@ -27,7 +27,7 @@ from rawlog.reading.select import Tally
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
-    from rawlog.core.format import Family, File, Keep
+    from rawlog.core.format import Elsewhere, Family, File, Keep
     from rawlog.core.store import Store
     from rawlog.jobs.job import Split, Stage
 
@@ -83,6 +83,8 @@ class Erasing(Rewriting):
         #: The files of systems that tell copies of records, which may be in any of its stores.
         self._files: dict[str, list[File]] = {}
         self._choosers: dict[str, Chooser] = {}
+        #: What exists elsewhere, and is not erased from.
+        self._elsewhere: list[Elsewhere] = []
 
     def __exit__(self, *_: object) -> None:
         super().__exit__(*_)
@@ -102,6 +104,15 @@ class Erasing(Rewriting):
                     f"{paper.named}: exists already; choose another name with --certificate, or use --force"
                 )
         splits = super().plan(tree)
+        chosen = self.erasure.selection
+        for family in registry.families():
+            self._elsewhere += [
+                one
+                for one in (
+                    family.elsewhere(family.files_for(None, tree.files)) if family.elsewhere is not None else ()
+                )
+                if chosen.takes_topic(one.topic) and (not chosen.partitions or one.partition in chosen.partitions)
+            ]
         for own in (split.content for split in splits):
             if registry.family(own.family).copy_ids is not None:
                 self._files.setdefault(own.family, []).extend(own.store.files)
@@ -189,6 +200,9 @@ class Erasing(Rewriting):
             raise OptionError(f"{counted(len(missing), 'id')} not found here: {', '.join(missing[:3])}")
         report = super().commit(done)
         report.remaining += [finding for one in erased for finding in one.remaining if finding not in report.remaining]
+        report.remaining += [
+            as_finding(certificates.elsewhere, Mark(one.text, path=one.path)) for one in self._elsewhere
+        ]
         self._count(report, erased)
         report.notes += self.erasure.selection.judge(one.tallies for one in erased if one.tallies)
         if absent:
@@ -241,6 +255,7 @@ class Erasing(Rewriting):
             stores=[one.evidence for one in erased if one.evidence is not None],
             absent=absent,
             mentions=mentions[:MOST_MENTIONS],
+            elsewhere=[one.text for one in self._elsewhere],
         )
         texts = (json.dumps(made, indent=1, ensure_ascii=False), "\n".join(certificates.lines(made)))
         for paper, text in zip(self.papers, texts, strict=True):

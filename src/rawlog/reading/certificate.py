@@ -91,6 +91,7 @@ def certificate(
     stores: Sequence[StoreEvidence],
     absent: Sequence[str | bytes],
     mentions: Sequence[str],
+    elsewhere: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The certificate of an erasure, for machines. Its own hash is over everything else in it."""
     made: dict[str, Any] = {
@@ -102,6 +103,7 @@ def certificate(
         "records_removed": sum(len(one.removed) for one in stores),
         "records_kept": sum(part["records"] for one in stores for part in one.kept),
         "mentions": list(mentions),
+        "elsewhere": list(elsewhere),
         "source": {"paths": list(source), "files": [one.as_json() for one in source_files]},
         "result": {"path": target, "files": [one.as_json() for one in result_files]},
         "stores": [one.as_json() for one in stores],
@@ -131,6 +133,8 @@ def lines(made: Mapping[str, Any]) -> Iterator[str]:
     yield f"removed       {counted(made['records_removed'], 'record')}"
     yield f"kept          {counted(made['records_kept'], 'record')}"
     yield f"this content  SHA-256 {made['sha256']}"
+    for one in made.get("elsewhere", ()):
+        yield f"not erased    {printable(one)}"
     for one in made["mentions"]:
         yield f"still mentioned  {printable(one)}"
     for store in made["stores"]:
@@ -368,6 +372,16 @@ def differences(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
             yield Mark(message, path=path, expected=f"{counts[0]} records", found=f"{counts[1]} records")
 
 
+@rule("rawlog.certificate.elsewhere", Severity.WARNING)
+def elsewhere(seen: Checkup) -> Iterator[Mark]:
+    """A part of a log was not among the sources of an erasure, although their files say that it exists: segments of tiered storage.
+
+    What was to be erased may still be there, and a broker serves it. Erase again, with the remote storage among the sources:
+    `rawlog erase kafka-logs/ s3://bucket/prefix DST`.
+    """
+    yield from (Mark(str(one)) for one in seen.certificate.get("elsewhere") or ())
+
+
 @rule("rawlog.certificate.mention", Severity.INFO)
 def mention(seen: Checkup) -> Iterator[Mark]:
     """The text of an erased key, or one that `--where` compares with, is still in the result, outside of the records that were erased.
@@ -394,7 +408,7 @@ def _quoted(one: Searched) -> str:
     return repr(one.text.decode("utf-8", "backslashreplace"))
 
 
-RULES: tuple[Rule[Checkup], ...] = (content, result, remains, kept, mention)
+RULES: tuple[Rule[Checkup], ...] = (content, result, remains, kept, elsewhere, mention)
 
 
 def check(made: Mapping[str, Any], tree: Tree, root: str, transforms: tuple[Transform, ...] = ()) -> list[Finding]:

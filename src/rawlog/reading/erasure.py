@@ -20,7 +20,7 @@ from rawlog.io.storage import Source
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection, holds_text
 from rawlog.reading.tree import Tree
-from rawlog.reading.where import evaluate, texts_of
+from rawlog.reading.where import texts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,8 +70,6 @@ class Erasure:
         """Which rows are asked for, without their copies."""
         lookup = registry.lookup(RECORDS, system)
         found = self.selection.mask(batch, RECORDS)
-        if self.selection.transforms and self.selection.where is not None:
-            found = found & self._decoded(batch)
         if self.keys or self.ids:
             named = self._with_keys(batch, lookup)
             for one in self.ids if lookup is not None else ():
@@ -80,13 +78,6 @@ class Erasure:
         if self.rewrite(system).content_only:
             found = found & _bools(pc.is_valid(batch.column("value")))
         return found
-
-    def _decoded(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """The rows for which the expression is true once they are decoded. Those that cannot be decoded are not chosen."""
-        table = RECORDS
-        for one in self.selection.transforms:
-            batch, table = one.apply(batch, table), one.table(table)
-        return _bools(evaluate(str(self.selection.where), batch, table))
 
     def _with_keys(self, batch: pa.RecordBatch, lookup: Lookup | None) -> NDArray[np.bool_]:
         if lookup is not None and lookup.by_key is not None:

@@ -47,17 +47,21 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9}|\*)\]")
 _FRAME = 5
 
 
-class _Drop:
+class Dropped:
     """What takes the place of something that is left out."""
 
 
-_DROP = _Drop()
+DROP = Dropped()
 
 
-class _Number(str):
+class Number(str):
     """A number of a JSON text, as it is written there."""
 
     __slots__ = ()
+
+
+#: A rule, and what becomes of a value in a JSON text by it.
+Change = tuple["Rule", Callable[[Any], Any]]
 
 
 class _Object(list[tuple[str, Any]]):
@@ -194,13 +198,13 @@ class Rule:
             if value is None:
                 return None
             if self.how == "drop":
-                return _DROP
+                return DROP
             if self.how == "digits" and isinstance(value, _Object):
                 return _Object((name, change(one)) for name, one in value)
             if self.how == "digits" and isinstance(value, list):
                 return [change(one) for one in value]
-            if isinstance(value, _Number) and (self.how == "digits" or (self.how == "hash" and masker.keep_sizes)):
-                return _Number(masker.number(value.encode()).decode())
+            if isinstance(value, Number) and (self.how == "digits" or (self.how == "hash" and masker.keep_sizes)):
+                return Number(masker.number(value.encode()).decode())
             if self.how == "digits" and not isinstance(value, str):
                 return value
             text = value if isinstance(value, str) else _dumped(value, ",", ":", encode_basestring)
@@ -212,7 +216,9 @@ class Rule:
 class Mask:
     """The transform of a selection that masks fields of keys, values and headers, and moves times."""
 
-    is_tested = False
+    is_tested, is_shown = False, True
+    #: What values are that have no fields that can be masked.
+    unread = "not JSON"
 
     def __init__(self, rules: Sequence[Rule], masker: Masker, other: str = "refuse") -> None:
         """`other` is what becomes of keys and values that are not JSON if fields of them are masked (OTHERS)."""
@@ -262,7 +268,7 @@ class Mask:
             elif name != "headers":
                 whole = [rule for rule in rules if not rule.steps]
                 change = self._whole if whole else self._fields
-                made[name] = change(columns[name], whole or rules)
+                made[name] = change(name, columns, whole or rules)
         if "headers" in columns and self.columns & {"headers", "key"}:
             made["headers"] = self._headers(columns["headers"], columns.get("key"), made.get("key"))
         import pyarrow as pa
@@ -276,26 +282,32 @@ class Mask:
         self.counts[rule.text, "masked"] += len(column)
         return pc.add_checked(column.cast(pa.int64()), rule.shift).cast(column.type)
 
-    def _whole(self, column: pa.Array, rules: Sequence[Rule]) -> pa.Array:
+    def _whole(self, name: str, columns: Mapping[str, pa.Array], rules: Sequence[Rule]) -> pa.Array:
         """Whole keys or values."""
         import pyarrow as pa
 
-        [rule] = rules
+        [rule], column = rules, columns[name]
         self.counts[rule.text, "masked"] += len(column)
         change = rule.bytes_mask(self.masker)
         return pa.array([None if one is None else change(one) for one in column.to_pylist()], column.type)
 
-    def _fields(self, column: pa.Array, rules: Sequence[Rule]) -> pa.Array:
+    def _fields(self, name: str, columns: Mapping[str, pa.Array], rules: Sequence[Rule]) -> pa.Array:
         """Fields of values that are JSON texts. Others are counted."""
         import pyarrow as pa
 
-        changes = [(rule, rule.json_mask(self.masker)) for rule in rules]
+        changes, column = self.changes(rules), columns[name]
         return pa.array(
-            [None if one is None else self._changed(one, changes) for one in column.to_pylist()], column.type
+            [None if one is None else self.changed(one, changes) for one in column.to_pylist()], column.type
         )
 
-    def _changed(self, value: bytes, changes: Sequence[tuple[Rule, Callable[[Any], Any]]]) -> bytes | None:
-        start = _FRAME if value[:1] == b"\0" else 0
+    def changes(self, rules: Sequence[Rule]) -> list[Change]:
+        """Rules with what they do to a value in a JSON text."""
+        return [(rule, rule.json_mask(self.masker)) for rule in rules]
+
+    def changed(self, value: bytes, changes: Sequence[Change], start: int | None = None) -> bytes | None:
+        """A value with changed fields; its text begins at `start`, by default after the name of a schema, if it begins with one."""
+        if start is None:
+            start = _FRAME if value[:1] == b"\0" else 0
         try:
             document = _parsed(value[start:])
             if document is not None and not isinstance(document, list):
@@ -354,14 +366,14 @@ class Mask:
         rows = counts["", "rows"]
         for rule in self.rules if rows else ():
             other = counts[rule.text, "not JSON"]
-            what = f"{counted(other, rule.column)} {'is' if other == 1 else 'are'} not JSON"
+            what = f"{counted(other, rule.column)} {'is' if other == 1 else 'are'} {self.unread}"
             if not counts[rule.text, "masked"]:
                 more = f"; {what}" if other else ""
                 raise OptionError(f"--mask {rule.text}: none of {counted(rows, 'row')} has this field{more}")
             if other and self.other == "refuse":
                 raise OptionError(
-                    f"--mask {rule.text}: {what}, and may have what is to be masked; choose others by --topic or --where, or say what "
-                    "becomes of them: --mask-other drop, hash or keep"
+                    f"--mask {rule.text}: {what}, and may have what is to be masked; choose others by --topic or --where, read Avro and "
+                    "Protobuf by --decode value=auto, or say what becomes of them: --mask-other drop, hash or keep"
                 )
         return [*self._notes(counts)]
 
@@ -372,7 +384,7 @@ class Mask:
                 yield f"--mask {rule.text}: {counted(missing, 'row')} without this field"
             if other:
                 done = {"drop": "dropped", "hash": "hashed as a whole"}.get(self.other, "not masked")
-                yield f"--mask {rule.text}: {counted(other, 'row')} {done}: the {rule.column} is not JSON"
+                yield f"--mask {rule.text}: {counted(other, 'row')} {done}: the {rule.column} is {self.unread}"
         if counts["", "larger"]:
             yield f"--mask: {counted(counts['', 'larger'], 'value')} could not keep the size"
         if self.needs_secret:
@@ -384,7 +396,7 @@ class Mask:
 
 def _parsed(text: bytes) -> Any:
     """A JSON text with its numbers as they are written and its objects with all their members. ValueError for other bytes."""
-    numbers: dict[str, Any] = dict.fromkeys(("parse_float", "parse_int", "parse_constant"), _Number)
+    numbers: dict[str, Any] = dict.fromkeys(("parse_float", "parse_int", "parse_constant"), Number)
     return json.loads(text, object_pairs_hook=_Object, **numbers)
 
 
@@ -398,7 +410,7 @@ def _encoded(document: Any, source: bytes) -> bytes:
 
 
 def _dumped(node: Any, comma: str, colon: str, quote: Callable[[str], str]) -> str:
-    if isinstance(node, _Number):
+    if isinstance(node, Number):
         return str(node)
     if isinstance(node, str):
         return quote(node)
@@ -426,10 +438,10 @@ def _change(node: Any, steps: tuple[Step, ...], change: Callable[[Any], Any]) ->
             found |= _change(value, tuple(rest), change)
             continue
         found, made = True, change(value)
-        if made is _DROP and isinstance(node, _Object):
+        if made is DROP and isinstance(node, _Object):
             del node[place]
         else:
-            made = None if made is _DROP else made  # the items after it keep their places
+            made = None if made is DROP else made  # the items after it keep their places
             node[place] = (node[place][0], made) if isinstance(node, _Object) else made
     return found
 

@@ -47,6 +47,8 @@ class Transform(Protocol):
     counts: Tally
     #: Whether the expression `where` sees the rows after the change. All other tests see them as they were before.
     is_tested: bool
+    #: Whether the rows themselves are changed; else only what `where` sees. Such a change comes first.
+    is_shown: bool
 
     def table(self, table: Table) -> Table:
         """The columns of the rows after the change. OptionError for a table that has not what is to be changed."""
@@ -227,14 +229,22 @@ class Selection:
 
     def made(self, table: Table) -> Table:
         """The table that the rows have once they are transformed."""
-        for one in self.transforms:
+        for one in self._shown:
             table = one.table(table)
         return table
 
+    @property
+    def _shown(self) -> list[Transform]:
+        return [one for one in self.transforms if one.is_shown]
+
+    @property
+    def _tests(self) -> list[Transform]:
+        return [one for one in self.transforms if one.is_tested]
+
     def _seen(self, table: Table) -> Table:
         """The table as the expression `where` sees it."""
-        for one in self.transforms:
-            table = one.table(table) if one.is_tested else table
+        for one in self._tests:
+            table = one.table(table)
         return table
 
     def needed(self, table: Table, system: str | None = None) -> Table:
@@ -249,7 +259,7 @@ class Selection:
         """The columns of a table that give the columns asked for."""
         made = self.made(table)
         names = made.names if self.columns is None else [field_path(made, one)[0] for one in self.columns]
-        return _before(self.transforms, table, names)
+        return _before(self._shown, table, names)
 
     def _tested(self, table: Table, system: str | None) -> list[str]:
         names: list[str] = []
@@ -271,8 +281,7 @@ class Selection:
         if self.where is not None:
             from rawlog.reading.where import columns_of
 
-            tested = [one for one in self.transforms if one.is_tested]
-            names += _before(tested, table, columns_of(self.where, self._seen(table)))
+            names += _before(self._tests, table, columns_of(self.where, self._seen(table)))
         return names
 
     def _range(self, table: Table, kind: str, what: str) -> list[str]:
@@ -286,32 +295,41 @@ class Selection:
         mask = self.suited(table)._mask(batch, table, system)
         if mask is not None:
             batch = batch.filter(mask)
-        made = table
-        for number, one in enumerate(self.transforms):
-            batch, made = one.apply(batch, made), one.table(made)
-            if one.is_tested and not any(later.is_tested for later in self.transforms[number + 1 :]):
-                batch = self._where(batch, made)
+        made, last = table, self._tests[-1] if self._tests else None
+        for one in self.transforms:
+            changed, seen = one.apply(batch, made), one.table(made)
+            if one.is_shown:
+                batch, made = changed, seen
+            if one is last and self.where is not None:
+                batch = batch.filter(self._true(changed, seen))
         names = made.names if self.columns is None else self.columns
         return batch if tuple(batch.schema.names) == names else _picked(batch, made, names)
 
-    def _where(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
-        """The rows of a batch for which the expression is true."""
-        if self.where is None:
-            return batch
+    def _true(self, batch: pa.RecordBatch, table: Table) -> pa.Array:
+        """For which rows of a batch the expression is true."""
         import pyarrow.compute as pc
 
         from rawlog.reading.where import evaluate
 
-        return batch.filter(pc.fill_null(evaluate(self.where, batch, table), False))
+        assert self.where is not None
+        return pc.fill_null(evaluate(self.where, batch, table), False)
 
     def mask(self, batch: pa.RecordBatch, table: Table) -> NDArray[np.bool_]:
         """Which rows of a batch of `needed(table)` are wanted."""
         import numpy as np
 
         found = self.suited(table)._mask(batch, table, None)
-        if found is None:
-            return np.ones(batch.num_rows, np.bool_)
-        mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        mask: NDArray[np.bool_] = (
+            np.ones(batch.num_rows, np.bool_) if found is None else found.to_numpy(zero_copy_only=False)
+        )
+        if self.where is None or not self._tests:
+            return mask
+        changed = batch if found is None else batch.filter(found)
+        for one in self._tests:
+            changed, table = one.apply(changed, table), one.table(table)
+        rows = np.flatnonzero(mask)
+        mask = np.zeros(batch.num_rows, np.bool_)
+        mask[rows] = self._true(changed, table).to_numpy(zero_copy_only=False)
         return mask
 
     def _mask(self, batch: pa.RecordBatch, table: Table, system: str | None) -> pa.Array | None:
@@ -353,7 +371,7 @@ class Selection:
             tests.append(pa.array(keep, pa.bool_()).take(topic.indices))
         if self.partitions and (partition := partition_column(table)) is not None:
             tests.append(pc.is_in(batch.column(partition), pa.array(self.partitions, pa.int32())))
-        if self.where is not None and not any(one.is_tested for one in self.transforms):
+        if self.where is not None and not self._tests:
             from rawlog.reading.where import evaluate
 
             tests.append(evaluate(self.where, batch, table))
@@ -398,7 +416,8 @@ class Selection:
         """Notes on what the transforms counted in all splits. OptionError if one did not do what was asked for."""
         every = list(tallies)
         sums = [sum((one[number] for one in every), Counter()) for number in range(len(self.transforms))]
-        return [note for one, counts in zip(self.transforms, sums, strict=True) for note in one.judge(counts)]
+        notes = [note for one, counts in zip(self.transforms, sums, strict=True) for note in one.judge(counts)]
+        return list(dict.fromkeys(notes))
 
 
 def _before(transforms: Sequence[Transform], table: Table, names: Sequence[str]) -> list[str]:

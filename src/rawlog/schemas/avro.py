@@ -80,10 +80,13 @@ class Type:
 # Parsing ----------------------------------------------------------------------------------------------------------------
 
 
-class _Parser:
-    def __init__(self) -> None:
-        self.named: dict[str, Any] = {}
-        self.count = 0
+class NamedTypes:
+    """The types that schemas define by name, with the namespace inside of each."""
+
+    def __init__(self, schemas: Sequence[Any] = ()) -> None:
+        self.named: dict[str, tuple[Any, str]] = {}
+        for one in schemas:
+            self.define(one, "")
 
     def define(self, schema: Any, space: str) -> None:
         """Learn the names of all types that a schema defines."""
@@ -93,7 +96,7 @@ class _Parser:
         elif isinstance(schema, dict):
             kind = schema.get("type")
             if kind in ("record", "error", "enum", "fixed"):
-                full = _full(schema, space)
+                full = full_name(schema, space)
                 self.named[full] = (schema, full.rpartition(".")[0])
                 space = full.rpartition(".")[0]
                 for one in schema.get("fields") or () if kind in ("record", "error") else ():
@@ -102,6 +105,22 @@ class _Parser:
             else:
                 for name in ("items", "values", "type"):
                     self.define(schema.get(name), space)
+
+    def resolved(self, schema: Any, space: str) -> tuple[Any, str]:
+        """A schema, or the one that a name is of, and the namespace that names in it are of. SchemaError for an unknown name."""
+        if not isinstance(schema, str) or schema in PRIMITIVES:
+            return schema, space
+        full = schema if "." in schema or not space else f"{space}.{schema}"
+        known = self.named.get(full) or self.named.get(schema)
+        if known is None:
+            raise SchemaError(f"the type {schema!r} is not defined")
+        return known
+
+
+class _Parser(NamedTypes):
+    def __init__(self, schemas: Sequence[Any] = ()) -> None:
+        super().__init__(schemas)
+        self.count = 0
 
     def parse(self, schema: Any, space: str, above: tuple[str, ...]) -> Type:
         """The type of a schema. RecursiveSchema if it contains itself, SchemaError if it is not a schema."""
@@ -113,7 +132,7 @@ class _Parser:
         if isinstance(schema, str):
             if schema in PRIMITIVES:
                 return Type(schema)
-            return self._by_name(schema, space, above)
+            return self.parse(*self.resolved(schema, space), above)
         if not isinstance(schema, dict):
             raise SchemaError(f"{schema!r} is not a schema")
         kind = schema.get("type")
@@ -126,16 +145,8 @@ class _Parser:
         found = self.parse(kind, space, (*above, ""))
         return _with_logical(found, schema)
 
-    def _by_name(self, name: str, space: str, above: tuple[str, ...]) -> Type:
-        full = name if "." in name or not space else f"{space}.{name}"
-        known = self.named.get(full) or self.named.get(name)
-        if known is None:
-            raise SchemaError(f"the type {name!r} is not defined")
-        schema, inner_space = known
-        return self.parse(schema, inner_space, above)
-
     def _complex(self, schema: dict[str, Any], kind: str, space: str, above: tuple[str, ...]) -> Type:
-        full = _full(schema, space)
+        full = full_name(schema, space)
         if full in above:
             raise RecursiveSchema(f"{full} contains itself")
         inner_space = full.rpartition(".")[0]
@@ -160,7 +171,8 @@ class _Parser:
         return Type("record", full, names=names, inner=inner, defaults=defaults, aliases=aliases)
 
 
-def _full(schema: Mapping[str, Any], space: str) -> str:
+def full_name(schema: Mapping[str, Any], space: str) -> str:
+    """The name of a type with its namespace; `space` is that around it."""
     name = str(schema.get("name"))
     if "." in name:
         return name
@@ -182,14 +194,12 @@ def _with_logical(found: Type, schema: Mapping[str, Any]) -> Type:
 
 def parse(text: str, referenced: Sequence[str] = ()) -> Type:
     """The type that a schema's text describes; `referenced` are the texts of schemas that it uses. SchemaError if it is not valid."""
-    parser = _Parser()
-    loaded = [_loaded(one) for one in (*referenced, text)]
-    for one in loaded:
-        parser.define(one, "")
-    return parser.parse(loaded[-1], "", ())
+    loaded = [loaded_schema(one) for one in (*referenced, text)]
+    return _Parser(loaded).parse(loaded[-1], "", ())
 
 
-def _loaded(text: str) -> Any:
+def loaded_schema(text: str) -> Any:
+    """A schema from its text. SchemaError if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -669,15 +679,13 @@ class OneByOne:
         self.logical: dict[int, Any] = {}
         try:
             for one in (*referenced, text):
-                self.schema = fastavro.parse_schema(_without_logical(_loaded(one)), self.names, _force=True)
+                self.schema = fastavro.parse_schema(_without_logical(loaded_schema(one)), self.names, _force=True)
         except SchemaError:
             raise
         except Exception as error:
             raise SchemaError(f"{type(error).__name__}: {error}") from None
-        parser = _Parser()
-        for one in (*referenced, text):
-            parser.define(_loaded(one), "")
-        self.parser, self.root = parser, _loaded(text)
+        loaded = [loaded_schema(one) for one in (*referenced, text)]
+        self.named, self.root = NamedTypes(loaded), loaded[-1]
 
     def read(self, body: bytes) -> tuple[int, str | None, int]:
         """How a body ended, its value as JSON text, and how many bytes are left after it."""
@@ -702,14 +710,12 @@ class OneByOne:
         """A value in its JSON form; the schema says what bytes and numbers stand for."""
         if isinstance(schema, list):
             return self._branch(value, schema, space)
-        if isinstance(schema, str) and schema not in PRIMITIVES:
-            known = self.parser.named.get(schema if "." in schema or not space else f"{space}.{schema}")
-            schema, space = known or self.parser.named[schema]
+        schema, space = self.named.resolved(schema, space)
         if not isinstance(schema, dict):
             return _plain(value, schema, {})
         kind = schema.get("type")
         if kind in ("record", "error"):
-            inner = _full(schema, space).rpartition(".")[0]
+            inner = full_name(schema, space).rpartition(".")[0]
             return {one["name"]: self._shown(value[one["name"]], one["type"], inner) for one in schema["fields"]}
         if kind == "array":
             return [self._shown(one, schema["items"], space) for one in value]

@@ -15,37 +15,32 @@ from rawlog.schemas import avro, documents, framing, kernels, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import Catalog, Found
 from rawlog.schemas.columns import Reader
+from rawlog.schemas.editing import AvroEditor, DocumentCheck, MessageEditor
 from rawlog.schemas.messages import MessageReader
+from rawlog.schemas.reasons import (
+    BAD_HEADER,
+    BAD_INDEX,
+    BAD_SCHEMA,
+    CORRUPT,
+    NOT_FRAMED,
+    NOT_JSON,
+    OTHER_KIND,
+    OTHER_SCHEMA,
+    REASONS,
+    TRUNCATED,
+    UNKNOWN_ID,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     from rawlog.schemas.framing import Framed
 
-SIDES = ("value", "key")
 HOW = ("auto", "avro", "protobuf", "json", "string", "raw")
 SCHEMA = pa.struct([("id", pa.int32()), ("subject", pa.string()), ("version", pa.int32())])
 
-UNKNOWN_ID, NOT_FRAMED, TRUNCATED, CORRUPT, BAD_INDEX, BAD_HEADER, BAD_SCHEMA, NOT_JSON, NOT_TEXT, OTHER_KIND, OTHER_SCHEMA = (
-    "unknown_schema_id", "not_framed", "truncated", "corrupt_body", "bad_message_index", "bad_schema_id_header", "bad_schema", "not_json",
-    "not_text", "other_kind", "other_schema",
-)  # fmt: skip
-#: Why a value was not decoded, by the code that the rows have.
-REASONS = {
-    UNKNOWN_ID: "the schema id is not known",
-    NOT_FRAMED: "too short for a schema id",
-    TRUNCATED: "the value ends inside a field",
-    CORRUPT: "the value does not fit its schema",
-    BAD_INDEX: "the message index does not exist in the schema",
-    BAD_HEADER: "the header with the schema id is damaged",
-    BAD_SCHEMA: "the schema cannot be used",
-    NOT_JSON: "the value is not JSON",
-    NOT_TEXT: "the value is not text in UTF-8",
-    OTHER_KIND: "the schema is of another kind",
-    OTHER_SCHEMA: "it does not fit the columns; @written gives JSON text",
-}
 _REASON = {name: number for number, name in enumerate(REASONS)}
 _STATUS = {kernels.TRUNCATED: TRUNCATED, kernels.CORRUPT: CORRUPT, kernels.LIMIT: CORRUPT}
 
@@ -56,8 +51,8 @@ class Decoded:
     Values are collected in pieces, some rows each, as JSON texts or as columns.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, framed: Framed | None = None) -> None:
+        self.count, self.framed = count, framed
         self.is_decoded = np.zeros(count, np.bool_)
         #: For each row a number of `used` or of `REASONS`; -1: none.
         self.schema = np.full(count, -1, np.int64)
@@ -110,6 +105,16 @@ class Decoded:
         """The schema that was used for a row."""
         return self.used[self.schema[row]] if self.schema[row] >= 0 else None
 
+    def body_size(self, row: int) -> int:
+        """The size of a row's body: all after what names its schema, with Protobuf's message indexes if they are there."""
+        assert self.framed is not None
+        return int(self.framed.stop[row] - self.framed.start[row])
+
+    def has_header(self, row: int) -> bool:
+        """Whether a header of the record names the schema."""
+        assert self.framed is not None
+        return row in self.framed.rest
+
     def reason(self, row: int) -> str | None:
         """Why a row was not decoded."""
         return list(REASONS)[self.why[row]] if self.why[row] >= 0 else None
@@ -140,11 +145,11 @@ class Decoder:
         """The values of a binary column of records: as JSON texts, or as columns of a `reader` schema. A way other than auto takes only
         values of that kind.
         """
-        result = Decoded(len(column))
         how = self.wishes.get(side, "raw")
         if how in ("raw", "string") or not len(column):
-            return result
+            return Decoded(len(column))
         framed = framing.frame(column, headers, side)
+        result = Decoded(len(column), framed)
         work = _Work(framed, side, how, reader, result)
         encoded = topics.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), None]
@@ -354,17 +359,44 @@ class Decoder:
 
     def _maker(self, found: Found) -> Any:
         """What decodes values of a schema. SchemaError or LookupError if it cannot be used."""
+        return self._kept(found, (), lambda: self._make(found))
+
+    def _kept(self, found: Found, more: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """What was made of a schema; made once, also if that fails."""
         schema = found.schema
-        key = schema.type, schema.context, schema.text, schema.references
+        key = schema.type, schema.context, schema.text, schema.references, *more
         if key not in self._made:
             try:
-                self._made[key] = self._make(found)
+                self._made[key] = make()
             except (SchemaError, LookupError) as error:
                 self._made[key] = error
         made = self._made[key]
         if isinstance(made, Exception):
             raise made
         return made
+
+    def editor(self, found: Found, path: tuple[int, ...]) -> AvroEditor | MessageEditor:
+        """What changes fields of values of a schema; `path` leads to the message of Protobuf. SchemaError or LookupError if it cannot be
+        used.
+        """
+
+        def make() -> AvroEditor | MessageEditor:
+            if found.schema.type == "PROTOBUF":
+                return MessageEditor(self._maker(found), path)
+            return AvroEditor(found.schema.text, [schema.text for _, schema in self.catalog.referenced(found.schema)])
+
+        editor: AvroEditor | MessageEditor = self._kept(found, ("editor", path), make)
+        return editor
+
+    def document_check(self, found: Found) -> DocumentCheck:
+        """What says whether JSON texts fit their schema. SchemaError or LookupError if it cannot be used."""
+
+        def make() -> DocumentCheck:
+            used = self.catalog.referenced(found.schema)
+            return DocumentCheck(found.schema.text, [(one.name, schema.text) for one, schema in used])
+
+        check: DocumentCheck = self._kept(found, ("check",), make)
+        return check
 
     def _make(self, found: Found) -> Any:
         used = self.catalog.referenced(found.schema)

@@ -23,7 +23,8 @@ _SIMPLE = {
 }  # fmt: skip
 _ENUM, _MESSAGE, _GROUP = 14, 11, 10
 _TIMESTAMP = "google.protobuf.Timestamp"
-_WRAPPERS = frozenset(
+#: Messages that hold one value, which JSON shows instead of them.
+WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
@@ -75,7 +76,7 @@ class _Columns:
         name = descriptor.full_name
         if name == _TIMESTAMP:
             return pa.timestamp("us", "UTC"), _instant
-        if name in _WRAPPERS:
+        if name in WRAPPERS:
             return _SIMPLE[descriptor.fields_by_name["value"].type], lambda message: _plain(message.value)
         if name.startswith("google.protobuf."):
             return pa.string(), _text

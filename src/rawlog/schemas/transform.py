@@ -24,13 +24,15 @@ from rawlog.schemas import avro, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import TOPIC, Catalog, Version
 from rawlog.schemas.columns import Reader
-from rawlog.schemas.decoding import HOW, NOT_TEXT, REASONS, SIDES, Decoded, Decoder
+from rawlog.schemas.decoding import HOW, Decoded, Decoder
+from rawlog.schemas.masking import SchemaMask
 from rawlog.schemas.messages import MessageReader
+from rawlog.schemas.reasons import NOT_TEXT, REASONS, SIDES, code
 from rawlog.schemas.sources import catalog_for
 
 if TYPE_CHECKING:
     from rawlog.core.format import File
-    from rawlog.reading.select import Selection, Tally
+    from rawlog.reading.select import Selection, Tally, Transform
     from rawlog.reading.tree import Tree
 
 #: Places of values that were not decoded are kept up to this number, for each reason and split.
@@ -98,8 +100,6 @@ def added_columns(side: str) -> list[Column]:
 class Decode:
     """The transform of a selection that decodes keys and values. It must be bound to a tree, whose schemas it then has."""
 
-    is_tested = True
-
     def __init__(
         self,
         wishes: Mapping[str, Wish],
@@ -107,11 +107,14 @@ class Decode:
         *,
         keeps_bytes: bool = False,
         decoder: Decoder | None = None,
+        is_tested: bool = True,
+        is_shown: bool = True,
     ) -> None:
         """`source` is where schemas come from: a directory, a file or a URL; None: the registry's topic among the files. `keeps_bytes`:
-        the bytes stay, and JSON texts come next to them.
+        the bytes stay, and JSON texts come next to them. Decoded rows are tested, shown, or both.
         """
         self.wishes, self.source, self.keeps_bytes, self.decoder = dict(wishes), source, keeps_bytes, decoder
+        self.is_tested, self.is_shown = is_tested, is_shown
         self.readers: dict[str, Reader | MessageReader] = {}
         self.counts: Tally = Counter()
 
@@ -247,8 +250,18 @@ class Decode:
 
     def begin(self) -> Self:
         """A copy that has counted nothing; what was made of schemas is shared."""
-        made = type(self)(self.wishes, self.source, keeps_bytes=self.keeps_bytes, decoder=self.decoder)
-        made.readers = self.readers
+        return self._with(self.decoder, self.readers)
+
+    def _with(self, decoder: Decoder | None, readers: dict[str, Reader | MessageReader]) -> Self:
+        made = type(self)(
+            self.wishes,
+            self.source,
+            keeps_bytes=self.keeps_bytes,
+            decoder=decoder,
+            is_tested=self.is_tested,
+            is_shown=self.is_shown,
+        )
+        made.readers = readers
         return made
 
     def judge(self, counts: Tally) -> list[str]:
@@ -279,24 +292,23 @@ class Decode:
             if side in SIDES and reason in REASONS:
                 places = [place for name, place in self.counts if name == f"{side} {reason}"]
                 message = f"{counted(count, side)} not decoded: {REASONS[reason]}"
-                code = f"records.{side}.{reason.replace('_', '-')}"
                 offset = places[0].rpartition(" ")[2] if places else ""
                 at = int(offset) if offset.isdecimal() else None
-                found.append(Finding(code, Severity.INFO, file.path, file.format, None, None, at, message))
+                found.append(
+                    Finding(code(side, reason), Severity.INFO, file.path, file.format, None, None, at, message)
+                )
         return found
 
     # Binding ------------------------------------------------------------------------------------------------------------
 
-    def bound(self, tree: Tree, selection: Selection) -> Self:
+    def bound(self, tree: Tree, selection: Selection, catalog: Catalog | None = None) -> Self:
         """The same with the schemas for a tree. OptionError if a nested column is asked for and cannot be; AccessError for a source
         without schemas.
         """
         if self.decoder is not None:
             return self
-        needs_schemas = any(one.how not in ("raw", "string") for one in self.wishes.values())
-        catalog = catalog_for(tree, self.source) if needs_schemas else Catalog()
-        made = type(self)(self.wishes, self.source, keeps_bytes=self.keeps_bytes)
-        made.decoder = Decoder(catalog, {side: one.how for side, one in self.wishes.items()})
+        catalog = _catalog(self, tree) if catalog is None else catalog
+        made = self._with(Decoder(catalog, {side: one.how for side, one in self.wishes.items()}), {})
         for side, wish in self.wishes.items() if not self.keeps_bytes else ():
             if wish.how in COLUMNS and wish.version != WRITTEN:
                 reader = _reader(side, wish, catalog, _topics(tree, selection))
@@ -307,10 +319,25 @@ class Decode:
 
 def bind(selection: Selection, tree: Tree) -> Selection:
     """The selection with schemas for its decoding, if it decodes."""
-    if not any(isinstance(one, Decode) for one in selection.transforms):
+    decoding = [one for one in selection.transforms if isinstance(one, Decode | SchemaMask)]
+    if not decoding:
         return selection
-    bound = (one.bound(tree, selection) if isinstance(one, Decode) else one for one in selection.transforms)
+    catalog = _catalog(decoding[0], tree)
+    bound: list[Transform] = []
+    for one in selection.transforms:
+        if isinstance(one, Decode):
+            bound.append(one.bound(tree, selection, catalog))
+        else:
+            bound.append(one.bound(catalog) if isinstance(one, SchemaMask) else one)
     return selection.replace(transforms=tuple(bound))
+
+
+def _catalog(one: Decode | SchemaMask, tree: Tree) -> Catalog:
+    """The schemas for a tree. AccessError for a source without schemas."""
+    if one.decoder is not None:
+        return one.decoder.catalog
+    needs_schemas = any(wish.how not in ("raw", "string") for wish in one.wishes.values())
+    return catalog_for(tree, one.source) if needs_schemas else Catalog()
 
 
 def _topics(tree: Tree, selection: Selection) -> list[str]:

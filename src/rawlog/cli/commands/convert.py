@@ -27,6 +27,7 @@ usage; 3 cannot be read or written. An existing target is not changed unless --f
         "rawlog convert kafka-logs/orders-0 store/ --to rocketmq --accept-loss offset",
         "rawlog convert kafka-logs/ clean/ --to kafka --drop-key alice",
         "rawlog convert kafka-logs/ shared/ --to kafka --mask value.card=hash,key=hash --mask-secret-file secret.txt",
+        "rawlog convert kafka-logs/ shared/ --to kafka --topic orders --mask value.card=hash --decode value=auto",
         more=EXIT_HELP,
     )
 )

@@ -74,6 +74,7 @@ cluster cannot be reached or refuses; 130 interrupted. With --checkpoint the sam
     help="read_committed sends committed transactions as plain records, without aborted ones. Default: transactions are repeated.",
 )
 @options.errors
+@options.decode
 @options.mask
 @click.option(
     "--query", "sql", metavar="SQL", help="Send the rows of a question to SRC; its columns are those of `records`."

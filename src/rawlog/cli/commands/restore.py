@@ -44,6 +44,7 @@ from rawlog.cli import engine, options, report
     help="Such as 3.9-IV0 or 21.  [default: that of the source; 3.9-IV0 if it has none]",
 )
 @options.errors
+@options.decode
 @options.mask
 @click.option(
     "--replicas",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +26,7 @@ from rawlog.io.storage import below, exists
 from rawlog.jobs.convert.outlets import FormatOutlet, Outlet, WrittenSplit, outlet
 from rawlog.jobs.convert.sources import lake_payloads, read_sheet, sheets, source_tree
 from rawlog.jobs.job import Done, Job, Split, Stage
-from rawlog.jobs.target import LossError, added
+from rawlog.jobs.target import LossError, Lost, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
 from rawlog.reading.select import Selection, Tally
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rawlog.core.format import Undone
     from rawlog.jobs.lake.payload import Payloads
 
 __all__ = ["Convert", "Outlet", "outlet", "source_tree"]
@@ -55,6 +56,8 @@ class RowSource:
     selection: Selection
     part: Part | None = None
     sheet: File | None = None
+    #: What says which rows belong to aborted transactions, if that is to be reported.
+    undone: Undone | None = None
 
     @property
     def size(self) -> int:
@@ -87,6 +90,8 @@ class Written(Done):
     account: Report | None = None
     #: What transforms of the rows counted.
     tallies: tuple[Tally, ...] = ()
+    #: Rows of aborted transactions that are plain ones now.
+    plain: Lost | None = None
 
 
 class Convert(Job[Written, Report]):
@@ -152,7 +157,7 @@ class Convert(Job[Written, Report]):
             return None
         format = registry.formats()[target.format]
         rewrites = chosen.limit is not None or chosen.last is not None or chosen.columns is not None
-        rewrites |= bool(chosen.transforms)
+        rewrites |= any(one.is_shown for one in chosen.transforms)
         if format.sift is None or rewrites or chosen.isolation != "read_uncommitted" or chosen.errors != "raise":
             return None
         groups: dict[str, list[File]] = {}
@@ -200,10 +205,18 @@ class Convert(Job[Written, Report]):
                 parts = [(part, selection) for part in plan(tree, table, selection, split_size=size)]
             else:
                 parts = list(rows.part_selections())
-            yield from (RowSource(one, part) for part, one in parts)
+            yield from (RowSource(one, part, undone=self._undone(part, tree)) for part, one in parts)
         if tables and selection.last is not None:
             raise OptionError("-o -N: the last rows of a partition are known for logs, not for tables")
         yield from (RowSource(selection, sheet=file) for file in tables)
+
+    def _undone(self, part: Part, tree: Tree) -> Undone | None:
+        """What says which rows of a part would be served although their transactions were aborted: new batches are in none."""
+        if not isinstance(self.target, FormatOutlet) or self.selection.isolation == "read_committed":
+            return None
+        find = registry.formats()[str(part.file.format)].undone
+        found = None if find is None else find(part.file, tree.group_of(part.file))
+        return None if found is None else found.for_part(part.start, part.stop)
 
     def _sheets(self, tree: Tree) -> list[File]:
         """The files that are tables, where there is nothing else to read."""
@@ -244,29 +257,30 @@ class Convert(Job[Written, Report]):
         reading = _Reading(self, own, stage)
         rows = reading.batches()
         written = self.target.rehearse(rows) if self.dry_run else self.target.write(rows, folder, "rows")
-        return Written(split.number, written, reading.dropped, tuple(reading.notes), tallies=reading.tallies)
+        notes = tuple(reading.notes)
+        return Written(split.number, written, reading.dropped, notes, tallies=reading.tallies, plain=reading.plain)
 
     def _sift(self, split: Split, own: ConvertSplit, folder: str, stage: Stage) -> Written:
         assert isinstance(self.target, FormatOutlet)
         sift = registry.formats()[self.target.format].sift
         assert sift is not None
         made = Folder(folder, named=self.target.path, dry_run=self.dry_run).folder(own.name)
+        chosen = self.selection.begun()
         try:
             if own.is_copied:
                 for file in own.files:
                     made.copy(file.path, file.path.rpartition("/")[2])
                 account = Report(counts={"files": len(own.files), "bytes": own.size})
             else:
-                account = sift(Store(own.files, own.name), made, self._keep(), self.target.options)
+                account = sift(Store(own.files, own.name), made, self._keep(chosen), self.target.options)
         except OSError as error:
             raise unwritable(self.target.path, error) from None
         stage.advance(split.size)
-        return Written(
-            split.number, WrittenSplit(folder, account.counts.get("records", 0), str(made.path)), account=account
-        )
+        written = WrittenSplit(folder, account.counts.get("records", 0), str(made.path))
+        return Written(split.number, written, account=account, tallies=chosen.tallies)
 
-    def _keep(self) -> Keep:
-        chosen, table = self.selection.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
+    def _keep(self, chosen: Selection) -> Keep:
+        chosen, table = chosen.replace(topics=(), topic_pattern=None, partitions=()), self.target.source
         needed = chosen.replace(columns=("offset",)).needed(table)
         names = tuple(dict.fromkeys((*needed.names, *(("key",) if self.drop else ()))))
         drop = self.drop
@@ -306,6 +320,12 @@ class Convert(Job[Written, Report]):
             report.add(
                 Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
             )
+        plain = added({one.plain.column: one.plain} for one in done if one.plain is not None)
+        for one in plain.values():
+            report.facts["aborted"] = {"rows": one.rows, "first": one.place}
+            what = f"{counted(one.rows, 'record')} of aborted transactions, first {one.place}"
+            hint = "consumers get them now; --isolation read_committed leaves them out"
+            report.add(Action.CHANGED, f"{what}: {hint}", is_expected=True)
         for note in notes:
             if isinstance(note, Loss):
                 report.add(Action.LOST, note)
@@ -353,6 +373,7 @@ class _Reading:
         self.notes: list[str] = []
         self.selection = job.selection.begun()
         self.dropping = _Dropping(job.drop)
+        self.plain: Lost | None = None
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -389,19 +410,38 @@ class _Reading:
         for source in self.split.sources:
             selection = source.selection.replace(transforms=changes)
             if source.part is not None:
-                see = _advancing(source.part, self.stage)
-                yield from read_all([(source.part, selection)], table, self.note, see)
+                ranges: list[NDArray[np.int64]] = []
+                see = _advancing(source.part, self.stage, source.undone, ranges)
+                for batch in read_all([(source.part, selection)], table, self.note, see):
+                    self._see_undone(batch, ranges)
+                    yield batch
             elif source.sheet is not None:
                 in_order = self.job.target.by_partition
                 payloads = self.job.payloads
                 yield from read_sheet(source.sheet, table, selection, in_order=in_order, payloads=payloads)
                 self.stage.advance(source.size)
 
+    def _see_undone(self, batch: pa.RecordBatch, ranges: Sequence[NDArray[np.int64]]) -> None:
+        """Count the rows of a batch that belong to aborted transactions."""
+        import numpy as np
+
+        if not ranges or not batch.num_rows:
+            return
+        offsets, both = batch.column("offset").to_numpy(), np.concatenate(ranges)
+        before = np.searchsorted(both[:, 0], offsets, side="right") - 1
+        rows = np.flatnonzero((before >= 0) & (offsets <= both[before, 1]))
+        if rows.size:
+            topic, partition, offset = (
+                batch.column(name)[int(rows[0])].as_py() for name in ("topic", "partition", "offset")
+            )
+            first = Lost("aborted", 0, f"{topic}-{partition} offset {offset}") if self.plain is None else self.plain
+            self.plain = replace(first, rows=first.rows + int(rows.size))
+
 
 class _Dropping:
     """The transform that leaves out rows with one of some keys."""
 
-    is_tested = False
+    is_tested, is_shown = False, True
 
     def __init__(self, keys: frozenset[bytes]) -> None:
         self.keys = keys
@@ -425,13 +465,19 @@ class _Dropping:
         return []
 
 
-def _advancing(part: Part, stage: Stage) -> Callable[[Frames], None]:
+def _advancing(
+    part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]]
+) -> Callable[[Frames], None]:
+    """Says how far a part was read, and collects the ranges of offsets of aborted transactions in it."""
     reached = part.start or 0
 
     def see(frames: Frames) -> None:
         nonlocal reached
         stage.advance(max(0, frames.reached_in_file - reached), len(frames))
         reached = max(reached, frames.reached_in_file)
+        if undone is not None:  # the rows of a window come before the next one is seen
+            found = undone.undone(frames)
+            ranges[:] = [found] if len(found) else []
 
     return see
 

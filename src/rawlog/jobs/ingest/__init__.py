@@ -39,7 +39,7 @@ from rawlog.reading.replicas import choose, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
 from rawlog.reading.select import Selection, Tally
 from rawlog.reading.tree import Tree
-from rawlog.schemas.transform import Decode
+from rawlog.schemas.transform import Decode, bind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +75,9 @@ class Ingest(Job[Decoded, Ingested]):
             for name in tables:
                 registry.table_named(name)
         self.names = None if tables is None else tuple(dict.fromkeys(tables))
-        self.selection = (selection or Selection()).replace(errors="skip", columns=None, limit=None)
+        #: Which rows, and how they are masked; and the same with the schemas of the tree that was planned.
+        self.chosen = (selection or Selection()).replace(errors="skip", columns=None, limit=None)
+        self.selection = self.chosen
         check_names(partition_by or ())
         self.on_rewrite = check_policy(on_rewrite)
         self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
@@ -143,6 +145,7 @@ class Ingest(Job[Decoded, Ingested]):
             self.lake.sweep(self._plan.run)
         chosen: list[str] = []
         self.decode = None if self.asked is None else self.asked.bound(tree, self.selection)
+        self.selection = bind(self.chosen, tree)
         with remembering():
             tree = choose(tree, self.selection, chosen.append)
             self._plan = planned = Plan(

@@ -21,7 +21,7 @@ from rawlog.core.tables import RECORDS, Column, Table
 from rawlog.io.storage import file_system
 from rawlog.jobs.sheet import dataset
 from rawlog.kernels.columns import constant
-from rawlog.schemas.decoding import SIDES
+from rawlog.schemas.reasons import SIDES
 from rawlog.schemas.transform import added_columns
 
 if TYPE_CHECKING:

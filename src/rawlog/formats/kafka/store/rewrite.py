@@ -19,12 +19,13 @@ from rawlog.core.store import Store
 from rawlog.formats.kafka.checkpoints import CLEANER, LOG_START, offsets_in, write
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.log import scan, sound
-from rawlog.formats.kafka.paths import OFFSET_CHECKPOINTS, remote_directory, split
+from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_directory, split
 from rawlog.formats.kafka.store.continuity import continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
+from rawlog.formats.kafka.store.tiers import has_remote
 from rawlog.formats.kafka.texts import check_meta
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source, exists
@@ -220,6 +221,9 @@ def new_report(**counts: int) -> Report:
 def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
     """A store for each partition directory that a broker would load. UnknownFormatError if there is none, OptionError for two of the
     same name.
+
+    The list of remote segments is left out if such segments become part of the logs: they are not in remote storage any more. A broker
+    would delete its own copies of what is listed there.
     """
     groups: dict[str, list[File]] = {}
     for file in files:
@@ -230,11 +234,17 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
         for folder, group in sorted(groups.items())
         if any(file.format == "kafka.log" and file.place.state is None for file in group)
     ]
+    if any(map(has_remote, found)):
+        found = [store for store in found if not _is_list(store)]
     if not found:
         raise UnknownFormatError("no partition directory is here")
     if len({store.name for store in found}) < len(found):
         raise OptionError("partitions of the same name are here; name the log directory of one of them")
     return found
+
+
+def _is_list(store: Store) -> bool:
+    return any(file.place.topic == INTERNAL["kafka.remote"] for file in store)
 
 
 def _name(folder: str) -> str:
@@ -250,6 +260,11 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
     The mark of a clean stop is left out: a broker then looks at everything once. A log start after the end would delete the log.
     """
     report = Report(parts={store.name: one for store, one in zip(stores, reports, strict=True)})
+    if any(map(has_remote, stores)):
+        report.notes.append(
+            f"segments of remote storage are part of the logs now; {INTERNAL['kafka.remote']}, which lists them, is left out, "
+            "and a broker with tiered storage copies them again"
+        )
     sources = {split(store[0].place.group or "")[0] for store in stores}
     if len(sources) == 1:
         [source] = sources

@@ -25,8 +25,9 @@ import numpy as np
 
 from rawlog.core.errors import DataError, RawlogError
 from rawlog.core.findings import Mark, Rule, Severity, rule
-from rawlog.core.format import File
+from rawlog.core.format import Elsewhere, File
 from rawlog.core.store import Store
+from rawlog.core.text import counted
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.internal import partitions, read_records
 from rawlog.formats.kafka.layouts import NONE
@@ -343,6 +344,36 @@ def _cut(segment: _Segment) -> int | None:
     except RawlogError:
         return None
     return None
+
+
+def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
+    """The partitions among the files that have segments in remote storage alone, which is not among the files."""
+    here = _remote(files)
+    lacking: dict[tuple[str, int], list[Listed]] = defaultdict(list)
+    for number, one in listed(files).items():
+        has_log = any(file.format == "kafka.log" for file in here.get(number, ()))
+        if one.state == FINISHED and not has_log:
+            lacking[one.topic, one.partition].append(one)
+    found = []
+    for (topic, partition), stores in sorted(_on_disk(files, set(lacking)).items()):
+        for store in stores:
+            logs = [one for one in store if one.format == "kafka.log" and one.place.state is None]
+            begin = min(one.place.start_offset or 0 for one in logs)
+            own = _topic_id(store)
+            gone = [one for one in lacking[topic, partition] if one.start < begin and own in (None, one.topic_id)]
+            if gone:
+                first, last = min(one.start for one in gone), min(begin - 1, max(one.end for one in gone))
+                text = (
+                    f"{topic}-{partition}: offsets {first:,} to {last:,} are in remote storage ({counted(len(gone), 'segment')} "
+                    "according to __remote_log_metadata), which is not among the sources"
+                )
+                found.append(Elsewhere(topic, partition, str(store.path), text))
+    return found
+
+
+def has_remote(store: Iterable[File]) -> bool:
+    """Whether some of a partition's log is read from remote storage."""
+    return any(one.place.remote is not None and one.format == "kafka.log" and one.place.state is None for one in store)
 
 
 # Checks --------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rawlog.core.errors import CorruptError, RawlogError
 from rawlog.core.format import File
+from rawlog.core.frames import Frames
 from rawlog.core.status import Status
 from rawlog.core.store import Store
 from rawlog.formats.kafka.control import read_marker
@@ -102,6 +103,12 @@ class LookAhead:
             self._found = self._look()
         return self._found.aborted(head)
 
+    def undone(self, frames: Frames) -> NDArray[np.int64]:
+        """The first and the last offset of each batch that belongs to a transaction that was aborted."""
+        head = heads(frames)
+        found = self.aborted(head)
+        return np.stack([head["base_offset"][found], head["last_offset"][found]], axis=1)
+
     def _look(self) -> Transactions:
         state = folds.Producers(transactional_only=True)
         for window in skim(self.file, self.start, self.stop):
@@ -141,8 +148,11 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Tr
     if options.get("isolation") == "read_committed":
         found = _of_group(Store.of(group), file)
         return replace(found, committed_only=True)
-    if "aborted" not in options.get("columns", "").split(","):
-        return None
+    return undone(file, group) if "aborted" in options.get("columns", "").split(",") else None
+
+
+def undone(file: File, group: Sequence[File]) -> LookAhead:
+    """The aborted transactions in a segment."""
     segments = Store.of(group).share(_sorted_logs).get(file.place.state, [])
     at = bisect_right(segments, file.place.start_offset or 0, key=lambda one: one.place.start_offset or 0)
     # Those after the near ones are listed when somebody asks, unless some are elsewhere, in remote storage.

@@ -1,0 +1,521 @@
+"""Fields of encoded values changed in place: a body is read with its schema, some of its fields are changed, and it is written again with
+the same schema.
+
+fastavro and protobuf read and write. What a field becomes must fit its type, else Misfit says which type it has. A union keeps its
+branch: for fastavro each branch becomes a record with one field, which has the same bytes and a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from rawlog.reading.masking import DROP, EVERY, Number, Rule, Step
+from rawlog.schemas.avro import PRIMITIVES, NamedTypes, SchemaError, full_name, loaded_schema
+from rawlog.schemas.messages import WRAPPERS
+from rawlog.schemas.protobuf import Compiled
+
+BRANCH, INNER = "rawlog_branch_", "v"
+INTEGERS = {"int": 31, "long": 63}
+FLOAT_MAX = 3.4028234663852886e38
+#: Of Protobuf, by the numbers that descriptors have: the kinds of scalars, and the ranges of whole numbers.
+_SIGNED, _UNSIGNED = {3: 63, 5: 31, 15: 31, 16: 63, 17: 31, 18: 63}, {4: 64, 6: 64, 7: 32, 13: 32}
+_DOUBLE, _FLOAT, _BOOL, _STRING, _GROUP, _MESSAGE, _BYTES, _ENUM = 1, 2, 8, 9, 10, 11, 12, 14
+_TYPE_NAMES = {
+    1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 6: "fixed64", 7: "fixed32", 8: "bool", 9: "string", 12: "bytes",
+    13: "uint32", 15: "sfixed32", 16: "sfixed64", 17: "sint32", 18: "sint64",
+}  # fmt: skip
+
+
+class Misfit(ValueError):
+    """A field that cannot have what it was to become: its type, and what it can have; the rule, or a path, that leads to it."""
+
+    def __init__(self, type: str, hint: str, path: Sequence[str | int] = ()) -> None:
+        super().__init__(type, hint)
+        self.type, self.hint, self.path = type, hint, tuple(path)
+        self.rule: Rule | None = None
+
+
+class Edit:
+    """What becomes of a field: a rule, for values of all types."""
+
+    def __init__(self, rule: Rule, of_json: Callable[[Any], Any], of_bytes: Callable[[bytes], bytes | None]) -> None:
+        self.rule, self.of_json, self.of_bytes = rule, of_json, of_bytes
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return self.rule.steps
+
+    def text(self, value: str) -> str:
+        return str(self.of_json(value))
+
+    def number(self, value: str, type: str) -> Decimal:
+        """Another number. Misfit for anything else: a hash is a number only if sizes are kept."""
+        made = self.of_json(Number(value))
+        if isinstance(made, Number) or self.rule.how == "fixed":
+            try:
+                found = Decimal(made)
+                if found.is_finite():
+                    return found
+            except InvalidOperation:
+                pass
+        raise Misfit(type, "digits gives a number; fixed:0 too")
+
+    def whole(self, value: int, type: str, low: int, high: int) -> int:
+        """Another whole number of a range. A number with other digits may be too large: then its own digits are replaced, and so on. As the
+        first number was in the range, one of them is, and different numbers stay different.
+        """
+        found = self.number(str(value), type)
+        while self.rule.how != "fixed" and not low <= found <= high:
+            found = self.number(str(found), type)
+        if found != found.to_integral_value() or not low <= found <= high:
+            raise Misfit(type, f"{found} is not one")
+        return int(found)
+
+    def floating(self, value: float, type: str, is_single: bool) -> float:
+        if value - value != 0:  # NaN and infinity have no digits
+            return 0.0 if self.rule.how == "fixed" else value
+        found = float(self.number(json.dumps(value), type))
+        if abs(found) > (FLOAT_MAX if is_single else 1.7976931348623157e308):
+            raise Misfit(type, f"{found} is not one")
+        return found
+
+    def truth(self, value: bool, type: str) -> bool:
+        made = self.of_json(value)
+        if isinstance(made, bool):
+            return made
+        if self.rule.how == "fixed" and made in ("true", "false"):
+            return bool(made == "true")
+        raise Misfit(type, "fixed:true and fixed:false are ones")
+
+    def symbol(self, value: str, type: str, symbols: Sequence[str]) -> str:
+        made = self.text(value)
+        if made not in symbols:
+            raise Misfit(type, f"fixed:{symbols[0]} is one" if symbols else "it has no symbols")
+        return made
+
+
+@contextlib.contextmanager
+def about(edit: Edit) -> Iterator[None]:
+    """Name the rule in a Misfit."""
+    try:
+        yield
+    except Misfit as error:
+        error.rule = edit.rule
+        raise
+
+
+def dropped(edit: Edit) -> bool:
+    """Whether fields are left out."""
+    return edit.rule.how == "drop"
+
+
+# Avro --------------------------------------------------------------------------------------------------------------------
+
+
+class AvroEditor:
+    """Changes fields of the bodies of one Avro schema."""
+
+    def __init__(self, text: str, referenced: Sequence[str] = ()) -> None:
+        """SchemaError if fastavro does not take the schema."""
+        import fastavro
+
+        texts = [loaded_schema(one) for one in (*referenced, text)]
+        self.named, self.root = NamedTypes(texts), texts[-1]
+        self._count, self._branches = 0, {}
+        names: dict[str, Any] = {}
+        try:
+            for one in texts:
+                self.schema = fastavro.parse_schema(self._wrapped(one, ""), names, _force=True)
+        except (SchemaError, RecursionError):
+            raise
+        except Exception as error:
+            raise SchemaError(f"{type(error).__name__}: {error}") from None
+
+    _branches: dict[str, tuple[Any, str]]
+
+    def _wrapped(self, schema: Any, space: str) -> Any:
+        """The schema without logical types and defaults, each branch of a union in a record: its bytes are the same."""
+        if isinstance(schema, list):
+            return [self._branch(one, space) for one in schema]
+        if not isinstance(schema, dict):
+            return schema
+        kind = schema.get("type")
+        left = {name: one for name, one in schema.items() if name not in ("logicalType", "default", "doc", "aliases")}
+        if kind in ("record", "error"):
+            inner = full_name(schema, space).rpartition(".")[0]
+            fields = [
+                {"name": one["name"], "type": self._wrapped(one["type"], inner)} for one in schema.get("fields", ())
+            ]
+            return {**left, "type": "record", "fields": fields}
+        for name in ("items", "values", "type"):
+            if name in left:
+                left[name] = self._wrapped(left[name], space)
+        return left
+
+    def _branch(self, schema: Any, space: str) -> Any:
+        if schema == "null" or (isinstance(schema, dict) and schema.get("type") == "null"):
+            return "null"
+        self._count += 1
+        name = f"{BRANCH}{self._count}"
+        self._branches[f"{space}.{name}" if space else name] = schema, space
+        return {"type": "record", "name": name, "fields": [{"name": INNER, "type": self._wrapped(schema, space)}]}
+
+    def edit(self, body: bytes, edits: Sequence[Edit]) -> tuple[bytes, list[bool]]:
+        """A body with changed fields, and for each change whether it has the field. Bytes after the value stay. ValueError if it does not
+        fit the schema, Misfit if a field would not fit it any more.
+        """
+        import fastavro
+
+        stream, made = io.BytesIO(body), io.BytesIO()
+        try:
+            value = fastavro.schemaless_reader(stream, self.schema, None, return_record_name=True)
+        except Exception as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+        found = []
+        for one in edits:
+            with about(one):
+                is_found, value = self._edit(value, self.root, "", one.steps, one)
+            found.append(is_found)
+        if not any(found):
+            return body, found
+        fastavro.schemaless_writer(made, self.schema, value)
+        return made.getvalue() + body[stream.tell() :], found
+
+    def _edit(self, value: Any, schema: Any, space: str, steps: tuple[Step, ...], edit: Edit) -> tuple[bool, Any]:
+        """Whether there is the field that steps lead to, and the value with it changed; DROP for one that is left out."""
+        if isinstance(schema, list):
+            return self._in_union(value, schema, steps, edit)
+        schema, space = self.named.resolved(schema, space)
+        kind = schema.get("type") if isinstance(schema, dict) else schema
+        if isinstance(kind, (dict, list)):
+            return self._edit(value, kind, space, steps, edit)
+        if not steps:
+            return True, DROP if dropped(edit) and value is not None else self._masked(value, schema, space, edit)
+        step, rest = steps[0], steps[1:]
+        if kind in ("record", "error"):
+            inner = full_name(schema, space).rpartition(".")[0]
+            types = {one["name"]: one["type"] for one in schema["fields"]}
+            return self._each(value, [step] if step in types else [], lambda name: types[name], inner, rest, edit)
+        if kind == "array" and isinstance(step, int):
+            places = [*range(len(value))] if step == EVERY else [step] if step < len(value) else []
+            return self._each(value, places, lambda _: schema["items"], space, rest, edit)
+        if kind == "map":
+            found = step in value
+            is_found, value = self._each(
+                value, [step] if found and rest else [], lambda _: schema["values"], space, rest, edit
+            )
+            if rest or not found:
+                return is_found, value
+            if dropped(edit):
+                return True, {name: one for name, one in value.items() if name != step}
+            _, made = self._edit(value[step], schema["values"], space, (), edit)
+            return True, {**value, step: made}
+        return False, value
+
+    def _each(
+        self,
+        value: Any,
+        places: Sequence[Any],
+        type_at: Callable[[Any], Any],
+        space: str,
+        rest: tuple[Step, ...],
+        edit: Edit,
+    ) -> tuple[bool, Any]:
+        found = False
+        for place in places:
+            is_found, made = self._edit(value[place], type_at(place), space, rest, edit)
+            if made is DROP:
+                raise Misfit(self._name(type_at(place), space), "it has no null, so that it cannot be dropped")
+            found |= is_found
+            value[place] = made
+        return found, value
+
+    def _in_union(self, value: Any, schema: list[Any], steps: tuple[Step, ...], edit: Edit) -> tuple[bool, Any]:
+        if value is None:
+            return not steps, None
+        name, inner = value
+        branch, space = self._branches[name]
+        found, made = self._edit(inner[INNER], branch, space, steps, edit)
+        if made is DROP:
+            has_null = any(one == "null" or (isinstance(one, dict) and one.get("type") == "null") for one in schema)
+            return found, None if has_null else DROP
+        return found, (name, {INNER: made})
+
+    def _masked(self, value: Any, schema: Any, space: str, edit: Edit) -> Any:
+        """A value as it is masked as a whole; all that it holds, if it holds others and the mask keeps the form."""
+        kind = schema.get("type") if isinstance(schema, dict) else schema
+        about = schema if isinstance(schema, dict) else {}
+        name = self._name(schema, space)
+        if value is None:
+            return None
+        if kind in ("record", "error", "array", "map"):
+            if edit.rule.how != "digits":
+                raise Misfit(name, "name the fields in it")
+            return self._inside(value, schema, kind, space, edit)
+        if kind == "boolean":
+            return edit.truth(value, name)
+        if kind == "enum":
+            return edit.symbol(value, name, schema.get("symbols", ()))
+        if kind in INTEGERS:
+            return edit.whole(value, name, -(1 << INTEGERS[kind]), (1 << INTEGERS[kind]) - 1)
+        if kind in ("float", "double"):
+            return edit.floating(value, name, kind == "float")
+        if kind == "string":
+            return _uuid(edit.text(value), name) if about.get("logicalType") == "uuid" else edit.text(value)
+        return _decimal(value, about, edit, name) if _is_decimal(about) else _sized(value, about, edit, name)
+
+    def _inside(self, value: Any, schema: Any, kind: Any, space: str, edit: Edit) -> Any:
+        if kind == "array":
+            return [self._edit(one, schema["items"], space, (), edit)[1] for one in value]
+        if kind == "map":
+            return {name: self._edit(one, schema["values"], space, (), edit)[1] for name, one in value.items()}
+        inner = full_name(schema, space).rpartition(".")[0]
+        return {
+            one["name"]: self._edit(value[one["name"]], one["type"], inner, (), edit)[1] for one in schema["fields"]
+        }
+
+    def _name(self, schema: Any, space: str) -> str:
+        """A type as the schema calls it."""
+        if isinstance(schema, list):
+            return f"union of {', '.join(self._name(one, space) for one in schema)}"
+        if isinstance(schema, str):
+            return schema
+        kind = schema.get("type")
+        if isinstance(kind, (dict, list)):
+            return self._name(kind, space)
+        if kind not in (*PRIMITIVES, "array", "map"):
+            kind = f"{kind} {full_name(schema, space)}" if "name" in schema else kind
+        return f"{kind} ({schema['logicalType']})" if isinstance(schema.get("logicalType"), str) else str(kind)
+
+
+def _uuid(text: str, name: str) -> str:
+    """A hash in the form of a UUID."""
+    try:
+        return str(uuid.UUID("".join(one for one in text if one != "-")[:32]))
+    except ValueError:
+        raise Misfit(name, "hash gives a UUID") from None
+
+
+def _is_decimal(about: Mapping[str, Any]) -> bool:
+    precision, scale = about.get("precision"), about.get("scale", 0)
+    return (
+        about.get("logicalType") == "decimal"
+        and isinstance(precision, int)
+        and isinstance(scale, int)
+        and 0 <= scale <= precision
+    )
+
+
+def _decimal(value: bytes, about: Mapping[str, Any], edit: Edit, name: str) -> bytes:
+    scale, precision = int(about.get("scale", 0)), int(about["precision"])
+    unscaled = int.from_bytes(value, "big", signed=True)
+    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+    text = ("-" if unscaled < 0 else "") + (f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits)
+    found = edit.number(text, name).as_tuple()
+    shift = int(found.exponent) + scale
+    number = int("".join(map(str, found.digits)))
+    if shift < 0 and number % 10**-shift:
+        raise Misfit(name, f"it has {scale} digits after the point")
+    number = number * 10**shift if shift >= 0 else number // 10**-shift
+    if number >= 10**precision:
+        raise Misfit(name, f"it has at most {precision} digits")
+    number = -number if found.sign else number
+    size = int(about["size"]) if about.get("type") == "fixed" else max(1, (number + (number < 0)).bit_length() // 8 + 1)
+    return int(number).to_bytes(size, "big", signed=True)
+
+
+def _sized(value: bytes, about: Mapping[str, Any], edit: Edit, name: str) -> bytes:
+    made = edit.of_bytes(value) or b""
+    if about.get("type") == "fixed" and len(made) != len(value):
+        raise Misfit(name, f"it has {len(value)} bytes; --mask-keep-sizes keeps them")
+    return made
+
+
+# Protobuf ----------------------------------------------------------------------------------------------------------------
+
+
+class MessageEditor:
+    """Changes fields of the bodies of one Protobuf message."""
+
+    def __init__(self, compiled: Compiled, path: tuple[int, ...]) -> None:
+        self.message = compiled.message(path)
+
+    def edit(self, body: bytes, edits: Sequence[Edit]) -> tuple[bytes, list[bool]]:
+        """A body with changed fields, and for each change whether it has the field. Fields that the schema does not know stay. ValueError
+        if it is not such a message, Misfit if a field cannot have what it would become.
+        """
+        from google.protobuf.message import DecodeError
+
+        message = self.message()
+        try:
+            message.ParseFromString(body)
+        except DecodeError as error:
+            raise ValueError(str(error)) from None
+        found = []
+        for one in edits:
+            with about(one):
+                found.append(_edit_message(message, one.steps, one))
+        return (message.SerializeToString(deterministic=True) if any(found) else body), found
+
+
+def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
+    """Change the field that steps lead to; whether the message has it. Fields that are not there have nothing to hide."""
+    step, rest = steps[0], steps[1:]
+    name = message.DESCRIPTOR.full_name
+    if name.startswith("google.protobuf."):
+        raise Misfit(name, "drop it as a whole")
+    field = message.DESCRIPTOR.fields_by_name.get(step) if isinstance(step, str) else None
+    if field is None or not any(one is field or one.number == field.number for one, _ in message.ListFields()):
+        return False
+    if not rest:
+        if dropped(edit):
+            if field.is_required:
+                raise Misfit(_field_type(field), "it is required")
+            message.ClearField(field.name)
+        else:
+            _mask_field(message, field, edit)
+        return True
+    held = getattr(message, field.name)
+    if _is_map(field):
+        return _edit_map(held, field.message_type.fields_by_name["value"], rest, edit)
+    if not field.is_repeated:
+        return _edit_message(held, rest, edit) if field.type in (_MESSAGE, _GROUP) else False
+    if not isinstance(rest[0], int):
+        return False
+    places = [*range(len(held))] if rest[0] == EVERY else [rest[0]] if rest[0] < len(held) else []
+    if not rest[1:] and places and dropped(edit):
+        raise Misfit(_field_type(field), "an item has no null; drop the whole list")
+    found = False
+    for place in places:
+        if not rest[1:]:
+            found = True
+            _mask_item(held, place, field, edit)
+        elif field.type in (_MESSAGE, _GROUP):
+            found |= _edit_message(held[place], rest[1:], edit)
+    return found
+
+
+def _edit_map(held: Any, item: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
+    found = False
+    for key in [one for one in held if (str(one).lower() if isinstance(one, bool) else str(one)) == str(steps[0])]:
+        if steps[1:]:
+            found |= item.type == _MESSAGE and _edit_message(held[key], steps[1:], edit)
+            continue
+        found = True
+        if dropped(edit):
+            del held[key]
+        else:
+            _mask_item(held, key, item, edit)
+    return found
+
+
+def _mask_field(message: Any, field: Any, edit: Edit) -> None:
+    held = getattr(message, field.name)
+    if _is_map(field) or field.is_repeated:
+        if edit.rule.how != "digits":
+            raise Misfit(_field_type(field), "name the fields in it")
+        item = field.message_type.fields_by_name["value"] if _is_map(field) else field
+        for place in list(held) if _is_map(field) else range(len(held)):
+            _mask_item(held, place, item, edit)
+    elif field.type in (_MESSAGE, _GROUP):
+        _mask_message(held, edit)
+    else:
+        setattr(message, field.name, _scalar(held, field, edit))
+
+
+def _mask_item(held: Any, place: Any, field: Any, edit: Edit) -> None:
+    if field.type in (_MESSAGE, _GROUP):
+        _mask_message(held[place], edit)
+    else:
+        held[place] = _scalar(held[place], field, edit)
+
+
+def _mask_message(message: Any, edit: Edit) -> None:
+    """A message as a whole: one that wraps a value is that value; of others every field, if the mask keeps the form."""
+    descriptor = message.DESCRIPTOR
+    if descriptor.full_name in WRAPPERS:
+        field = descriptor.fields_by_name["value"]
+        message.value = _scalar(message.value, field, edit)
+        return
+    if edit.rule.how != "digits" or descriptor.full_name.startswith("google.protobuf."):
+        raise Misfit(f"message {descriptor.full_name}", "name the fields in it, or drop it")
+    for field, _ in message.ListFields():
+        _mask_field(message, field, edit)
+
+
+def _scalar(value: Any, field: Any, edit: Edit) -> Any:
+    type, name = field.type, _field_type(field)
+    if type in _SIGNED:
+        return edit.whole(value, name, -(1 << _SIGNED[type]), (1 << _SIGNED[type]) - 1)
+    if type in _UNSIGNED:
+        return edit.whole(value, name, 0, (1 << _UNSIGNED[type]) - 1)
+    if type in (_DOUBLE, _FLOAT):
+        return edit.floating(value, name, type == _FLOAT)
+    if type == _BOOL:
+        return edit.truth(value, name)
+    if type == _ENUM:
+        numbers = {one.name: one.number for one in field.enum_type.values}
+        names = {one.number: one.name for one in field.enum_type.values}
+        return numbers[edit.symbol(names.get(value, str(value)), name, list(numbers))]
+    return edit.of_bytes(value) or b"" if type == _BYTES else edit.text(value)
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _field_type(field: Any) -> str:
+    """A field's type as its schema calls it."""
+    if _is_map(field):
+        return "map"
+    if field.type in (_MESSAGE, _GROUP):
+        name = f"message {field.message_type.full_name}"
+    else:
+        name = f"enum {field.enum_type.full_name}" if field.type == _ENUM else _TYPE_NAMES[field.type]
+    return f"repeated {name}" if field.is_repeated else name
+
+
+# JSON Schema -------------------------------------------------------------------------------------------------------------
+
+
+class DocumentCheck:
+    """Says whether JSON texts that were changed still fit their JSON Schema."""
+
+    def __init__(self, text: str, referenced: Sequence[tuple[str, str]] = ()) -> None:
+        """`referenced` are names and texts of schemas that it uses. SchemaError if it is not a schema."""
+        try:
+            import jsonschema
+            from referencing import Registry, Resource
+            from referencing.jsonschema import DRAFT7
+        except ImportError:
+            raise SchemaError("JSON Schema needs jsonschema: install the extra `schemas`") from None
+        schema = loaded_schema(text)
+        known: Any = Registry()
+        for name, one in referenced:
+            resource = Resource.from_contents(loaded_schema(one), default_specification=DRAFT7)
+            known = known.with_resources([(name, resource)])
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
+        try:
+            kind.check_schema(schema)
+        except jsonschema.SchemaError as error:
+            raise SchemaError(str(error).splitlines()[0]) from None
+        self.validator = kind(schema, registry=known)
+
+    def check(self, before: bytes, after: bytes) -> None:
+        """Misfit if a text fitted the schema before it was changed, and does not any more."""
+        from referencing.exceptions import Unresolvable
+
+        try:
+            wrong = next(self.validator.iter_errors(json.loads(after)), None)
+            if wrong is None or next(self.validator.iter_errors(json.loads(before)), None) is not None:
+                return
+        except (Unresolvable, RecursionError):
+            return  # the schema says nothing that can be checked
+        kind = f"{wrong.validator} {json.dumps(wrong.validator_value)[:80]}"
+        raise Misfit(kind, "it would not fit the schema any more", list(wrong.absolute_path))
