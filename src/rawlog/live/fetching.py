@@ -223,6 +223,7 @@ class Fetcher:
             raise
         if answer["errorCode"]:
             raise refusal(f"{connection.named}: Fetch", answer["errorCode"])
+        self._check_topics(answer)
         found: list[Fetched] = []
         problem: BrokerError | None = None
         for topic in answer["responses"]:
@@ -262,6 +263,19 @@ class Fetcher:
             if not found:
                 raise
         return found
+
+    def _check_topics(self, answer: Message) -> None:
+        """BrokerError if records that came by the name of a topic belong to another one, which was created under that name since. If the id
+        is the same after they came, it was the same before.
+        """
+        named = {
+            TopicPartition(topic["topic"], row["partitionIndex"])
+            for topic in answer["responses"]
+            for row in topic["partitions"]
+            if "topic" in topic and row["records"]
+        }
+        if named & self._active:
+            self.cluster.leaders(named & self._active, self.ids)
 
     # One partition ------------------------------------------------------------------------------------------------------
 
