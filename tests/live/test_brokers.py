@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import rawlog
 from rawlog.core.errors import OptionError
 from rawlog.live.cluster import Cluster, TopicPartition
+from rawlog.live.errors import BrokerError
 from rawlog.live.settings import Settings
 from tests.golden_data import GOLDEN, replay_cases
 from tests.services.kafka import KafkaBroker
@@ -190,12 +191,33 @@ def test_bounds_choose_what_is_recorded(kafka_4: KafkaBroker, tmp_path: Path) ->
         return int(report.counts["records"])
 
     assert count("a", from_offset=150, to_offset=170) == 20
+    for name, options in (("limit", {"limit": 1}), ("bytes", {"max_bytes": 1}), ("offset", {"to_offset": 1})):
+        native: dict[str, Any] = {"brokers": kafka_4.bootstrap, **options}
+        assert rawlog.record(topic, tmp_path / name, **native).counts["records"] <= 20, "a batch, not a response"
     assert count("b", start="-30", until_end=True) == 30
     assert count("c", since=1_700_000_000_000 + 100 * 7, until=1_700_000_000_000 + 120 * 7) == 20
     assert count("d", limit=7) == 7
     assert count("e", until_end=True, key=b"k3") == len([n for n in range(200) if n % 17 == 3 and n % 5])
     assert count("f", until_end=True, group="g-" + topic, limit=50) == 50
     assert count("g", until_end=True, group="g-" + topic) <= 150
+
+
+def test_questions_are_asked_while_records_are_on_their_way(kafka_4: KafkaBroker, tmp_path: Path) -> None:
+    """The connection to the one broker was busy with the next records: commits of a group, the offset at a time that has come, and the
+    look at the next topic of a replay failed with an internal error.
+    """
+    topic, other = new_topic(kafka_4, 1), new_topic(kafka_4, 1)
+    fill(kafka_4, topic, 600, partitions=1)
+    small = {"max.partition.fetch.bytes": "2000", "fetch.max.bytes": "2000"}
+    given: dict[str, Any] = {"brokers": kafka_4.bootstrap, "setting": small, "group": "g-" + topic}
+    first = rawlog.record(topic, tmp_path / "first", limit=100, **given)
+    assert first.is_whole, first.lines()
+    rest = rawlog.record(topic, tmp_path / "rest", until=int(time.time() * 1000) + 1500, **given)
+    assert rest.is_whole, rest.lines()
+    assert first.counts["records"] + rest.counts["records"] == 600
+    made = [{"topic": name, "value": bytes(1000)} for name in (topic, other) for _ in range(10_000)]
+    sent = rawlog.replay(iter(made), brokers=kafka_4.bootstrap)
+    assert sent.counts["acknowledged"] == 20_000, sent.lines()
 
 
 def test_a_replay_continues_from_its_checkpoint(kafka_4: KafkaBroker, tmp_path: Path) -> None:
@@ -272,6 +294,45 @@ def test_bad_input_is_a_clear_error(kafka_4: KafkaBroker, tmp_path: Path) -> Non
     assert not report.is_whole
     assert "2,097" in report.facts["error"]
     assert "takes 1,048,588" in report.facts["error"]
+
+
+def test_what_would_go_to_a_wrong_place_is_refused(kafka_4: KafkaBroker, tmp_path: Path) -> None:
+    """A typing error in a topic map sent everything to the topic it was recorded from; `exact` continued any topic with enough records; an
+    offset after the end gave an empty recording, as if all were stored.
+    """
+    topic, other = new_topic(kafka_4, 1), new_topic(kafka_4, 1)
+    fill(kafka_4, topic, 60, partitions=1)
+    fill(kafka_4, other, 40, partitions=1, seed=2)
+    recorded(kafka_4, topic, tmp_path / "one")
+    given: dict[str, Any] = {"brokers": kafka_4.bootstrap, "topic_map": {topic[:-1]: other}}
+    for replayed in (tmp_path / "one", [tmp_path / "one"]):
+        with pytest.raises(OptionError, match=f"did you mean {topic}"):
+            rawlog.replay(replayed, **given)
+    with pytest.raises(OptionError, match=f"did you mean {topic}"):
+        rawlog.mirror(topic, to=kafka_4.bootstrap, **given)
+    exact: dict[str, Any] = {"to": kafka_4.bootstrap, "exact": True, "until_end": True, "topic_map": {topic: other}}
+    with pytest.raises(OptionError, match=f"{other}-0 is not empty, and not a copy of {topic}-0: .*offset 39 differ"):
+        rawlog.mirror(topic, brokers=kafka_4.bootstrap, **exact)
+    copy = new_topic(kafka_4, 1)
+    for option in ({"exact": True}, {"group": "g"}):
+        with pytest.raises(OptionError, match="needs a target of its own for each topic"):
+            both: Any = {"to": kafka_4.bootstrap, "topic_map": {topic: copy, other: copy}, **option}
+            rawlog.mirror([topic, other], brokers=kafka_4.bootstrap, **both)
+    exact["topic_map"] = {topic: copy}
+    assert rawlog.mirror(topic, brokers=kafka_4.bootstrap, to_offset=1, **exact).counts["acknowledged"] <= 20
+    assert rawlog.mirror(topic, brokers=kafka_4.bootstrap, **exact).is_whole
+    with pytest.raises(BrokerError, match="60 is the next one, but the log ends at 40"):
+        rawlog.mirror(other, brokers=kafka_4.bootstrap, **(exact | {"topic_map": {other: copy}}))
+    with pytest.raises(OptionError, match="offset 100 is asked for, the log ends at 60"):
+        rawlog.record(topic, tmp_path / "far", brokers=kafka_4.bootstrap, from_offset=100)
+    done = recorded(kafka_4, topic, tmp_path / "far", from_offset=100)
+    assert f"{topic}-0: the log ends at offset 60; 100 was asked for" in done.notes
+    tried = rawlog.replay(
+        tmp_path / "one", brokers=kafka_4.bootstrap, to_topic="new-" + topic, create_topics=True, dry_run=True
+    )
+    assert f"topic new-{topic}: it does not exist and would be created with 1 partition" in tried.notes
+    with pytest.raises(OptionError, match="unknown topic"):
+        recorded(kafka_4, "new-" + topic, tmp_path / "two")
 
 
 def test_a_topic_that_is_created_again_is_noticed(kafka: KafkaBroker, tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ from rawlog.live.ahead import Ahead
 from rawlog.live.cluster import Backoff, Cluster, TopicPartition
 from rawlog.live.errors import BrokerError
 from rawlog.live.fetching import Fetcher
+from rawlog.live.sources import native_partitions, open_source
+from rawlog.reading.select import Selection
+from tests.golden_data import GOLDEN
 from tests.live.test_wire import framed, honest, server, settings
 
 QUICK = {"socket.timeout.ms": "2000", "reconnect.backoff.ms": "1"}
@@ -291,3 +294,21 @@ def test_a_record_that_is_too_large_ends_a_replay_after_those_before_it(tmp_path
     for words in ("offset 7: a record ", "1,048,588", "2,097,"):
         assert words in report.facts["error"]
     assert report.counts["acknowledged"] == 7
+
+
+# Sources ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["3.9.2", "4.3.0"])
+def test_the_directory_of_a_broker_is_replayed_without_its_own_topics(version: str) -> None:
+    """Next to the metadata log it was no directory of partitions any more: it was read by rows, and those of `__consumer_offsets` were
+    meant for the topic of that name.
+    """
+    tree = open_source([str(GOLDEN / "kafka" / f"broker-{version}" / "data")])
+    found = native_partitions(tree, Selection())
+    assert found is not None
+    topics = {one.partition.topic for one in found}
+    assert "transactions" in topics
+    assert not [topic for topic in topics if topic.startswith("__")]
+    named = native_partitions(tree, Selection(topics=("__consumer_offsets",)))
+    assert {one.partition.topic for one in named or ()} == {"__consumer_offsets"}

@@ -21,15 +21,21 @@ from typing import Any, Self
 from tests.services import die_with_parent, free_ports
 from tests.services.jars import class_path, java
 
+KAFKA_2 = "2.8.2"
 KAFKA_3 = "3.9.2"
 KAFKA_4 = "4.3.0"
-READY = "Kafka Server started"
 START_SECONDS = 180
 STOP_SECONDS = 60
 CONSUME_SECONDS = 30  # without a message
 
 # Short-lived and next to others on a small machine: the quick compiler and little memory. The broker recipe has the rest.
-JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+JVM = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Djava.awt.headless=true",
+    "-Dzookeeper.admin.enableServer=false",
+)
 
 PROPERTIES = {
     "process.roles": "broker,controller",
@@ -50,6 +56,7 @@ PROPERTIES = {
     "broker.heartbeat.interval.ms": "1000",
 }
 PROPERTIES_OF = {
+    "2": {"broker.id": "1", "zookeeper.session.timeout.ms": "2000"},
     "3": {"group.coordinator.rebalance.protocols": "classic,consumer"},
     "4": {
         "share.coordinator.state.topic.replication.factor": "1",
@@ -57,6 +64,14 @@ PROPERTIES_OF = {
         "share.coordinator.state.topic.num.partitions": "2",
     },
 }
+
+KRAFT = (
+    "process.roles", "node.id", "listener.security.protocol.map", "controller.listener.names", "broker.session.timeout.ms",
+    "broker.heartbeat.interval.ms",
+)  # fmt: skip
+"""Properties that a broker with ZooKeeper does not have."""
+ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+KEEPER_TICK_MS = "500"  # a session takes two of them at least
 
 LOG4J = """\
 log4j.rootLogger=INFO, console
@@ -85,6 +100,9 @@ class KafkaBroker:
 
     `properties` go over the defaults above. `stop()` is a clean stop, `kill()` a crash, and `start()` starts it again on the same files.
     """
+
+    ready = "Kafka Server started"
+    """What it logs when it serves clients."""
 
     def __init__(
         self, version: str, data_dir: str | os.PathLike[str], properties: Mapping[str, str] | None = None
@@ -198,7 +216,7 @@ class KafkaBroker:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while READY not in self.log.read_text(errors="replace"):
+        while self.ready not in self.log.read_text(errors="replace"):
             if self._process is None or self._process.poll() is not None:
                 code, self._process = self._process and self._process.returncode, None
                 raise BrokerError(f"Kafka {self.version} ended with {code} at start\n{self.output_tail()}")
@@ -206,6 +224,76 @@ class KafkaBroker:
                 self.kill()
                 raise BrokerError(f"Kafka {self.version} was not up after {START_SECONDS} s\n{self.output_tail()}")
             time.sleep(0.1)
+
+
+class ZooKeeperBroker(KafkaBroker):
+    """A broker of a release before KRaft, with a ZooKeeper of its own, which runs until the end of the `with`."""
+
+    ready = "[KafkaServer id=1] started"
+
+    def __init__(
+        self, version: str, data_dir: str | os.PathLike[str], properties: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(version, data_dir, properties)
+        self.properties = {key: value for key, value in self.properties.items() if key not in KRAFT}
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._end_keeper()
+
+    def _configure(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        broker, keeper = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{broker}"
+        self._start_keeper(keeper)
+        own = {
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "zookeeper.connect": f"127.0.0.1:{keeper}",
+            "log.dirs": str(self.data_dir),
+        }
+        text = "".join(f"{key}={value}\n" for key, value in (self.properties | own).items())
+        (self._home / "server.properties").write_text(text)
+
+    def _format(self) -> None:
+        """The broker writes what it needs by itself."""
+
+    def restart(self) -> None:
+        """As long as ZooKeeper has the session of a broker that was killed, another one with its number is refused."""
+        for _ in range(10):
+            try:
+                return super().restart()
+            except BrokerError:
+                if "NodeExistsException" not in self.log.read_text(errors="replace"):
+                    raise
+        raise BrokerError(f"Kafka {self.version} is refused by ZooKeeper")
+
+    def _start_keeper(self, port: int) -> None:
+        """The broker waits for it by itself."""
+        self._end_keeper()
+        home = self._home / "zookeeper"
+        home.mkdir(exist_ok=True)
+        command = _command(self.version, home, ZOOKEEPER, str(port), str(home / "data"), KEEPER_TICK_MS, quiet=True)
+        with (home / "output.txt").open("wb") as output:
+            self._keeper = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._home,
+                preexec_fn=die_with_parent,
+            )
+
+    def _end_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.kill()
+            self._keeper.wait()
+            self._keeper = None
 
 
 def consume_all(
@@ -315,8 +403,8 @@ def run_tool(version: str, main: str, *arguments: str) -> str:
 
 
 def _command(version: str, home: Path, main: str, *arguments: str, quiet: bool = False) -> list[str]:
-    # 3.x logs through reload4j, 4.x through log4j 2: each wants its own file, and the broker's readiness is read from what it logs.
-    if version.startswith("3."):
+    # 2.x and 3.x log through log4j or reload4j, 4.x through log4j 2: each wants its own file. Readiness is read from what is logged.
+    if version[0] in "23":
         file, text, option = home / "log4j.properties", LOG4J, "-Dlog4j.configuration=file:{}"
     else:
         file, text, option = home / "log4j2.properties", LOG4J2, "-Dlog4j2.configurationFile={}"

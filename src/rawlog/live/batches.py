@@ -73,20 +73,21 @@ class Merger:
     """Makes batches of one partition ready to send, in order. `most` is what the topic takes.
 
     With `keep_batches` all that can be passed on as it is stays a batch of its own. `fixed_time` replaces all times, `shift_ms` moves
-    them. `skip` records at the start are left out: they were sent before.
+    them. `skip` records at the start are left out: they were sent before. `named` is the partition that errors name.
     """
 
     def __init__(
         self,
         most: int,
         *,
+        named: str = "",
         keep_batches: bool = False,
         fixed_time: int | None = None,
         shift_ms: int = 0,
         skip: int = 0,
     ) -> None:
         self.most, self.keep_batches, self.fixed_time, self.shift_ms = most, keep_batches, fixed_time, shift_ms
-        self.skip = skip
+        self.skip, self._named = skip, named
         self._room = min(TARGET_BYTES, most) - BATCH.size
         self._state = np.zeros(merge.STATE, np.int64)
         self._out: Bytes | None = None
@@ -191,9 +192,10 @@ class Merger:
                 )
             if not state[merge.COUNT]:
                 size = int(stops[done]) - int(position)
+                offset = int(head["base_offset"][done]) + int(state[merge.ROW])
                 raise EncodeError(
-                    f"offset {int(head['base_offset'][done]) + int(state[merge.ROW]):,}: a record that is larger than a batch of "
-                    f"{self.most:,} bytes, the most that the topic takes (at most {size:,} bytes)"
+                    f"{self._named}: offset {offset:,}: a record that is larger than a batch of {self.most:,} bytes, the most that the "
+                    f"topic takes (at most {size:,} bytes)"
                 )
             self._next = int(head["base_offset"][done]) + int(state[merge.ROW])
             yield from self.flush()

@@ -124,6 +124,7 @@ class Cluster:
         self.id: str | None = None
         self.brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
+        self._spare: dict[int, Connection] = {}
         self._first: Connection | None = None
         self.throttled_ms = 0
 
@@ -135,10 +136,11 @@ class Cluster:
 
     def close(self) -> None:
         """End all connections."""
-        for one in (*self._connections.values(), *([self._first] if self._first else ())):
+        first = (self._first,) if self._first else ()
+        for one in (*self._connections.values(), *self._spare.values(), *first):
             self.throttled_ms += one.throttled_ms
             one.close()
-        self._connections, self._first = {}, None
+        self._connections, self._spare, self._first = {}, {}, None
 
     def backoff(self) -> Backoff:
         """Pauses for one thing that is tried again and again."""
@@ -176,12 +178,24 @@ class Cluster:
         self._connections[number] = Connection(*self.brokers[number], self.settings)
         return self._connections[number]
 
+    def idle(self, number: int) -> Connection:
+        """A connection to a broker on which nothing is on its way, for a question in between: records may be, on the other one."""
+        for kept in (self._connections, self._spare):
+            found = kept.get(number)
+            if found is not None and found.is_open and not found.pending:
+                return found
+        if number not in self.brokers or number not in self._connections:
+            return self.node(number)
+        self._spare[number] = Connection(*self.brokers[number], self.settings)
+        return self._spare[number]
+
     def drop(self, number: int) -> None:
-        """End the connection to a broker: what is on its way there is of no interest any more."""
-        found = self._connections.pop(number, None)
-        if found is not None:
-            self.throttled_ms += found.throttled_ms
-            found.close()
+        """End the connections to a broker: what is on its way there is of no interest any more."""
+        for kept in (self._connections, self._spare):
+            found = kept.pop(number, None)
+            if found is not None:
+                self.throttled_ms += found.throttled_ms
+                found.close()
 
     def retried(self, what: Callable[[], T]) -> T:
         """Do something, again and again while it fails with errors that pass by themselves."""
@@ -279,11 +293,7 @@ class Cluster:
         for node in sorted({one.node for one in leaders.values()}):
             here = {one: times[one] for one, leader in leaders.items() if leader.node == node}
             topics = by_topic(here, lambda one: {"partitionIndex": one.partition, "timestamp": times[one]})
-            try:
-                answer = self.node(node).ask(messages.LIST_OFFSETS, {"isolationLevel": isolation, "topics": topics})
-            except Disconnected:
-                self.drop(node)
-                raise
+            answer = self.idle(node).ask(messages.LIST_OFFSETS, {"isolationLevel": isolation, "topics": topics})
             for topic in answer["topics"]:
                 for row in topic["partitions"]:
                     partition = TopicPartition(topic["name"], row["partitionIndex"])
@@ -303,7 +313,7 @@ class Cluster:
             what = "group" if kind == GROUP else "transactional id"
             raise refusal(f"{what} {key!r}", answer["errorCode"], answer["errorMessage"])
         self.brokers.setdefault(answer["nodeId"], (answer["host"], answer["port"]))
-        return self.node(answer["nodeId"])
+        return self.idle(answer["nodeId"])
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offsets that a group has committed; partitions without one are not there."""

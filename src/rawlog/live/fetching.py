@@ -9,14 +9,18 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from rawlog.core.errors import DataError
+from rawlog.core.format import File, Place, Want
 from rawlog.core.frames import Frames
 from rawlog.core.status import Status
+from rawlog.core.tables import RECORDS
+from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
@@ -52,6 +56,10 @@ class Fetched:
     def stop_offset(self) -> int:
         """The offset after the last batch."""
         return int(self.head["last_offset"][-1]) + 1
+
+    def first(self, count: int) -> Fetched:
+        """Only the first batches."""
+        return replace(self, frames=self.frames.slice(0, count), head=self.head.slice(0, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +231,7 @@ class Fetcher:
             raise
         if answer["errorCode"]:
             raise refusal(f"{connection.named}: Fetch", answer["errorCode"])
+        self._check_topics(answer)
         found: list[Fetched] = []
         problem: BrokerError | None = None
         for topic in answer["responses"]:
@@ -263,6 +272,19 @@ class Fetcher:
                 raise
         return found
 
+    def _check_topics(self, answer: Message) -> None:
+        """BrokerError if records that came by the name of a topic belong to another one, which was created under that name since. If the id
+        is the same after they came, it was the same before.
+        """
+        named = {
+            TopicPartition(topic["topic"], row["partitionIndex"])
+            for topic in answer["responses"]
+            for row in topic["partitions"]
+            if "topic" in topic and row["records"]
+        }
+        if named & self._active:
+            self.cluster.leaders(named & self._active, self.ids)
+
     # One partition ------------------------------------------------------------------------------------------------------
 
     def _taken(self, partition: TopicPartition, row: Message) -> Iterable[Fetched]:
@@ -283,6 +305,10 @@ class Fetcher:
         if records is None or not len(records):
             return ()
         frames, head = self._whole(partition, records)
+        before = int((head["base_offset"] < self.stops.get(partition, 1 << 62)).sum())
+        if before < len(frames):  # a response may hold many batches after the stop
+            frames, head = frames.slice(0, before), head.slice(0, before)
+            self._active.discard(partition)
         if not len(frames):
             return ()
         self.positions[partition] = int(head["last_offset"][-1]) + 1
@@ -361,6 +387,23 @@ def written_after(
     fetcher = Fetcher(cluster, {partition: start}, ids, stops={partition: stop})
     while fetcher.active:
         yield from fetcher.poll(1.0)
+
+
+def record_at(
+    cluster: Cluster, partition: TopicPartition, ids: Mapping[str, bytes], offset: int
+) -> dict[str, Any] | None:
+    """The record at an offset, as a row; None if it is a marker or not there any more."""
+    assert LOG.decode is not None
+    file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
+    fetcher = Fetcher(cluster, {partition: offset}, ids, stops={partition: offset + 1}, ahead=False)
+    while fetcher.active:
+        for one in fetcher.poll(1.0):
+            for batch in LOG.decode(one.frames, Want(RECORDS, file)):
+                chosen = batch.filter(pc.equal(batch.column("offset"), offset))
+                if chosen.num_rows:
+                    found: dict[str, Any] = chosen.to_pylist()[0]
+                    return found
+    return None
 
 
 def written_by(

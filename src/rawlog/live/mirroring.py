@@ -23,13 +23,13 @@ from rawlog.jobs.job import Progress
 from rawlog.live.batches import Merger
 from rawlog.live.cluster import Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
 from rawlog.live.errors import BrokerError
-from rawlog.live.fetching import Aborts, Fetched, Fetcher
+from rawlog.live.fetching import Aborts, Fetched, Fetcher, record_at
 from rawlog.live.pacing import Histogram
 from rawlog.live.producing import Producer, Sent
 from rawlog.live.recording import Asked as Recorded
 from rawlog.live.recording import Bounds, find_bounds
 from rawlog.live.settings import Settings
-from rawlog.live.targets import Targets
+from rawlog.live.targets import Targets, check_topic_map
 
 COMMIT_SECONDS, PROGRESS_SECONDS = 5.0, 0.2
 
@@ -70,6 +70,7 @@ def _mirror(
     topics = source.topics(asked.source.topics)
     if not topics:
         raise OptionError(f"no topic matches {', '.join(asked.source.topics)}")
+    check_topic_map(asked.topic_map, topics)
     other.retried(lambda: other.metadata([]))
     if source.id == other.id:
         same = [name for name in topics if asked.topic_map.get(name, name) == name]
@@ -110,6 +111,9 @@ class _Mirror:
             for number in sorted(topic.partitions, reverse=True):
                 self.targets.need(target, number)
                 found[TopicPartition(name, number)] = TopicPartition(target, number)
+        if len(set(found.values())) < len(found) and (self.asked.exact or self.asked.source.group is not None):
+            option = "--exact" if self.asked.exact else "--group"
+            raise OptionError(f"{option} needs a target of its own for each topic: two of them have the same one")
         return found
 
     def _bounds(self) -> Bounds:
@@ -123,7 +127,26 @@ class _Mirror:
                     f"partition {one} begins at offset {first:,}, its target would continue at {wanted:,}: offsets cannot be kept; "
                     f"`rawlog record` and `rawlog restore` can"
                 )
+        if self.asked.exact:
+            for one in bounds.starts:
+                self._check_continued(one, resumed[one])
         return bounds
+
+    def _check_continued(self, one: TopicPartition, end: int) -> None:
+        """OptionError if the last record of the target is another one than the source has there: it is no copy of it."""
+        lane = self.lanes[one]
+        last = record_at(self.other, lane, self.targets.ids, end - 1) if end else None
+        own = None if last is None else record_at(self.source, one, ids_of(self.topics), end - 1)
+        if last is None or own is None:  # deleted, or compacted
+            return
+        names = ["key", "value", "headers"]
+        if own["timestampType"] == last["timestampType"]:
+            names.append("timestamp")
+        if any(own[name] != last[name] for name in names):
+            raise OptionError(
+                f"partition {lane} is not empty, and not a copy of {one}: their records at offset {end - 1:,} differ; offsets can be kept "
+                f"in an empty topic"
+            )
 
     def run(self) -> Report:
         error: Exception | None = None
@@ -169,9 +192,9 @@ class _Mirror:
             raise EncodeError(
                 f"partition {one.partition}: batches of magic 0 or 1; record them and replay the recording"
             )
-        merger = self.mergers.get(lane)
+        merger = self.mergers.get(one.partition)
         if merger is None:
-            merger = self.mergers[lane] = Merger(self.targets.limit(lane.topic))
+            merger = self.mergers[one.partition] = Merger(self.targets.limit(lane.topic), named=str(one.partition))
             start = self.bounds.starts[one.partition]
             merger.skip = max(0, start - int(head["base_offset"][0]))
         for batches in (merger.add(frames, head), merger.flush()):

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rawlog.core.errors import AccessError, CorruptError, OptionError, RawlogError, unknown
 from rawlog.core.format import File, Place, Want
@@ -40,7 +41,7 @@ from rawlog.formats.replay.writer import entries, file_header
 from rawlog.io.output import Folder, Output, unwritable, writing
 from rawlog.jobs.job import Progress
 from rawlog.live.cluster import BEGINNING, END, Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
-from rawlog.live.errors import BrokerError
+from rawlog.live.errors import OUT_OF_RANGE, BrokerError
 from rawlog.live.fetching import Aborts, Fetched, Fetcher
 from rawlog.live.settings import Settings
 from rawlog.reading.select import Selection
@@ -193,10 +194,24 @@ class NativeSink:
 
 def _data_records(head: Heads) -> int:
     """The records in batches that are no control batches."""
+    return int(_data_counts(head).sum())
+
+
+def _data_counts(head: Heads) -> NDArray[np.int64]:
+    """The records in each batch, 0 for a control batch."""
     count = head["record_count"]
     if head.any(Attributes.CONTROL):
-        count = count[~head.has(Attributes.CONTROL)]
-    return int(np.where(count < 0, 1, count).sum())
+        count = np.where(head.has(Attributes.CONTROL), 0, count)
+    return np.where(count < 0, 1, count)
+
+
+def _enough_of(one: Fetched, records: int | None, size: int | None) -> Fetched:
+    """The batches up to the one with which so many records or bytes are there: a response may hold many more."""
+    is_more = np.zeros(len(one.frames), np.bool_)
+    for most, each in ((records, _data_counts(one.head)), (size, one.frames.sizes)):
+        if most is not None:
+            is_more |= np.cumsum(each) - each >= most
+    return one.first(int(np.argmax(is_more))) if is_more.any() else one
 
 
 # A kafka-replay recording ----------------------------------------------------------------------------------------------------
@@ -358,6 +373,8 @@ class Bounds:
     stops: dict[TopicPartition, int]
     #: Partitions whose first offset was asked for and is deleted already.
     late: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    #: Partitions that end before the first offset that was asked for.
+    short: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
 def record(
@@ -453,6 +470,16 @@ def find_bounds(
     wanted |= {one: offset for one, offset in resumed.items() if one in wanted}
     late = {one: (offset, first[one]) for one, offset in wanted.items() if offset < first[one]}
     starts = {one: max(offset, first[one]) for one, offset in wanted.items()}
+    short = _short(cluster, {one: offset for one, offset in starts.items() if offset > end[one]}, ids)
+    for one, (wanted_offset, found_end) in short.items():
+        if one in resumed or chosen.from_offset is None:
+            raise BrokerError(
+                f"partition {one}: offset {wanted_offset:,} is the next one, but the log ends at {found_end:,}: it was cut back, or this "
+                f"belongs to another topic",
+                OUT_OF_RANGE,
+            )
+        if not asked.until_end and chosen.to_offset is None:
+            raise OptionError(f"partition {one}: offset {wanted_offset:,} is asked for, the log ends at {found_end:,}")
     stops: dict[TopicPartition, int] = {}
     if asked.until_end:
         stops = dict(end)
@@ -460,7 +487,15 @@ def find_bounds(
         stops = {one: min(stops.get(one, chosen.to_offset), chosen.to_offset) for one in partitions}
     if chosen.until is not None and chosen.until <= time.time() * 1_000_000:
         stops = _stops_at(cluster, chosen.until, stops, end, ids)
-    return Bounds(starts, stops, late)
+    return Bounds(starts, stops, late, short)
+
+
+def _short(
+    cluster: Cluster, starts: Mapping[TopicPartition, int], ids: Mapping[str, bytes]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Partitions that end before an offset, also with their open transactions; the offset, and where they end."""
+    ends = cluster.offsets(dict.fromkeys(starts, END), ids) if starts else {}
+    return {one: (offset, ends[one]) for one, offset in starts.items() if offset > ends[one]}
 
 
 def _stops_at(
@@ -543,10 +578,12 @@ class _Recording:
         return False
 
     def _store(self, one: Fetched) -> None:
-        limit = self.asked.selection.limit
+        limit, most = self.asked.selection.limit, self.asked.max_bytes
         left = None if limit is None else limit - self.sink.records
         if left is not None and left <= 0:
             return
+        if isinstance(self.sink, NativeSink):
+            one = _enough_of(one, left, None if most is None else most - self.sink.bytes)
         self.stored[one.partition] = self.sink.add(one, left)
 
     def _is_enough(self) -> bool:
@@ -617,6 +654,10 @@ class _Recording:
                 report.add(Action.LOST, reason, str(one), first_offset=wanted, stop_offset=first)
             else:
                 report.notes.append(f"{one}: the log begins at offset {first:,}; {wanted:,} was asked for")
+        report.notes += [
+            f"{one}: the log ends at offset {end:,}; {wanted:,} was asked for"
+            for one, (wanted, end) in self.bounds.short.items()
+        ]
         if isinstance(self.sink, NativeSink):
             report.notes += [
                 f"{one}: {size:,} bytes of an unfinished batch were cut off" for one, size in self.sink.cut.items()

@@ -59,7 +59,7 @@ from rawlog.live.sources import (
     magic_runs,
     up_to_damage,
 )
-from rawlog.live.targets import Targets
+from rawlog.live.targets import Targets, check_topic_map
 from rawlog.live.transactions import Plan, Stop, Transactions
 from rawlog.reading.select import Selection
 
@@ -215,6 +215,7 @@ class _Replay:
         self._skip: dict[TopicPartition, int] = {}
         self._before: dict[TopicPartition, int] = {}
         self._turn = 0
+        self._unmapped = set(asked.topic_map)
         self.transactions = Transactions(self.producer, uuid.uuid4().hex[:16], self._save)
         self._plan = Plan(())
         self._writer = ThreadPoolExecutor(1, "rawlog-checkpoint")  # starts its thread when it is used
@@ -238,6 +239,8 @@ class _Replay:
     def _replay(self) -> Report:
         error: Exception | None = None
         was_stopped = False
+        if whole := [*(self.source.native or ()), *(self.source.lake or ())]:
+            check_topic_map(self.asked.topic_map, {one.partition.topic for one in whole})
         self.cluster.retried(lambda: self.cluster.metadata([]))
         for target in sorted(
             map(self._target_of, self._whole or self.source.native or ()), key=lambda one: -one.partition
@@ -363,6 +366,7 @@ class _Replay:
         again = first_repeated(one, left, self.producer.lane(target).to_repeat) if self._keeps and is_real else {}
         merger = Merger(
             self.targets.limit(target.topic),
+            named=str(one.partition),
             keep_batches=self.asked.keep_batches,
             shift_ms=self._shift or 0,
             skip=left,
@@ -513,6 +517,7 @@ class _Replay:
     def _assigned(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """Rows that were not sent before, and the number of the target of each."""
         topics = batch.column("topic").dictionary_encode()
+        self._unmapped.difference_update(topics.dictionary.to_pylist())
         names = [self.asked.target_of(name) for name in topics.dictionary.to_pylist()]
         codes = pc.fill_null(topics.indices, -1).to_numpy(zero_copy_only=False)
         if (codes < 0).any():
@@ -798,6 +803,9 @@ class _Replay:
                 f"transactions are replayed as plain records: {self.left.markers:,} markers and {self.left.aborted:,} records of "
                 f"aborted or open transactions are left out"
             )
+        if self._unmapped and not self._whole:
+            names = ", ".join(sorted(self._unmapped))
+            report.notes.append(f"no record is of a topic that --topic-map gives another name: {names}")
         for text in self.left.damaged:
             report.add(Action.LOST, f"not sent: {text}")
         if error is not None or failed:

@@ -313,9 +313,8 @@ def lake_partitions(tree: Tree, selection: Selection) -> list[LakePartition] | N
         partitions, here = _partitions_in(file)
         has_transactions |= here
         for topic, number in partitions:
-            is_hidden = topic.startswith("__") and not selection.topics
             is_wanted = not selection.partitions or number in selection.partitions
-            if selection.takes_topic(topic) and is_wanted and not is_hidden:
+            if selection.takes_topic(topic) and is_wanted and not _is_hidden(topic, selection):
                 found.setdefault(TopicPartition(topic, number), []).append(file)
     if not has_transactions:
         return None
@@ -331,23 +330,31 @@ def _partitions_in(file: File) -> tuple[list[tuple[str, int]], bool]:
     return pairs, any(row["is_transactional"] for row in found)
 
 
+def _is_hidden(topic: str | None, selection: Selection) -> bool:
+    """Whether a topic is one of the brokers' own, which nobody else writes to; they are replayed only if they are named."""
+    return topic is not None and topic.startswith("__") and not selection.topics
+
+
 def native_partitions(tree: Tree, selection: Selection) -> list[NativePartition] | None:
     """The partitions of a tree if it holds nothing else that could be replayed. OptionError for two of one name."""
     groups: dict[str, list[File]] = {}
+    others: list[File] = []
     for file in tree:
         if file.format == LOG.name and file.place.state is None and file.place.topic is not None:
             if file.problem is not None:
                 raise DataError(file.problem, path=file.path, format=file.format)
             groups.setdefault(file.place.group or file.path, []).append(file)
-        elif file.format is None or file.system != "kafka":
-            return None
+        elif file.format is not None and file.system != "kafka" and not _is_hidden(file.place.topic, selection):
+            others.append(file)
+    if sheets(tree) or RECORDS.name in Tree(tree.roots, tuple(others)).tables:
+        return None
     found: dict[TopicPartition, NativePartition] = {}
     for files in groups.values():
         files.sort(key=lambda file: file.place.start_offset or 0)
         place = files[0].place
         assert place.topic is not None
         one = TopicPartition(place.topic, place.partition or 0)
-        if not selection.takes_file(files[0]) or (place.topic.startswith("__") and not selection.topics):
+        if not selection.takes_file(files[0]) or _is_hidden(place.topic, selection):
             continue
         if one in found:
             raise OptionError(
@@ -381,7 +388,11 @@ def row_streams(tree: Tree, selection: Selection, native: list[NativePartition] 
         lambda _, file=file: read_sheet(file, RECORDS, selection, in_order=True, payloads=payloads)  # type: ignore[misc]
         for file in found
     ]
-    rest = tuple(file for file in tree if file not in found and file.format is not None)
+    rest = tuple(
+        file
+        for file in tree
+        if file not in found and file.format is not None and not _is_hidden(file.place.topic, selection)
+    )
     if rest and RECORDS.name in Tree(tree.roots, rest).tables:
         streams += [_of_files(Tree(tree.roots, rest), selection)]
     if not streams:

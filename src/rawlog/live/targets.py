@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from rawlog.core.errors import OptionError
-from rawlog.live.cluster import END, Cluster, Topic, TopicPartition, ids_of
+from collections.abc import Iterable, Mapping
+
+from rawlog.core.errors import OptionError, unknown
+from rawlog.core.text import counted
+from rawlog.live.cluster import END, Cluster, Leader, Topic, TopicPartition, ids_of
 
 DEFAULT_LIMIT = 1_048_588
 """A topic's max.message.bytes unless it says otherwise."""
 DAY_MS = 86_400_000
+
+
+def check_topic_map(topic_map: Mapping[str, str], topics: Iterable[str]) -> None:
+    """OptionError for a topic that is to get another name and that the source does not have: with a typing error in the map, records would
+    go to the topic of their own name.
+    """
+    known = sorted(topics)
+    for name in topic_map:
+        if name not in known:
+            raise unknown("topic in the topic map", name, known)
 
 
 class Targets:
@@ -43,7 +56,7 @@ class Targets:
             topic = self._find(name, partition if largest is None else largest)
         if partition not in topic.partitions:
             raise OptionError(
-                f"topic {name} has {len(topic.partitions)} partitions, the source has records of partition {partition}; "
+                f"topic {name} has {counted(len(topic.partitions), 'partition')}, the source has records of partition {partition}; "
                 f"choose --partition-by key or round-robin, or a topic with more partitions"
             )
         return topic
@@ -51,7 +64,12 @@ class Targets:
     def _find(self, name: str, partition: int) -> Topic:
         if self.create and not self.dry_run:
             self.cluster.create_topic(name, self.partitions or partition + 1 or -1)
-        topic = self.cluster.topics([name])[name]
+        try:
+            topic = self.cluster.topics([name])[name]
+        except OptionError:
+            if not (self.create and self.dry_run):
+                raise
+            return self._imagine(name, self.partitions or partition + 1 or 1)
         self.topics[name], self._numbers[name] = topic, len(self._numbers)
         self.ids |= ids_of({name: topic})
         names = ("max.message.bytes", "message.timestamp.type", "cleanup.policy", "retention.ms")
@@ -68,6 +86,14 @@ class Targets:
             )
         lanes = [TopicPartition(name, number) for number in topic.partitions]
         self._ends |= self.cluster.offsets(dict.fromkeys(lanes, END), self.ids)
+        return topic
+
+    def _imagine(self, name: str, count: int) -> Topic:
+        """The topic that a dry run would create."""
+        topic = Topic(name, bytes(16), False, {number: Leader(-1, -1) for number in range(count)})
+        self.topics[name], self._numbers[name] = topic, len(self._numbers)
+        self._limits[name] = DEFAULT_LIMIT
+        self.notes.append(f"topic {name}: it does not exist and would be created with {counted(count, 'partition')}")
         return topic
 
     def limit(self, name: str) -> int:
@@ -90,4 +116,4 @@ class Targets:
         return TopicPartition(names[key >> 32], key & 0xFFFF_FFFF)
 
 
-__all__ = ["Targets"]
+__all__ = ["Targets", "check_topic_map"]
