@@ -23,7 +23,6 @@ from rawlog.jobs import restore
 from rawlog.jobs.convert import Convert, outlet, source_tree
 from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.lake import Lake, commits, known_tables, payload, upkeep
-from rawlog.jobs.lake.names import url
 from rawlog.jobs.lake.payload import ROW, SPLIT, References
 from rawlog.jobs.sheet import Sheet
 from rawlog.reading.tree import Tree, open_tree
@@ -387,13 +386,14 @@ def test_joining_small_files_keeps_references(tmp_path: Path, monkeypatch: pytes
             assert ordered(ask(lake, f"SELECT * FROM {name}")) == expected(source, table=name)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_any_size_of_batches_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+@pytest.mark.parametrize(("rows", "size"), [(7, 1 << 20), (100, 50_000), (1000, 20_000)])
+def test_any_size_of_batches_gives_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int
+) -> None:
     """Rows that refer and rows that keep their payload, in batches that are cut anywhere to save memory."""
     ingest(tmp_path / "lake", *FAMILIES["rocketmq.messages"], partition_by=["day"])
-    monkeypatch.setattr(payload, "BYTES", 1)
+    monkeypatch.setattr(payload, "BYTES", size)
     monkeypatch.setattr(payload, "ROWS", rows)
-    monkeypatch.setattr(payload, "SPLITS", 1)
     name = "rocketmq.messages"
     assert stored(tmp_path / "lake", name) == expected(*FAMILIES[name], table=name)
 
@@ -413,10 +413,9 @@ def test_records_in_another_order_are_searched(tmp_path: Path, monkeypatch: pyte
     sheet = Sheet(str(path), payload.stored(RECORDS))
     for batch in rows.to_batches():
         sheet.add(batch)
-    sheet.close()
-    commits.exchange(
-        opened.load("rawlog.records"), [url(str(path))], {}, lambda name: not name.endswith("sorted.parquet")
-    )
+    made = sheet.close()
+    assert made is not None
+    commits.exchange(opened.load("rawlog.records"), [made], {}, lambda name: not name.endswith("sorted.parquet"))
     assert stored(lake, "kafka.records") == expected(logs, table="kafka.records")
 
 

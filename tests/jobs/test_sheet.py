@@ -64,8 +64,8 @@ def test_every_type_comes_back_from_the_lake(tmp_path: Path) -> None:
     assert file is not None
     lake = Lake(str(tmp_path / "empty"), create=True)
     taken = {"path": Taken(3, 1.5, 2, 1, 7)}
-    assert lake.commit(WIDE, "r", [file.path], taken, selection="{}")
-    assert not lake.commit(WIDE, "r", [file.path], taken), "the same run again changes nothing"
+    assert lake.commit(WIDE, "r", [file], taken, selection="{}")
+    assert not lake.commit(WIDE, "r", [file], taken), "the same run again changes nothing"
     table = lake.load("test.wide")
     assert table is not None
     back = table.scan().to_arrow()

@@ -199,12 +199,11 @@ def test_files_that_were_rewritten_in_vain_are_removed(tmp_path: Path, monkeypat
     record(tmp_path / "in" / "b.log", 40, first=1000)
     ingest(lake, tmp_path / "in")
     record(tmp_path / "in" / "a.log", 60)
-    commit = lakes.commits.append
+    commit = lakes.commits.exchange
     tries: list[int] = []
 
     def overtaken(table: object, *arguments: object, **named: object) -> None:
-        replacing = arguments[2] if len(arguments) > 2 else named.get("replacing")
-        if replacing is not None and len(tries) < 2:
+        if len(tries) < 2:
             tries.append(1)
 
             def lose(*_: object, **__: object) -> None:
@@ -215,7 +214,7 @@ def test_files_that_were_rewritten_in_vain_are_removed(tmp_path: Path, monkeypat
                 commit(table, *arguments, **named)
         commit(table, *arguments, **named)
 
-    monkeypatch.setattr(lakes.commits, "append", overtaken)
+    monkeypatch.setattr(lakes.commits, "exchange", overtaken)
     ingest(lake, tmp_path / "in")
     assert len(tries) == 2
     assert orphans(lake) == set()

@@ -31,7 +31,7 @@ from rawlog.core.report import Action, Report
 from rawlog.core.tables import RECORDS, Table
 from rawlog.core.text import counted
 from rawlog.engines.choice import choose
-from rawlog.jobs.job import Progress
+from rawlog.jobs.job import Job, Progress
 from rawlog.reading.existence import check_names
 from rawlog.reading.rows import dict_rows
 from rawlog.reading.select import parse_columns
@@ -333,8 +333,10 @@ class Ingesting(Masking, Decoding, Running, total=False):
     replicas: Literal["best", "all", "refuse"]
     since: Time | None
     until: Time | None
-    #: Cut the data files of new tables by topic, partition, hour, day, month or year.
+    #: Cut the data files of new tables by topic, partition, hour, day, month, year or bucket(N, COLUMN).
     partition_by: str | Sequence[str] | None
+    #: Sort the data files of new tables by these columns, whichever a table has.
+    sort_by: str | Sequence[str] | None
     #: The rows of files that were rewritten since the last run: replace them (default); keep them, and take only later offsets; or
     #: refuse such files.
     on_rewrite: Literal["replace", "keep", "refuse"]
@@ -366,6 +368,7 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
     """
     from rawlog.io.output import refuse_nested
     from rawlog.jobs.ingest import Ingest
+    from rawlog.jobs.partitions import parse_terms
     from rawlog.schemas.transform import Decode
 
     engine = choose(**settings_of(options, Ingesting.__annotations__))
@@ -393,7 +396,8 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
             catalog=options.get("catalog"),
             tables=parse_columns(options.get("tables")),
             selection=asked,
-            partition_by=parse_columns(options.get("partition_by")),
+            partition_by=parse_terms(options.get("partition_by")),
+            sort_by=parse_columns(options.get("sort_by")),
             on_rewrite=options.get("on_rewrite", "replace"),
             decode=decode,
         )
@@ -488,6 +492,7 @@ def lake(
     compact: bool = False,
     older_than: str | float = "24h",
     target_size: int | None = None,
+    sort_by: str | Sequence[str] | None = None,
     dry_run: bool = False,
     catalog: str | None = None,
     **running: Unpack[Running],
@@ -496,8 +501,9 @@ def lake(
 
     Without options, the parts have what each table holds: rows, files, small_files, bytes, snapshots, sources, changed. With options,
     they have what was done: expired_snapshots, removed_files, removed_bytes, joined_files, made_files. What was current within
-    `older_than` ("30m", "24h", "7d", or seconds) stays. `compact` writes data files of about `target_size` bytes (256 MiB); it runs where
-    `engine` says. AccessError if there is no lake at `path`.
+    `older_than` ("30m", "24h", "7d", or seconds) stays. `compact` writes data files of about `target_size` bytes (256 MiB). With `sort_by`
+    the tables are sorted by other columns from now on, and data files in another order are written again. All of it runs where `engine`
+    says. AccessError if there is no lake at `path`.
 
     >>> import rawlog
     >>> report = rawlog.lake("out/python-lake")
@@ -509,6 +515,9 @@ def lake(
     is_kept = expire_snapshots or remove_orphans or compact
     if dry_run and not is_kept:
         raise OptionError("--dry-run goes with --expire-snapshots, --remove-orphans or --compact")
+    if sort_by is not None and not compact:
+        raise OptionError("--sort-by goes with --compact")
+    order = parse_columns(sort_by)
     grace = age(older_than)
     settings = settings_of(running)
     found = Lake(os.fspath(path), catalog=catalog)
@@ -516,23 +525,20 @@ def lake(
     if not is_kept:
         report.parts = {one.name: _held(one) for one in status(found)}
         return report
-    target = target_size or TARGET
 
-    def join() -> Mapping[str, tuple[int, int]]:
-        job = Join(found, target=target)
-        try:
-            engine = choose(size=sum(lot.size for lot in job.lots()), **settings)
-            return engine.run(job, Tree((), ()), running.get("progress"))
-        finally:
-            job.clean()
+    def run(job: Job[Any, Any]) -> Any:
+        size = sum(lot.size for lot in job.lots()) if isinstance(job, Join) else 0
+        return choose(size=size, **settings).run(job, Tree((), ()), running.get("progress"))
 
     with found:
         for one in keep(
             found,
+            run,
             expire_after=grace if expire_snapshots else None,
             clean_after=grace if remove_orphans else None,
-            compact=join if compact else None,
-            target=target,
+            compact=compact,
+            target=target_size or TARGET,
+            sort_by=order,
             dry_run=dry_run,
         ):
             part = report.parts[one.name] = Report("lake", is_dry_run=dry_run)

@@ -13,7 +13,8 @@ from rawlog.core.tables import JSON, Table
 from rawlog.core.text import FIRST_DAY, LAST_DAY
 from rawlog.io.output import make_directory
 from rawlog.io.storage import file_system, is_remote
-from rawlog.jobs.partitions import Cut, divide
+from rawlog.jobs.partitions import UNITS, Cut, divide
+from rawlog.jobs.sorting import Key, in_order, key_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,23 +34,43 @@ MOST_HELD, MOST_OPEN = 4 * ROW_GROUP, 200
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A data file that is complete: its table, path and number of rows."""
+    """A data file that is complete: its table, path, number of rows, partition (name and value of each cut) and order of rows."""
 
     table: str
     path: str
     rows: int
+    partition: tuple[tuple[str, Any], ...] = ()
+    order: tuple[str, ...] = ()
 
 
 class Sheet:
-    """Takes batches of a table; the file exists once a row group is full, and is complete once `close` returns."""
+    """Takes batches of a table; the file exists once a row group is full, and is complete once `close` returns.
 
-    def __init__(self, path: str, table: Table, codec: str = "zstd", *, far: bool = False) -> None:
+    With an `order`, the rows of each row group are sorted. Where they do not follow those of the row group before, the file ends and
+    another one begins: every file is sorted, however many rows there are.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        table: Table,
+        codec: str = "zstd",
+        *,
+        far: bool = False,
+        partition: tuple[tuple[str, Any], ...] = (),
+        order: Sequence[str] = (),
+    ) -> None:
         """`far`: it holds times that Python's calendar does not have; PyIceberg could not read statistics of them."""
         self.path, self.table, self.codec, self.far = path, table, codec, far
+        self.partition, self.order = partition, tuple(order)
         self.rows = 0
         self._held: list[pa.RecordBatch] = []
         self.size = 0
         self._writer: pq.ParquetWriter | None = None
+        #: The files that ended before this one, the rows of this one so far, and the key of the last of them.
+        self.earlier: list[Written] = []
+        self._flushed = 0
+        self._last: Key | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Keep a batch; AccessError if the file cannot be written."""
@@ -68,19 +89,25 @@ class Sheet:
         self.flush()
         try:
             self._writer = self._writer or self._open()
-            self._writer.close()
+            return self._end()
         except OSError as error:
             raise self._unwritable(error) from None
-        return Written(self.table.name, self.path, self.rows)
+
+    def _end(self) -> Written:
+        """Finish the file of this moment."""
+        assert self._writer is not None
+        self._writer.close()
+        return Written(self.table.name, self.path, self._flushed, self.partition, self.order)
 
     def discard(self) -> None:
-        """Remove the file, if it was begun."""
+        """Remove the file, if it was begun, and those before it."""
         if self._writer is not None:
             with contextlib.suppress(Exception):
                 self._writer.close()
-            if not is_remote(self.path):
+        for path in [one.path for one in self.earlier] + ([self.path] if self._writer is not None else []):
+            if not is_remote(path):
                 with contextlib.suppress(OSError):
-                    os.unlink(self.path)
+                    os.unlink(path)
 
     def flush(self) -> None:
         """Write what is held as a row group."""
@@ -94,9 +121,25 @@ class Sheet:
             schema = self._writer.schema
             rows = pa.Table.from_batches([_fitted(batch, schema) for batch in self._held], schema=schema)
             self._held, self.size = [], 0
-            self._writer.write_table(rows.unify_dictionaries(), row_group_size=rows.num_rows)
+            rows = rows.unify_dictionaries()
+            if self.order:
+                rows = in_order(rows, self.order)
+                if self._last is not None and key_at(rows, self.order, 0) < self._last:
+                    self._begin_another(schema)
+                self._last = key_at(rows, self.order, rows.num_rows - 1)
+            self._flushed += rows.num_rows
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
         except OSError as error:
             raise self._unwritable(error) from None
+
+    def _begin_another(self, schema: pa.Schema) -> None:
+        """End the file and begin the next one, with columns as they come."""
+        import pyarrow as pa
+
+        self.earlier.append(self._end())
+        stem = self.earlier[0].path.removesuffix(".parquet")
+        self.path, self._flushed = f"{stem}-next{len(self.earlier)}.parquet", 0
+        self._writer = self._open([one.name for one in schema if pa.types.is_dictionary(one.type)])
 
     def _unwritable(self, error: OSError) -> AccessError:
         return error if isinstance(error, AccessError) else AccessError(f"{self.path}: {error.strerror or error}")
@@ -204,13 +247,18 @@ def _by_calendar(rows: pa.RecordBatch, table: Table) -> list[tuple[bool, pa.Reco
 class Sheets:
     """The data files that one attempt at a split writes: one for each table, or for each partition or unit of it.
 
-    `path_of` gives the directory of a table's data files; `name` is the attempt's, and part of every file name.
+    `path_of` gives the directory of a table's data files; `name` is the attempt's, and part of every file name. `cuts` and `orders` say
+    how the rows of tables are partitioned and sorted.
     """
 
     def __init__(
-        self, path_of: Callable[[Table], str], name: str, cuts: Mapping[str, Sequence[Cut]] | None = None
+        self,
+        path_of: Callable[[Table], str],
+        name: str,
+        cuts: Mapping[str, Sequence[Cut]] | None = None,
+        orders: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.path_of, self.name, self.cuts = path_of, name, cuts or {}
+        self.path_of, self.name, self.cuts, self.orders = path_of, name, cuts or {}, orders or {}
         self.open: dict[tuple[object, ...], Sheet] = {}
         self.written: list[Written] = []
         self.count = 0
@@ -258,13 +306,22 @@ class Sheets:
             number = f"-{self.count}" if self.cuts.get(table.name) else "-far" if far else ""
             self.count += 1
             name = f"{unit}-{self.name}" if unit else self.name
-            self.open[place] = Sheet(f"{self.path_of(table)}/{name}{number}.parquet", table, far=far)
+            # PyIceberg cannot name a day that Python's calendar does not have.
+            pairs = zip(self.cuts.get(table.name, ()), key, strict=False)
+            partition = tuple((cut.name, None if far and cut.unit in UNITS else value) for cut, value in pairs)
+            self.open[place] = Sheet(
+                f"{self.path_of(table)}/{name}{number}.parquet",
+                table,
+                far=far,
+                partition=partition,
+                order=self.orders.get(table.name, ()),
+            )
         return self.open[place]
 
     def _close(self, place: tuple[object, ...]) -> None:
-        written = self.open.pop(place).close()
-        if written is not None:
-            self.written.append(written)
+        sheet = self.open.pop(place)
+        written = sheet.close()
+        self.written += sheet.earlier if written is None else [*sheet.earlier, written]
 
     def _slim(self) -> None:
         """Write out the largest sheets while all together hold more than a few row groups."""

@@ -45,7 +45,13 @@ if TYPE_CHECKING:
 @click.option(
     "--partition-by",
     metavar="A,B",
-    help="Cut the data files of new tables by topic, partition, hour, day, month or year.",
+    help="Cut the data files of new tables by topic, partition, hour, day, month, year or bucket(N, COLUMN).",
+)
+@click.option(
+    "--sort-by",
+    metavar="A,B",
+    help="Sort the data files of new tables by these columns, whichever a table has.  [default: topic, partition, offset; "
+    "or the place in the files]",
 )
 @click.option(
     "--on-rewrite",

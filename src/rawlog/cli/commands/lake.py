@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     epilog=options.examples(
         "rawlog lake lake",
         "rawlog lake lake --compact --expire-snapshots --remove-orphans",
+        "rawlog lake lake --compact --sort-by topic,timestamp",
         "rawlog lake lake --remove-orphans --older-than 7d --dry-run",
     )
 )
 @click.argument("path", type=options.PATH, metavar="LAKE")
 @click.option(
-    "--expire-snapshots", is_flag=True, help="Remove snapshots that were replaced longer ago than --older-than."
+    "--expire-snapshots",
+    is_flag=True,
+    help="Remove snapshots that were replaced longer ago than --older-than, and the files that only they list.",
 )
 @click.option(
     "--remove-orphans", is_flag=True, help="Remove files that no snapshot names and that are older than --older-than."
@@ -33,6 +36,12 @@ if TYPE_CHECKING:
     type=click.IntRange(1 << 20),
     metavar="BYTES",
     help="About the size of the data files that --compact writes.  [default: 268435456]",
+)
+@click.option(
+    "--sort-by",
+    metavar="A,B",
+    help="With --compact: sort tables by these columns from now on, whichever a table has, and write data files in another order again; "
+    "`default` is the order of new tables.",
 )
 @click.option(
     "--older-than",
@@ -57,9 +66,9 @@ def command(path: str, as_json: bool, **given: Any) -> None:
     """
     from rawlog import api
 
-    with engine.running(given, "compacting") as running:
-        done = api.lake(path, **given, **(running if given["compact"] else {}))
     is_kept = given["expire_snapshots"] or given["remove_orphans"] or given["compact"]
+    with engine.running(given, "compacting" if given["compact"] else "tidying") as running:
+        done = api.lake(path, **given, **(running if is_kept else {}))
     if as_json:
         for name, part in done.parts.items():
             more = {"dry_run": done.is_dry_run} if is_kept else {"changed": part.facts["changed"]}

@@ -24,16 +24,17 @@ from rawlog.io.storage import is_remote, remembering, stored_path
 from rawlog.io.walk import walk
 from rawlog.jobs.ingest.commit import Commit
 from rawlog.jobs.ingest.folds import by_unit, fold
-from rawlog.jobs.ingest.plan import Plan, splits_of
+from rawlog.jobs.ingest.plan import Plan, joint_codes, splits_of
 from rawlog.jobs.ingest.rewritten import check_policy, mark
 from rawlog.jobs.ingest.values import Decoded, Distrusted, Ingested, IngestSplit, Reached, Recut, Span
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import Lake, Overtaken
-from rawlog.jobs.lake.names import check_url, data_path, unit_mark
+from rawlog.jobs.lake.names import check_url, data_path, known_tables, unit_mark
 from rawlog.jobs.lake.payload import References, stored
-from rawlog.jobs.lake.removal import thin
+from rawlog.jobs.lake.removal import findings_among, thin
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
+from rawlog.jobs.sorting import check_order
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_tree
 from rawlog.reading.replicas import choose, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
@@ -61,14 +62,16 @@ class Ingest(Job[Decoded, Ingested]):
         tables: Sequence[str] | None = None,
         selection: Selection | None = None,
         partition_by: Sequence[str] | None = None,
+        sort_by: Sequence[str] | None = None,
         on_rewrite: str = "replace",
         decode: Decode | None = None,
     ) -> None:
         """`tables` are names of tables to fill, None for all that the files have. OptionError for an unknown one.
 
-        `partition_by` is how new tables are partitioned: by topic, partition, hour, day, month or year. `on_rewrite` says what
-        is done with the rows of files that were rewritten since the last run: `replace` them, `keep` them and take only later offsets, or
-        `refuse` the files. `decode` puts decoded values next to the bytes of `records`.
+        `partition_by` is how new tables are partitioned: by topic, partition, hour, day, month, year or `bucket(N, COLUMN)`. `sort_by`
+        are the columns that the rows of their data files are sorted by, whichever a table has. `on_rewrite` says what is done with the
+        rows of files that were rewritten since the last run: `replace` them, `keep` them and take only later offsets, or `refuse` the
+        files. `decode` puts decoded values next to the bytes of `records`.
         AccessError if `lake` is not a lake and cannot become one.
         """
         if tables is not None:
@@ -78,20 +81,22 @@ class Ingest(Job[Decoded, Ingested]):
         #: Which rows, and how they are masked; and the same with the schemas of the tree that was planned.
         self.chosen = (selection or Selection()).replace(errors="skip", columns=None, limit=None)
         self.selection = self.chosen
-        check_names(partition_by or ())
+        self.partition_by = None if partition_by is None else check_names(partition_by, list(known_tables().values()))
+        self.sort_by = None if sort_by is None else check_order(sort_by, list(known_tables().values()))
         self.on_rewrite = check_policy(on_rewrite)
         self.lake: Lake | None = Lake(lake, catalog=catalog, create=True)
         self.stage = self.lake.path
         #: What decodes values, and the same with the schemas of the tree that was planned.
         self.asked = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
         self.decode: Decode | None = None
-        self.partition_by = None if partition_by is None else check_names(partition_by)
         self.cuts: Mapping[str, Sequence[Cut]] = {}
+        self.orders: Mapping[str, Sequence[str]] = {}
         self.uncut: frozenset[str] = frozenset()
         self.damaged: frozenset[str] = frozenset()
         self._plan: Plan | None = None
         self._splits = 0
         self._merged: list[Checked] | None = None
+        self._is_replaced = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "lake": None, "_plan": None, "_merged": None}
@@ -159,10 +164,11 @@ class Ingest(Job[Decoded, Ingested]):
                 chosen,
                 self.on_rewrite,
                 self.damaged,
+                self.sort_by,
             )
         planned.check_masked()
-        self.cuts = planned.cuts
-        self._splits, self._merged = 0, None
+        self.cuts, self.orders = planned.cuts, planned.orders
+        self._splits, self._merged, self._is_replaced = 0, None, False
         splits = [
             IngestSplit(planned.run, files=files) for files in splits_of(planned.to_inspect, lambda file: file.size)
         ]
@@ -180,11 +186,23 @@ class Ingest(Job[Decoded, Ingested]):
         return [Split(first + number, _size(own), own) for number, own in enumerate(splits)]
 
     def follow(self, done: Sequence[Decoded]) -> list[Split]:
-        """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together."""
+        """Once all files are read: files whose splits do not fit together, each in one split; and checks of several files together.
+        Then, once it is known which files were inspected: their earlier rows of `files` and `findings` are removed.
+        """
         planned = self._plan
         assert planned is not None
-        if self._merged is not None:
+        if self._merged is None and (splits := self._after_reading(planned, done)):
+            return self._numbered(splits)
+        if self._is_replaced:
             return []
+        self._is_replaced = True
+        assert self.lake is not None
+        old = planned.replace_inspected(self.lake, done, self._merged or ())
+        return self._numbered(
+            [IngestSplit(planned.run, old_files=some) for some in splits_of(old, lambda one: one.size)]
+        )
+
+    def _after_reading(self, planned: Plan, done: Sequence[Decoded]) -> list[IngestSplit]:
         again: list[File] = []
         self._merged = _merged(done, again)
         summaries = {path: summary for one in done for path, summary in one.summaries.items()}
@@ -194,7 +212,10 @@ class Ingest(Job[Decoded, Ingested]):
         splits += [IngestSplit(planned.run, groups=groups) for groups in splits_of(stores, unread_size)]
         if again or self._merged or any(one.files for one in done):
             splits.append(IngestSplit(planned.run, tree=joined(planned.tree.files, stores)))
-        return self._numbered(splits)
+            assert self.lake is not None
+            files = planned.list_findings(self.lake)
+            splits += [IngestSplit(planned.run, found_in=some) for some in splits_of(files, lambda _: 0)]
+        return splits
 
     def _inside(self, tree: Tree) -> Tree:
         """The files that are wanted, without those of the lake itself."""
@@ -226,7 +247,7 @@ class Ingest(Job[Decoded, Ingested]):
 
     def _work(self, split: Split, stage: Stage) -> Decoded:
         own: IngestSplit = split.content
-        sheets = Sheets(lambda table: data_path(stage.path, table, own.run), stage.name, self.cuts)
+        sheets = Sheets(lambda table: data_path(stage.path, table, own.run), stage.name, self.cuts, self.orders)
         try:
             if own.spans:
                 return self._decode(split.number, own, sheets, stage)
@@ -234,6 +255,8 @@ class Ingest(Job[Decoded, Ingested]):
                 return self._thin(split.number, own, stage)
             if own.folds:
                 return self._fold(split.number, own, sheets, stage)
+            if own.found_in:
+                return Decoded(split.number, (), joint=frozenset(findings_among(own.found_in, joint_codes())))
             if own.files:
                 return self._inspect(split.number, own, sheets, stage)
             return self._compare(split.number, own, sheets, stage)
@@ -323,7 +346,9 @@ class Ingest(Job[Decoded, Ingested]):
         """Write data files of the lake again without the rows of rewritten sources."""
         thinned = []
         for at, old in enumerate(own.old_files):
-            sheets = Sheets(lambda table: data_path(stage.path, table, own.run), f"{stage.name}-{at}", self.cuts)
+            sheets = Sheets(
+                lambda table: data_path(stage.path, table, own.run), f"{stage.name}-{at}", self.cuts, self.orders
+            )
             try:
                 one = thin(old, sheets)
             except BaseException:

@@ -12,12 +12,11 @@ from rawlog.core.format import File
 from rawlog.core.tables import FILES, FINDINGS, RECORDS, Table
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.plan import Plan
-from rawlog.jobs.ingest.replicas import among
 from rawlog.jobs.ingest.values import Decoded, Distrusted, Ingested, Reached, Recut
-from rawlog.jobs.lake import JOBS, History, Lake, Taken, lake_name
+from rawlog.jobs.lake import JOBS, Lake, Taken, lake_name
 from rawlog.jobs.lake.names import data_path
 from rawlog.jobs.lake.state import RowRange
-from rawlog.jobs.sheet import Sheet, Written
+from rawlog.jobs.sheet import Sheets, Written
 from rawlog.reading.inspection import Checked, Chosen
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Commit:
         self.errors = sum(one.errors for one in done)
         self.warnings = sum(one.warnings for one in done)
         self.rows: dict[str, int] = {}
-        self.files: dict[str, list[str]] = {}
+        self.files: dict[str, list[Written]] = {}
         self.damaged = {path for one in done for path in one.damaged}
         #: Data files from which rows are removed, by table, and the files with the rest of their rows.
         self.old: dict[str, list[str]] = {}
@@ -52,10 +51,10 @@ class Commit:
                 self._count(written)
             for thinned in one.thinned:
                 self.old.setdefault(thinned.table, []).append(thinned.url)
-                self.files.setdefault(thinned.table, []).extend(written.path for written in thinned.written)
+                self.files.setdefault(thinned.table, []).extend(thinned.written)
 
     def _count(self, written: Written) -> None:
-        self.files.setdefault(written.table, []).append(written.path)
+        self.files.setdefault(written.table, []).append(written)
         self.rows[written.table] = self.rows.get(written.table, 0) + written.rows
 
     def run(self) -> Ingested:
@@ -72,23 +71,11 @@ class Commit:
         if looked:
             taken = {path: one for own in sources.values() for path, one in own.items()}
             seen = {file.path: _looked_at(file, taken.get(file.path)) for file in looked}
-            gone = planned.rewritten.removed
-            old = {name: {*seen, *gone.get(name, ())} for name in (FILES.name, FINDINGS.name)}
-            self._commit(
-                FILES,
-                seen,
-                replacing=lambda _, history: _paths_in(_known(history, old[FILES.name])),
-                removed=gone.get(FILES.name, ()),
-                stores={path: facts for one in self.done for path, facts in one.stores.items()},
-            )
-            self._commit(
-                FINDINGS,
-                seen,
-                replacing=lambda table, history: self._old_findings(table, history, old[FINDINGS.name]),
-                removed=gone.get(FINDINGS.name, ()),
-            )
+            stores = {path: facts for one in self.done for path, facts in one.stores.items()}
+            self._commit_inspected(FILES, seen, stores=stores)
+            self._commit_inspected(FINDINGS, seen)
         for table in (self.records, FILES, FINDINGS, JOBS):
-            self.lake.ensure(table, planned.cuts.get(table.name, ()))
+            self.lake.ensure(table, planned.cuts.get(table.name, ()), planned.orders.get(table.name, ()))
         size = sum(reached.stop - (reached.part.start or 0) for reached in self._first_reached())
         outcome = self._outcome(len({*(file.path for file in looked), *(p for s in sources.values() for p in s)}), size)
         if looked or folded or any(sources.values()):
@@ -115,14 +102,34 @@ class Commit:
             rows=rows,
         )
 
+    def _commit_inspected(self, table: Table, seen: Mapping[str, Taken], **more: Any) -> None:
+        """Add the rows of files that were inspected, in place of their earlier ones."""
+        known, gone = self.plan.histories[table.name].sources, self.plan.rewritten.removed.get(table.name, ())
+        self._commit(
+            table,
+            seen,
+            before={path: known.get(path) for path in (*seen, *gone)},
+            removed=gone,
+            old=self.old.get(table.name, ()),
+            replaced=self.plan.replaced.get(table.name),
+            seen_files=self.plan.seen_files.get(table.name, frozenset()),
+            **more,
+        )
+
     def _commit(self, table: Table, sources: Mapping[str, Taken], **more: Any) -> None:
         table = self.records if table.name == RECORDS.name else table
         if sources or more.get("removed"):
             self.lake.commit(
-                table, self.plan.run, self.files.get(table.name, []), sources, selection=self.plan.chosen, **more
+                table,
+                self.plan.run,
+                self.files.get(table.name, []),
+                sources,
+                selection=self.plan.chosen,
+                order=self.plan.orders.get(table.name, ()),
+                **more,
             )
         else:
-            self.lake.ensure(table, more.get("cuts", ()))
+            self.lake.ensure(table, more.get("cuts", ()), self.plan.orders.get(table.name, ()))
 
     def _commit_fold(self, table: Table) -> bool:
         """Replace the units of a folded table that were folded again; whether there were any."""
@@ -192,40 +199,11 @@ class Commit:
         """Write one more data file, unless an earlier call has committed it."""
         if self.plan.run in self.lake.history(lake_name(table)).runs:
             return
-        sheet = Sheet(f"{data_path(self.lake.path, table, self.plan.run)}/{name}.parquet", table)
+        sheets = Sheets(lambda one: data_path(self.lake.path, one, self.plan.run), name, orders=self.plan.orders)
         for batch in batches:
-            sheet.add(batch)
-        written = sheet.close()
-        if written is not None:
+            sheets.add(table, batch)
+        for written in sheets.close():
             self._count(written)
-
-    def _old_findings(self, table: Any, history: History, seen: Iterable[str]) -> Any:
-        """An expression for the findings that the new ones replace: of the files that were inspected, and of several files together."""
-        from pyiceberg.expressions import And, Or
-
-        if table.current_snapshot() is None:
-            return None
-        by_path = _paths_in(_known(history, seen))
-        families = registry.families()
-        in_groups = {one.code for family in families for one in family.all_group_rules}
-        in_trees = {one.code for family in families for one in family.all_rules}
-        grouped = {file.path for group in self.plan.groups for file in group}
-        here = {file.path for file in self.plan.tree} | {group.path for group in self.plan.tree.groups}
-        if not in_groups | in_trees:
-            return by_path
-        filtered = table.scan(row_filter=among("code", sorted(in_groups | in_trees)))
-        found = filtered.select("code", "path").to_arrow().to_pylist()
-        # A finding on several files names any of them, perhaps one that has not changed itself.
-        old = {
-            (row["code"], row["path"])
-            for row in found
-            if row["path"] in (grouped if row["code"] in in_groups else here)
-        }
-        result = by_path
-        for code in sorted({code for code, _ in old}):
-            joint = And(among("code", [code]), among("path", sorted(path for one, path in old if one == code)))
-            result = joint if result is None else Or(result, joint)
-        return result
 
     def _outcome(self, files: int, size: int) -> Ingested:
         every = (*self.plan.tables, *self.plan.folded, FILES, FINDINGS)
@@ -276,11 +254,3 @@ def _looked_at(file: File, taken: Taken | None) -> Taken:
     """The state of a file that was inspected; `taken` is that of its rows in another table, if it was read for one."""
     stop, mark = (file.size, 0) if taken is None else (taken.stop, taken.mark)
     return Taken(file.size, file.modified, stop, 0, mark)
-
-
-def _known(history: History, paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if path in history.sources]
-
-
-def _paths_in(paths: Sequence[str]) -> Any:
-    return among("path", paths) if paths else None

@@ -17,12 +17,15 @@ from rawlog.io.storage import below
 from rawlog.jobs.ingest import folds
 from rawlog.jobs.ingest.replicas import Earlier
 from rawlog.jobs.ingest.rewritten import Comparison, known_names, read_marks, replaced
-from rawlog.jobs.ingest.values import Span
+from rawlog.jobs.ingest.values import Decoded, Span
 from rawlog.jobs.job import packed
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
+from rawlog.jobs.lake.order import parse_order
 from rawlog.jobs.lake.removal import OldFile, Removal, merged, old_files, rows_of
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
+from rawlog.jobs.sorting import order_of
 from rawlog.jobs.verify import near
+from rawlog.reading.inspection import Checked
 from rawlog.reading.parts import Part, asked_of, cut, whole
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -49,11 +52,12 @@ class Plan:
         chosen: Sequence[str] = (),
         on_rewrite: str = "replace",
         damaged: frozenset[str] = frozenset(),
+        sort_by: Sequence[str] | None = None,
     ) -> None:
         """`tree` are the wanted files of the `whole` tree, whose other files may be needed to understand them. `chosen` are notes on
         the replicas that were chosen. `on_rewrite` says what is done about files that were rewritten, those that are `damaged` excepted.
 
-        OptionError if a table exists already with other partitions than are asked for.
+        OptionError if a table exists already with other partitions, or in another order, than are asked for.
         """
         assert lake.writer is not None, "only inside `with`"
         self.run = lake.writer.new_run()
@@ -70,6 +74,9 @@ class Plan:
         every = selection.replicas == "all"
         self.earlier = Earlier() if every else Earlier.find(self.whole, self.histories, loaded[FILES.name])
         self.cuts = {table.name: _cuts(loaded[table.name], table, partition_by) for table in self.tables}
+        self.orders = {
+            table.name: _order(loaded[table.name], table, sort_by) for table in (*self.tables, FILES, FINDINGS)
+        }
         self.folds = {
             table.name: list(folds.due(table.name, self.whole, self.histories[table.name], self.chosen, self.earlier))
             for table in self.folded
@@ -89,6 +96,9 @@ class Plan:
             self.twins,
         )
         self.rewritten = compared.run(self.tables)
+        #: Of `files` and `findings`: the rows that are replaced, and the data files that were searched for them.
+        self.replaced: dict[str, Removal] = {}
+        self.seen_files: dict[str, frozenset[str]] = {}
         self.old_files = self._removals(lake, loaded)
         self.refused = self.rewritten.refused
         pending = {table.name: self._pending(table) for table in self.tables}
@@ -143,6 +153,41 @@ class Plan:
             if loaded[table.name] is not None and removal.values:
                 found += old_files(lake, lake.table_of(lake_name(table)) or table, loaded[table.name], removal)
         return found
+
+    # Rows of files that are inspected again ----------------------------------------------------------------------------
+
+    def list_findings(self, lake: Lake) -> list[str]:
+        """The data files of the lake's table `findings`, which may have findings on several files together."""
+        return lake.data_files(lake_name(FINDINGS)) if joint_codes() else []
+
+    def replace_inspected(self, lake: Lake, done: Sequence[Decoded], merged: Sequence[Checked]) -> list[OldFile]:
+        """The data files of `files` and `findings` that may have rows of the files that were inspected, which the new rows replace."""
+        looked = {file.path for one in done for file in one.files} | {one.file.path for one in merged}
+        if not looked:
+            return []
+        found: list[OldFile] = []
+        for table in (FILES, FINDINGS):
+            known = self.histories[table.name].sources
+            paths = frozenset(
+                path for path in (looked | self.rewritten.removed.get(table.name, set())) if path in known
+            )
+            joint = self._joint(done) if table.name == FINDINGS.name else frozenset()
+            removal = self.replaced[table.name] = Removal(paths, findings=joint)
+            there = lake.load(lake_name(table))
+            if there is not None:
+                self.seen_files[table.name] = frozenset(lake.data_files(lake_name(table)))
+                found += old_files(lake, table, there, removal)
+        return found
+
+    def _joint(self, done: Sequence[Decoded]) -> frozenset[tuple[str, str]]:
+        """Earlier findings on several files together that were compared again. Such a finding names any of the files, perhaps one that
+        has not changed itself.
+        """
+        in_groups = joint_codes(of_groups=True)
+        grouped = {file.path for group in self.groups for file in group}
+        here = {file.path for file in self.tree} | {group.path for group in self.tree.groups}
+        every = {pair for one in done for pair in one.joint}
+        return frozenset(pair for pair in every if pair[1] in (grouped if pair[0] in in_groups else here))
 
     def _pending(self, table: Table) -> dict[str, Taken | None]:
         """The files of which a table lacks some bytes, each with what it has."""
@@ -200,7 +245,7 @@ class Plan:
                 for start, stop, first in edges[begin]:  # made directly: there may be millions
                     parts = wanted.setdefault((path, start, stop), {})
                     parts[table.name] = Part(part.files, start, stop, first, part.context, part.floor)
-        order = {path: number for number, path in enumerate(files)}
+        order = {path: (*_order_of_place(file), number) for number, (path, file) in enumerate(files.items())}
         found = [Span(tuple(parts.items())) for parts in wanted.values()]
         return sorted(found, key=lambda span: (order[span.file.path], span.start))
 
@@ -242,6 +287,14 @@ class Plan:
         ]
 
 
+def joint_codes(*, of_groups: bool = False) -> frozenset[str]:
+    """The codes of findings on several files together: of one store, or of a whole tree as well."""
+    families = registry.families()
+    in_groups = {one.code for family in families for one in family.all_group_rules}
+    in_trees = {one.code for family in families for one in family.all_rules}
+    return frozenset(in_groups if of_groups else in_groups | in_trees)
+
+
 def _twins(tree: Tree) -> dict[str, list[str]]:
     """For each file of which there is, or was, a copy in remote storage: the paths of the others with the same bytes."""
     alike: dict[tuple[str, str], list[str]] = {}
@@ -262,6 +315,30 @@ def _cuts(found: Any | None, table: Table, partition_by: Sequence[str] | None) -
         has = ", ".join(map(str, there)) or "nothing"
         raise OptionError(f"table {lake_name(table)} of the lake exists already, partitioned by {has}")
     return there
+
+
+def _order(found: Any | None, table: Table, sort_by: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that a table is sorted by: as it was created, or as asked if it is new."""
+    wanted = order_of(table, sort_by)
+    if found is None:
+        return wanted
+    there = parse_order(found)
+    if sort_by is not None and there != wanted and table.name not in (FILES.name, FINDINGS.name):
+        has = f"sorted by {', '.join(there)}" if there else "not sorted"
+        raise OptionError(
+            f"table {lake_name(table)} of the lake exists already, {has}; `rawlog lake --compact --sort-by` changes it"
+        )
+    return there
+
+
+def _order_of_place(file: File) -> tuple[str, int, int]:
+    """Files of a partition one after another, in the order of their offsets: their rows then are in the order that most tables have."""
+    place = file.place
+    return (
+        place.topic or "",
+        -1 if place.partition is None else place.partition,
+        -1 if place.start_offset is None or place.partition is None else place.start_offset,
+    )
 
 
 def splits_of(items: Sequence[Any], size_of: Callable[[Any], int]) -> list[tuple[Any, ...]]:

@@ -62,6 +62,8 @@ class IngestSplit:
     #: Data files of the lake from which rows of rewritten sources are removed.
     old_files: tuple[OldFile, ...] = ()
     tree: Store | None = None
+    #: Data files of the lake's table `findings` that are searched for findings on several files together.
+    found_in: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class Decoded(Done):
     #: Files in which errors were found; and the data files from which rows were removed.
     damaged: tuple[str, ...] = ()
     thinned: tuple[Thinned, ...] = ()
+    #: Codes and paths of earlier findings on several files together.
+    joint: frozenset[tuple[str, str]] = frozenset()
     #: The facts that identify the stores that were inspected, by directory.
     stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

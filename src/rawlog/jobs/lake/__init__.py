@@ -21,6 +21,7 @@ from rawlog.core.tables import RECORDS, Table
 from rawlog.io.output import make_directory
 from rawlog.io.storage import is_remote, listing, local_path
 from rawlog.jobs.lake import commits
+from rawlog.jobs.lake.lookup import SPLIT, DataFile
 from rawlog.jobs.lake.names import (
     CATALOG,
     JOBS,
@@ -32,9 +33,10 @@ from rawlog.jobs.lake.names import (
     lake_name,
     same_files,
     unit_mark,
-    url,
 )
-from rawlog.jobs.lake.payload import SPLIT, DataFile, Payloads, stored
+from rawlog.jobs.lake.order import parse_order, set_order
+from rawlog.jobs.lake.payload import Payloads, stored
+from rawlog.jobs.lake.removal import Removal, old_files
 from rawlog.jobs.lake.state import (
     Folded,
     History,
@@ -47,6 +49,7 @@ from rawlog.jobs.lake.state import (
 )
 from rawlog.jobs.lake.writers import Writer, is_alive, is_run
 from rawlog.jobs.partitions import Cut
+from rawlog.jobs.sheet import Written
 from rawlog.schemas.transform import added_columns
 
 __all__ = [
@@ -286,13 +289,13 @@ class Lake:
             raise AccessError(f"{self.path}: table {name} has delete files; compact it with the engine that wrote them")
         return [task.file for task in tasks]
 
-    def ensure(self, table: Table, cuts: Sequence[Cut] = ()) -> Any:
-        """The Iceberg table for one of rawlog's, created (partitioned by `cuts`) or extended as needed."""
+    def ensure(self, table: Table, cuts: Sequence[Cut] = (), order: Sequence[str] = ()) -> Any:
+        """The Iceberg table for one of rawlog's, created (partitioned by `cuts`, sorted by `order`) or extended as needed."""
         name, table = lake_name(table), stored(table)
         found = self.load(name)
         with self.access():
             if found is None:
-                make_once(lambda: self._create(name, table, cuts), lambda: self.catalog.table_exists(name))
+                make_once(lambda: self._create(name, table, cuts, order), lambda: self.catalog.table_exists(name))
                 found = self.catalog.load_table(name)
             known = {field.name for field in found.schema().fields}
             missing = {key: value for key, value in _properties(table).items() if key not in found.properties}
@@ -307,7 +310,7 @@ class Lake:
                             update.union_by_name(table.schema)
             return found
 
-    def _create(self, name: str, table: Table, cuts: Sequence[Cut]) -> None:
+    def _create(self, name: str, table: Table, cuts: Sequence[Cut], order: Sequence[str]) -> None:
         space = name.split(".")[0]
         make_once(
             lambda: self.catalog.create_namespace_if_not_exists(space), lambda: self.catalog.namespace_exists(space)
@@ -322,6 +325,18 @@ class Lake:
                 with transaction.update_spec() as spec:
                     for cut in cuts:
                         spec.add_field(cut.column, cut.transform, cut.name)
+            if order:
+                set_order(transaction, order)
+
+    def sort(self, name: str, order: Sequence[str]) -> None:
+        """Sort a table from now on: new data files are, and those that are compacted."""
+
+        def change(table: Any, _: History) -> None:
+            if parse_order(table) != tuple(order):
+                with table.transaction() as transaction:
+                    set_order(transaction, order)
+
+        self.change(lambda: self.load(name), None, change)
 
     # What is done -----------------------------------------------------------------------------------------------------
 
@@ -333,26 +348,29 @@ class Lake:
         self,
         table: Table,
         run: str,
-        files: Sequence[str],
+        files: Sequence[Written],
         sources: Mapping[str, Taken],
         *,
         before: Mapping[str, Taken | None] | None = None,
         selection: str = "",
-        replacing: Callable[[Any, History], Any] | None = None,
         units: Mapping[str, Folded] | None = None,
         units_before: Mapping[str, Folded | None] | None = None,
         cuts: Sequence[Cut] = (),
+        order: Sequence[str] = (),
         removed: Collection[str] = (),
         old: Collection[str] = (),
         rows: Mapping[str, Collection[RowRange]] | None = None,
         stores: Mapping[str, tuple[str, ...]] | None = None,
+        replaced: Removal | None = None,
+        seen_files: Collection[str] = (),
     ) -> bool:
         """Add data files and the state of their sources to a table, in one step; False if this run did it before.
 
         `before` and `units_before` are the state of the sources and units when the run was planned: Overtaken if it has changed since.
-        `replacing` gives an expression for rows that the new ones replace; the files of `units` replace those that the units had.
+        The files of `units` replace those that the units had.
         `removed` are sources whose earlier rows are not in the table any more: the files replace the data files `old`. `rows` are the
-        rows of `records` that came from each source, `stores` the facts that identify those that were inspected.
+        rows of `records` that came from each source, `stores` the facts that identify those that were inspected. `replaced` are rows that
+        the new ones replace, and `seen_files` the data files that were searched for them: Overtaken if others may have some by now.
         """
 
         def snapshot(target: Any, history: History) -> None:
@@ -366,18 +384,21 @@ class Lake:
                     raise Overtaken(
                         f"{self.path}: another run folded {unit} into {lake_name(table)} meanwhile; run again"
                     )
+            if replaced is not None and old_files(self, table, target, replaced, without=seen_files):
+                raise Overtaken(f"{self.path}: another run changed {lake_name(table)} meanwhile; run again")
             summary = summary_of(run, sources, selection, units or {}, removed=removed, rows=rows, stores=stores)
-            urls = [url(file) for file in files]
             if old:
                 self._check_present(target, old)
-                commits.exchange(target, urls, summary, frozenset(old).__contains__)
+                commits.exchange(target, files, summary, frozenset(old).__contains__)
             elif units:
                 marks = {unit_mark(unit) for unit in units}
-                commits.exchange(target, urls, summary, lambda path: path.rpartition("/")[2].partition("-")[0] in marks)
+                commits.exchange(
+                    target, files, summary, lambda path: path.rpartition("/")[2].partition("-")[0] in marks
+                )
             else:
-                commits.append(target, urls, summary, None if replacing is None else replacing(target, history))
+                commits.append(target, files, summary)
 
-        return self.change(lambda: self.ensure(table, cuts), run, snapshot)
+        return self.change(lambda: self.ensure(table, cuts, order), run, snapshot)
 
     def _check_present(self, table: Any, files: Collection[str]) -> None:
         """Overtaken if some data files are not in a table any more: another run has joined or exchanged them."""
@@ -461,11 +482,17 @@ class Lake:
 
     def remove(self, path: str, table: Any | None) -> None:
         """Remove a file of a table, if it still exists."""
-        with contextlib.suppress(OSError):
-            if not is_remote(path):
-                os.unlink(local_path(path))
-            elif table is not None:
-                table.io.delete(path)
+        if table is not None or not is_remote(path):
+            remove_file(path, None if table is None else table.io)
+
+
+def remove_file(path: str, io: Any) -> None:
+    """Remove a file of a lake, if it still exists. `io` is PyIceberg's way to files that are not local."""
+    with contextlib.suppress(OSError):
+        if is_remote(path):
+            io.delete(path)
+        else:
+            os.unlink(local_path(path))
 
 
 def _with_bounds(file: Any, column: int) -> DataFile:

@@ -2,71 +2,82 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from typing import Any
 
+from rawlog.core.errors import AccessError
+from rawlog.jobs.lake.names import url
+from rawlog.jobs.lake.order import order_id
+from rawlog.jobs.sheet import Written
 
-def append(table: Any, files: Collection[str], summary: dict[str, str], replacing: Any = None) -> None:
-    """Add data files, and remove the rows that match an expression, if one is given."""
-    with _without_leftovers(table), table.transaction() as transaction:
-        if replacing is not None and table.current_snapshot() is not None:
-            with warnings.catch_warnings():
-                # Nothing to replace is fine.
-                warnings.filterwarnings("ignore", "Delete operation did not match any records")
-                transaction.delete(replacing, snapshot_properties={"rawlog.replaced-by": summary.get("rawlog.run", "")})
+
+def append(table: Any, files: Collection[Written], summary: dict[str, str]) -> None:
+    """Add data files."""
+    with table.transaction() as transaction:
         if files:
-            transaction.add_files(list(files), snapshot_properties=summary)
-        else:
-            with transaction.update_snapshot(snapshot_properties=summary).fast_append():
-                pass
+            _map_names(table, transaction)
+        update = transaction.update_snapshot(snapshot_properties=summary)
+        is_merged = table.properties.get("commit.manifest-merge.enabled") == "true" and files
+        with update.merge_append() if is_merged else update.fast_append() as snapshot:
+            for file in files:
+                snapshot.append_data_file(_as_data_file(table, file))
 
 
-@contextmanager
-def _without_leftovers(table: Any) -> Iterator[None]:
-    """Removing rows rewrites data files. If another run commits first, the files that were rewritten in vain are removed again."""
-    from pyiceberg.exceptions import CommitFailedException, ValidationException
-
-    made: list[str] = []
-    new_output = table.io.new_output
-
-    def remembered(location: str) -> Any:
-        made.append(location)
-        return new_output(location)
-
-    table.io.new_output = remembered
-    try:
-        yield
-    except (CommitFailedException, ValidationException):
-        for location in made:
-            if location.endswith(".parquet"):
-                with suppress(OSError):
-                    table.io.delete(location)
-        raise
-    finally:
-        table.io.new_output = new_output
-
-
-def exchange(table: Any, files: Collection[str], summary: dict[str, str], is_old: Callable[[str], bool]) -> None:
+def exchange(table: Any, files: Collection[Written], summary: dict[str, str], is_old: Callable[[str], bool]) -> None:
     """Replace the data files whose paths are old: no row is read for it."""
     old = [task.file for task in table.scan().plan_files() if is_old(str(task.file.file_path))]
     if not old:
         append(table, files, summary)
         return
     with table.transaction() as transaction:
-        if table.metadata.name_mapping() is None:
-            mapping = table.schema().name_mapping.model_dump_json()
-            transaction.set_properties(**{"schema.name-mapping.default": mapping})
+        _map_names(table, transaction)
         with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
             for file in old:
                 snapshot.delete_data_file(file)
-            for file in _as_data_files(table, files):
-                snapshot.append_data_file(file)
+            for made in files:
+                snapshot.append_data_file(_as_data_file(table, made))
 
 
-def _as_data_files(table: Any, files: Iterable[str]) -> Iterable[Any]:
-    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+def _map_names(table: Any, transaction: Any) -> None:
+    """Say that the columns of data files are known by their names: those that rawlog writes have no ids."""
+    if table.metadata.name_mapping() is None:
+        mapping = table.schema().name_mapping.model_dump_json()
+        transaction.set_properties(**{"schema.name-mapping.default": mapping})
 
-    made: Iterable[Any] = parquet_files_to_data_files(table.io, table.metadata, iter(files))
-    return made
+
+def _as_data_file(table: Any, written: Written) -> Any:
+    """A Parquet file as Iceberg lists it: with its statistics, its partition and its order. AccessError if it is partitioned otherwise
+    than the table is now.
+
+    PyIceberg's own way finds the partition in the statistics, which do not tell a bucket, and gives no order.
+    """
+    import pyarrow.parquet as pq
+    from pyiceberg.io import pyarrow as arrow
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    partition = dict(written.partition)
+    if list(partition) != [field.name for field in table.spec().fields]:
+        raise AccessError(f"table {'.'.join(table.name())} is partitioned otherwise than before; run again")
+    path = url(written.path)
+    source = table.io.new_input(path)
+    with source.open() as stream:
+        metadata = pq.read_metadata(stream)
+    schema = table.schema()
+    statistics = arrow.data_file_statistics_from_parquet_metadata(
+        parquet_metadata=metadata,
+        stats_columns=arrow.compute_statistics_plan(schema, table.metadata.properties),
+        parquet_column_mapping=arrow.parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*partition.values()),
+        file_size_in_bytes=len(source),
+        sort_order_id=order_id(table, written.order),
+        spec_id=table.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )

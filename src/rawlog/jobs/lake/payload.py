@@ -1,15 +1,15 @@
 """Payload: the bytes of a message are stored once in a lake, in `rawlog.records`; rows of a system's own table refer to them.
 
 Two columns make the reference, in both tables: `lake_split` names the split of a run that wrote the row, `lake_row` counts its rows of
-`records`. Where `lake_row` of a system's row is null, the row holds its payload itself. `Payloads` puts the two together again: it reads
-both tables forward, so it needs little memory and keeps the order of the rows.
+`records`. Where `lake_row` of a system's row is null, the row holds its payload itself. `Payloads` puts the two together again, with little
+memory, in the order of the system's table.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.tables import RECORDS, Column, Table
 from rawlog.io.storage import file_system
+from rawlog.jobs.lake.lookup import BOUNDED, ROW, SPLIT, DataFile, Found, Lookup, bounds_of
 from rawlog.jobs.sheet import dataset
 from rawlog.kernels.columns import constant
 from rawlog.schemas.reasons import SIDES
@@ -27,7 +28,6 @@ from rawlog.schemas.transform import added_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPLIT, ROW = "lake_split", "lake_row"
 REFERENCE = (
     Column(SPLIT, "string", "of the row of rawlog.records that holds the payload: the split of a run that wrote it"),
     Column(ROW, "bigint", "of the same row: its number in that split; null: the payload is in this row"),
@@ -36,10 +36,6 @@ REFERENCE = (
 DECODED = frozenset(column.name for side in SIDES for column in added_columns(side))
 #: Rows that are read and completed at a time, and about how many bytes of payload.
 ROWS, BYTES = 1 << 14, 64 << 20
-#: Splits that are read side by side.
-SPLITS = 4
-#: Rows that are searched for at a time where the order of `records` was changed.
-SEARCHED = 1 << 10
 
 Rows = NDArray[np.int64]
 
@@ -241,19 +237,6 @@ def check_complete(path: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data file of `rawlog.records`, with the least and greatest `lake_split` in it; None: not known."""
-
-    url: str
-    least: str | None
-    greatest: str | None
-
-    def may_hold(self, split: str) -> bool:
-        """Whether rows of a split may be in it."""
-        return self.least is None or self.greatest is None or self.least <= split <= self.greatest
-
-
-@dataclass(frozen=True, slots=True)
 class Payloads:
     """Where the payloads of a lake are. Picklable: tasks read with it."""
 
@@ -264,10 +247,13 @@ class Payloads:
 
     def read(self, files: Sequence[str], table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of data files of a system's table, with their payload, in order."""
-        asked = stored(table).subset([*columns, SPLIT, ROW])
+        # The row key says where to look.
+        more = [own for own, theirs in table.row_key.items() if theirs in BOUNDED and own not in columns]
+        asked = stored(table).subset([*columns, *more, SPLIT, ROW])
         for file in files:
             batches = dataset([file], asked).to_batches(batch_size=ROWS, batch_readahead=1, fragment_readahead=1)
-            yield from self.complete(batches, table)
+            for batch in self.complete(batches, table):
+                yield batch.select(list(columns)) if more else batch
 
     def complete(self, batches: Iterable[pa.RecordBatch], table: Table) -> Iterator[pa.RecordBatch]:
         """Rows of a system's table with the payload that they refer to, in place of the reference. AccessError if it is missing."""
@@ -283,69 +269,48 @@ class Payloads:
                     start += made.num_rows
 
 
-@dataclass(slots=True)
 class _Reading:
-    """One pass over `records`, next to a pass over a system's table."""
+    """One pass over a system's table, whose rows are completed."""
 
-    payloads: Payloads
-    table: Table
-    cursors: dict[str, list[_Cursor]] = field(default_factory=dict)
+    def __init__(self, payloads: Payloads, table: Table) -> None:
+        self.payloads, self.table = payloads, table
+        self.lookup: Lookup | None = None
+        #: Rows that are completed at a time: fewer where they are large and far apart in `records`.
+        self.count = ROWS
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for cursors in self.cursors.values():
-            for cursor in cursors:
-                cursor.close()
+        if self.lookup is not None:
+            self.lookup.__exit__()
 
     def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The first rows of a batch, as many as fit into memory, at least one."""
         wanted = {own: theirs for own, theirs in self.table.payload.items() if own in batch.schema.names}
-        columns = list(dict.fromkeys(wanted.values()))
         if not wanted:
             return batch.drop_columns([SPLIT, ROW])
-        place, found = _gather(batch, lambda split, rows: self._next(split, rows, columns))
-        stop = _first(batch, place)
-        if stop == 0:
-            # Another program may have written `records` in another order: a few rows are looked for in all of it.
-            batch = batch.slice(0, SEARCHED)
+        if self.lookup is None:
+            self.lookup = Lookup(list(dict.fromkeys(wanted.values())), BYTES)
+        while True:
+            some = batch.slice(0, self.count)
             for files in (self.payloads.files, self.payloads.former):
-                place, found = _gather(
-                    batch,
-                    lambda split, rows, files=files: self._search(split, rows, columns, files),  # type: ignore[misc]
-                )
-                stop = _first(batch, place)
+                found = self._found(some, files)
+                stop = _first(some, found.place)
                 if stop:
-                    break
-            if stop == 0:
+                    self.count = min(self.count * 2, ROWS) if stop == some.num_rows else self.count
+                    return _filled(some.slice(0, stop), found.place[:stop], found.rows, wanted)
+            if some.num_rows == 1:
                 split, row = (batch.column(name)[0].as_py() for name in (SPLIT, ROW))
                 raise AccessError(
                     f"{self.table.name}: the payload of a row is no longer in rawlog.records ({SPLIT} {split}, {ROW} {row})"
                 )
-        return _filled(batch.slice(0, stop), place[:stop], found, wanted)
+            self.count = max(some.num_rows // 8, 1)
 
-    def _next(self, split: str, rows: Rows, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Some rows of a split, read on from where the last ones were."""
-        if split not in self.cursors:
-            files = [one.url for one in self.payloads.files if one.least is not None and one.may_hold(split)]
-            self.cursors[split] = [_Cursor(file, split, columns) for file in files]
-        for other in [one for one in self.cursors if one != split and len(self.cursors) > SPLITS]:
-            for cursor in self.cursors.pop(other):
-                cursor.close()
-        for cursor in self.cursors[split]:
-            yield from (batch for _, batch in cursor.rows(int(rows.min()), int(rows.max())))
-
-    def _search(
-        self, split: str, rows: Rows, columns: list[str], among: Sequence[DataFile]
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, wherever they are in some data files."""
-        from pyarrow import dataset as ds
-
-        files = [one.url for one in among if one.may_hold(split)]
-        chosen = (ds.field(SPLIT) == split) & ds.field(ROW).isin(rows.tolist())
-        if files:
-            yield from dataset(files, stored(RECORDS).subset([*columns, SPLIT, ROW])).to_batches(filter=chosen)
+    def _found(self, batch: pa.RecordBatch, files: Sequence[DataFile]) -> Found:
+        assert self.lookup is not None
+        numbers = batch.column(ROW).fill_null(-1).to_numpy()
+        return self.lookup.find(files, batch.column(SPLIT), numbers, bounds_of(batch, self.table.row_key))
 
 
 def _first(batch: pa.RecordBatch, place: Rows) -> int:
@@ -354,103 +319,10 @@ def _first(batch: pa.RecordBatch, place: Rows) -> int:
     return int(missing[0]) if missing.size else batch.num_rows
 
 
-def _gather(
-    batch: pa.RecordBatch, rows_of: Callable[[str, Rows], Iterator[pa.RecordBatch]]
-) -> tuple[Rows, list[pa.RecordBatch]]:
-    """Rows of `records`, and for each row of a batch which of them has its payload; -1: it has its own, or was not found."""
-    place = np.full(batch.num_rows, -1, np.int64)
-    found: list[pa.RecordBatch] = []
-    numbers = batch.column(ROW).fill_null(-1).to_numpy()
-    splits = batch.column(SPLIT).dictionary_encode()
-    codes = splits.indices.fill_null(-1).to_numpy()
-    count = 0
-    for code, split in enumerate(splits.dictionary.to_pylist()):
-        mine = np.flatnonzero(codes == code)
-        for payload in rows_of(split, numbers[mine]):
-            at = _places(payload.column(ROW).to_numpy(), numbers[mine])
-            place[mine[at >= 0]] = at[at >= 0] + count
-            found.append(payload)
-            count += payload.num_rows
-    return place, found
-
-
-class _Cursor:
-    """The rows of one split in one data file of `records`, read forward."""
-
-    def __init__(self, url: str, split: str, columns: Sequence[str]) -> None:
-        self.url, self.split, self.columns = url, split, columns
-        self.held: list[tuple[Rows, pa.RecordBatch]] = []
-        self._open()
-
-    def _open(self) -> None:
-        self.passed, self.size = -1, 0
-        self.held.clear()
-        self.batches = self._read()
-
-    def close(self) -> None:
-        self.batches.close()
-        self.held.clear()
-
-    def rows(self, first: int, last: int) -> list[tuple[Rows, pa.RecordBatch]]:
-        """Rows from `first` up to `last`, and some around them; not all of them if they take too much memory."""
-        if first <= self.passed:  # they were read before
-            self.close()
-            self._open()
-        while self.held and int(self.held[0][0][-1]) < first:
-            rows, batch = self.held.pop(0)
-            self.passed = int(rows[-1])
-            self.size -= batch.nbytes
-        while (not self.held or int(self.held[-1][0][-1]) < last) and (self.size < BYTES or not self.held):
-            read = next(self.batches, None)
-            if read is None:
-                break
-            if int(read[0][-1]) < first:
-                self.passed = int(read[0][-1])
-                continue
-            self.held.append(read)
-            self.size += read[1].nbytes
-        return self.held
-
-    def _read(self) -> Generator[tuple[Rows, pa.RecordBatch], None, None]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        system, path = file_system(self.url)
-        try:
-            with pq.ParquetFile(system.open_input_file(path)) as file:
-                groups = [
-                    group for group in range(file.num_row_groups) if self._may_hold(file.metadata.row_group(group))
-                ]
-                for batch in file.iter_batches(ROWS, groups, [SPLIT, ROW, *self.columns]):
-                    is_mine = pc.fill_null(pc.equal(batch.column(SPLIT), self.split), False)
-                    mine = batch if pc.all(is_mine).as_py() else batch.filter(is_mine)
-                    if mine.num_rows:
-                        yield mine.column(ROW).to_numpy(), mine
-        except (OSError, pa.ArrowException) as error:
-            raise AccessError(f"{self.url}: {str(error).splitlines()[0]}") from None
-
-    def _may_hold(self, group: Any) -> bool:
-        for number in range(group.num_columns):
-            column = group.column(number)
-            if column.path_in_schema == SPLIT and column.statistics is not None and column.statistics.has_min_max:
-                return bool(column.statistics.min <= self.split <= column.statistics.max)
-        return True
-
-
-def _places(rows: Rows, wanted: Rows) -> Rows:
-    """Where each wanted number is among some rows, -1 where it is not."""
-    if not rows.size:
-        return np.full(wanted.size, -1, np.int64)
-    order = np.argsort(rows, kind="stable")
-    at = np.minimum(np.searchsorted(rows, wanted, sorter=order), rows.size - 1)
-    return np.where(rows[order[at]] == wanted, order[at], -1)
-
-
 def _filled(
     batch: pa.RecordBatch,
     place: Rows,
-    found: Sequence[pa.RecordBatch],
+    found: Sequence[pa.Table],
     wanted: dict[str, str],
 ) -> pa.RecordBatch:
     """A batch with its payload: that of row `place` of what was found, its own where that is -1."""
@@ -459,7 +331,7 @@ def _filled(
     refers = place >= 0
     if not refers.any():
         return batch.drop_columns([SPLIT, ROW])
-    payload = pa.Table.from_batches(found)
+    payload = pa.concat_tables(found)
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
     for own, theirs in wanted.items():
         type = batch.schema.field(own).type

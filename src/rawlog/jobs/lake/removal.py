@@ -1,4 +1,4 @@
-"""Removal: the rows of sources that were rewritten, taken out of a table's data files.
+"""Removal: rows taken out of a table's data files: those of sources that were rewritten, or that were inspected again.
 
 A data file that holds such rows is written again without them, in a task; the commit that adds the new rows exchanges the two. Which data
 files may hold them is known from the bounds in Iceberg's manifests. Older snapshots keep the old files.
@@ -16,48 +16,65 @@ import numpy as np
 from rawlog.core.errors import AccessError
 from rawlog.core.tables import Table
 from rawlog.io.storage import file_system
-from rawlog.jobs.lake.payload import ROW, SPLIT, fitted, stored
+from rawlog.jobs.lake.lookup import ROW, SPLIT
+from rawlog.jobs.lake.payload import fitted, stored
 from rawlog.jobs.lake.state import History, RowRange
 from rawlog.jobs.sheet import Sheets, Written
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PATH = "path"
+PATH, CODE = "path", "code"
+#: Between a code and a path; neither has it.
+BETWEEN = "\n"
 #: Rows that are read at a time.
 ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Which rows are to be removed: those of some paths, or some ranges of rows of `records`."""
+    """Which rows are to be removed: those of some paths, findings with some codes at some paths, or some ranges of rows of `records`."""
 
     paths: frozenset[str] = frozenset()
     ranges: tuple[RowRange, ...] = ()
+    #: Codes and paths.
+    findings: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def columns(self) -> list[str]:
         """The columns that tell which rows they are."""
-        return [PATH] if self.paths else [SPLIT, ROW]
+        if self.ranges:
+            return [SPLIT, ROW]
+        return [PATH, CODE] if self.findings else [PATH]
 
     @property
     def values(self) -> list[str]:
         """The values of the first of these columns, sorted."""
-        return sorted(self.paths or {split for split, _, _ in self.ranges})
+        if self.ranges:
+            return sorted({split for split, _, _ in self.ranges})
+        return sorted({*self.paths, *(path for _, path in self.findings)})
 
     def only(self, values: Collection[str]) -> Removal:
         """What is to be removed of rows with some values of the first column."""
         wanted = set(values)
-        return Removal(self.paths & wanted, tuple(one for one in self.ranges if one[0] in wanted))
+        return Removal(
+            self.paths & wanted,
+            tuple(one for one in self.ranges if one[0] in wanted),
+            frozenset(one for one in self.findings if one[1] in wanted),
+        )
 
     def mask(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which rows of a batch are to be removed."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if self.paths:
-            values = pa.array(sorted(self.paths), pa.string())
-            chosen = pc.is_in(batch.column(PATH).cast(pa.string()), value_set=values)
+        if not self.ranges:
+            paths = batch.column(PATH).cast(pa.string())
+            chosen = pc.is_in(paths, value_set=pa.array(sorted(self.paths), pa.string()))
+            if self.findings:
+                pairs = pa.array(sorted(f"{code}{BETWEEN}{path}" for code, path in self.findings), pa.string())
+                both = pc.binary_join_element_wise(batch.column(CODE).cast(pa.string()), paths, BETWEEN)
+                chosen = pc.or_(chosen, pc.is_in(both, value_set=pairs))
             return np.asarray(chosen.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
         numbers = batch.column(ROW).fill_null(-1).to_numpy()
         splits = batch.column(SPLIT).cast(pa.string()).dictionary_encode()
@@ -92,8 +109,33 @@ class Thinned:
     written: tuple[Written, ...] = field(default=())
 
 
-def old_files(lake: Any, own: Table, table: Any, removal: Removal) -> list[OldFile]:
-    """The data files of an Iceberg table that may hold rows to be removed, by the bounds in its manifests; `own` has its columns."""
+def findings_among(urls: Iterable[str], codes: Collection[str]) -> set[tuple[str, str]]:
+    """Code and path of the findings with some codes in data files of `findings`. AccessError if one cannot be read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: set[tuple[str, str]] = set()
+    wanted = pa.array(sorted(codes), pa.string())
+    for url in urls:
+        system, inner = file_system(url)
+        try:
+            with pq.ParquetFile(system.open_input_file(inner)) as file:
+                for batch in file.iter_batches(ROWS, columns=[CODE, PATH]):
+                    chosen = batch.filter(pc.is_in(batch.column(CODE).cast(pa.string()), value_set=wanted))
+                    found.update(zip(*(chosen.column(name).to_pylist() for name in (CODE, PATH)), strict=True))
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, AccessError):
+                raise
+            raise AccessError(f"{url}: {str(error).splitlines()[0]}") from None
+    return found
+
+
+def old_files(lake: Any, own: Table, table: Any, removal: Removal, without: Collection[str] = ()) -> list[OldFile]:
+    """The data files of an Iceberg table that may hold rows to be removed, by the bounds in its manifests; `own` has its columns.
+
+    `without` are data files that are known not to.
+    """
     name = own.name
     column = removal.columns[0]
     known = [one.field_id for one in table.schema().fields if one.name == column]
@@ -108,7 +150,7 @@ def old_files(lake: Any, own: Table, table: Any, removal: Removal) -> list[OldFi
     for task in tasks:
         least, greatest = ((one or {}).get(known[0]) for one in (task.file.lower_bounds, task.file.upper_bounds))
         chosen = _between(values, least, greatest)
-        if chosen:
+        if chosen and str(task.file.file_path) not in without:
             part = removal.only(chosen)
             found.append(OldFile(name, str(task.file.file_path), int(task.file.file_size_in_bytes), part, stored(own)))
     return found

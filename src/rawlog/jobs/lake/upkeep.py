@@ -6,26 +6,16 @@ commit.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
 
-from rawlog.core.errors import AccessError
-from rawlog.io.storage import is_remote, listing
-from rawlog.jobs.job import Stage
-from rawlog.jobs.lake import Lake, commits
+from rawlog.jobs.lake import Lake
 from rawlog.jobs.lake.join import SHARE, TARGET, Join
-from rawlog.jobs.lake.names import same_files
-from rawlog.jobs.lake.state import everything, history_of, newest_first
-from rawlog.jobs.lake.writers import living
-from rawlog.reading.tree import Tree
+from rawlog.jobs.lake.reach import Expire, Orphans, Remove, Run, Unlisted, loaded, run_here
+from rawlog.jobs.lake.state import history_of, newest_first
 
 #: Seconds that a snapshot stays after it was replaced, and that a file stays that no snapshot lists, unless an option says otherwise.
 GRACE = 24 * 3600
-#: While somebody writes, files up to this age may belong to a commit that is under way.
-YOUNG = 3600
 #: Data files below this size are small.
 SMALL = TARGET // SHARE
 
@@ -64,7 +54,7 @@ class Change:
 def status(lake: Lake) -> Iterator[TableStatus]:
     """What every table of a lake holds, from its metadata alone."""
     for name in lake.tables():
-        table = _loaded(lake, name)
+        table = loaded(lake, name)
         history = history_of(table)
         with lake.access():
             tasks = list(table.scan().plan_files())
@@ -82,104 +72,81 @@ def status(lake: Lake) -> Iterator[TableStatus]:
 
 
 def expire(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> int:
-    """Expire snapshots that were replaced longer ago than the time of grace; their number.
-
-    A new snapshot first repeats their record of sources, so that nothing is ever ingested twice.
+    """Expire snapshots of a table that were replaced longer ago than the time of grace, here and now, and remove what only they listed;
+    how many snapshots.
     """
-    old = _expirable(_loaded(lake, name), grace)
-    if dry_run or not old:
-        return len(old)
-    lake.change(
-        lambda: _loaded(lake, name), None, lambda table, history: commits.append(table, (), everything(history))
-    )
-
-    def forget(table: Any, _: object) -> None:
-        present = {snapshot.snapshot_id for snapshot in table.snapshots()}
-        table.maintenance.expire_snapshots().by_ids([one for one in old if one in present]).commit()
-
-    lake.change(lambda: _loaded(lake, name), None, forget)
-    return len(old)
-
-
-def _expirable(table: Any, grace: float) -> list[int]:
-    """The snapshots whose successor is older than the time of grace: only a reader that began before may still use them."""
-    until = (time.time() - grace) * 1000
-    newest = newest_first(table)
-    return [old.snapshot_id for after, old in pairwise(newest) if after.timestamp_ms < until]
+    found = run_here(Expire(lake, [name], grace, dry_run=dry_run)).get(name, Unlisted())
+    if not dry_run:
+        run_here(Remove(lake, {name: found.files}))
+    return int(found.expired)
 
 
 def orphans(lake: Lake, name: str, grace: float = GRACE, *, dry_run: bool = False) -> list[tuple[str, int]]:
-    """Remove the files below a table that no snapshot lists, left by dead runs, failed commits and expiry. Path and size of each."""
-    table = _loaded(lake, name)
-    own = None if lake.writer is None else lake.writer.name
-    busy = not is_remote(lake.path) and any(name != own for name in living(lake.path))
-    until = time.time() - (max(grace, YOUNG) if busy else grace)
-    # Listed first: what is committed from now on is not among them.
-    there = [entry for entry in listing(_folder(lake, name)) if entry.modified is None or entry.modified < until]
-    named = same_files(_named(lake, _loaded(lake, name)))
-    found = [(entry.path, entry.size) for entry in there if not same_files([entry.path]) <= named]
+    """Remove the files below a table that no snapshot lists, here and now. Path and size of each."""
+    found = run_here(Orphans(lake, [name], grace))[name]
     if not dry_run:
-        for path, _ in found:
-            lake.remove(path, table)
-    return found
+        run_here(Remove(lake, {name: found.files}))
+    return list(found.files.items())
 
 
-def _named(lake: Lake, table: Any) -> set[str]:
-    """Every file that a table's metadata list."""
-    with lake.access():
-        named = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
-        for snapshot in table.snapshots():
-            named.add(snapshot.manifest_list)
-            named |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
-    return named | lake.named(table)
-
-
-def join(lake: Lake, name: str, *, dry_run: bool = False, target: int = TARGET) -> tuple[int, int]:
+def join(lake: Lake, name: str) -> tuple[int, int]:
     """Write the rows of small data files of a table into few large ones, here and now; how many there were, and are."""
-    job = Join(lake, [name], target)
-    if dry_run:
-        lots = job.lots()
-        return sum(len(lot.urls) for lot in lots), len(lots)
-    splits = job.plan(Tree((), ()))
+    job = Join(lake, [name])
     try:
-        done = [job.work(split, Stage(lake.path, f"{split.number:05d}")) for split in splits]
-        return job.commit(done).get(name, (0, 0))
+        counts: tuple[int, int] = run_here(job).get(name, (0, 0))
+        return counts
     finally:
         job.clean()
 
 
 def keep(
     lake: Lake,
+    run: Run,
     *,
     expire_after: float | None,
     clean_after: float | None,
-    compact: Callable[[], Mapping[str, tuple[int, int]]] | None = None,
+    compact: bool = False,
     target: int = TARGET,
+    sort_by: Sequence[str] | None = None,
     dry_run: bool = False,
-) -> Iterator[Change]:
-    """Join, expire and remove, as asked. What was done to each table, or would be. `compact` runs the job that joins data files."""
-    joined = compact() if compact is not None and not dry_run else {}
-    for name in lake.tables():
-        change = Change(name)
-        if compact is not None:
-            change.joined, change.made = (
-                join(lake, name, dry_run=True, target=target) if dry_run else joined.get(name, (0, 0))
-            )
-        if expire_after is not None:
-            change.expired = expire(lake, name, expire_after, dry_run=dry_run)
-        if clean_after is not None:
-            found = orphans(lake, name, clean_after, dry_run=dry_run)
-            change.removed = [path for path, _ in found]
-            change.removed_size = sum(size for _, size in found)
-        yield change
+) -> list[Change]:
+    """Join, expire and remove, as asked, by jobs that `run` runs. What was done to each table, or would be."""
+    changes = {name: Change(name) for name in lake.tables()}
+    if compact:
+        for name, counts in _joined(lake, run, target, sort_by, dry_run=dry_run).items():
+            changes[name].joined, changes[name].made = counts
+    found: list[Mapping[str, Unlisted]] = []
+    if expire_after is not None:
+        found.append(run(Expire(lake, list(changes), expire_after, dry_run=dry_run)))
+        _remove(lake, run, found[-1], dry_run=dry_run)
+    if clean_after is not None:
+        found.append(run(Orphans(lake, list(changes), clean_after)))
+        _remove(lake, run, found[-1], dry_run=dry_run)
+    for one in found:
+        for name, unlisted in one.items():
+            change = changes[name]
+            change.expired += unlisted.expired
+            change.removed += [path for path in unlisted.files if path not in change.removed]
+            change.removed_size += sum(unlisted.files.values())
+    return list(changes.values())
 
 
-def _loaded(lake: Lake, name: str) -> Any:
-    table = lake.load(name)
-    if table is None:
-        raise AccessError(f"{lake.path}: table {name} no longer exists")
-    return table
+def _joined(
+    lake: Lake, run: Run, target: int, sort_by: Sequence[str] | None, *, dry_run: bool
+) -> Mapping[str, tuple[int, int]]:
+    job = Join(lake, target=target, sort_by=sort_by)
+    if dry_run:
+        lots = job.lots()
+        names = dict.fromkeys(lot.table for lot in lots)
+        own = {name: [lot for lot in lots if lot.table == name] for name in names}
+        return {name: (sum(len(lot.urls) for lot in some), len(some)) for name, some in own.items()}
+    try:
+        done: Mapping[str, tuple[int, int]] = run(job)
+        return done
+    finally:
+        job.clean()
 
 
-def _folder(lake: Lake, name: str) -> str:
-    return f"{lake.path}/{name.replace('.', '/')}"
+def _remove(lake: Lake, run: Run, found: Mapping[str, Unlisted], *, dry_run: bool) -> None:
+    if not dry_run and any(one.files for one in found.values()):
+        run(Remove(lake, {name: one.files for name, one in found.items()}))

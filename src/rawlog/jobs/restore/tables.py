@@ -21,7 +21,8 @@ from rawlog.core.tables import RECORDS, Table
 from rawlog.io.output import Output
 from rawlog.io.storage import file_system, listing
 from rawlog.jobs.lake import Lake, lake_name
-from rawlog.jobs.lake.payload import ROW, SPLIT, Payloads, check_complete
+from rawlog.jobs.lake.lookup import ROW, SPLIT
+from rawlog.jobs.lake.payload import Payloads, check_complete
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
