@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -355,8 +356,6 @@ def test_a_topic_that_is_created_again_is_noticed(kafka: KafkaBroker, tmp_path: 
 
 def test_commands_end_with_a_summary(kafka_4: KafkaBroker, tmp_path: Path) -> None:
     """Ctrl-C ends a recording without an end in good order."""
-    import json
-
     topic, copy = new_topic(kafka_4), new_topic(kafka_4)
     fill(kafka_4, topic)
     command = [sys.executable, "-m", "rawlog"]
@@ -518,8 +517,6 @@ def test_recordings_are_those_of_the_original_tool(kafka_4: KafkaBroker, tmp_pat
 
 
 def test_the_original_tool_reads_recordings(kafka_4: KafkaBroker, tmp_path: Path) -> None:
-    import json
-
     from tests.services import Unavailable
     from tests.services.kafka_replay import program
 
@@ -560,3 +557,24 @@ def test_masked_records_are_sent_or_none(kafka_4: KafkaBroker, tmp_path: Path, m
     assert len({row["value"] for row in found}) == 20
     assert not [row for row in found if row["key"] == b"alice" or b"4111-" in row["value"]]
     assert all(len(row["value"]) == len(made[row["offset"] % 20]["value"]) for row in found)
+
+
+def test_fields_of_schemas_are_masked_on_the_way(
+    kafka_4: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Avro values are sent with the schema ids that they had; nothing is sent if a mask does not fit a field."""
+    monkeypatch.setenv("RAWLOG_MASK_SECRET", "a secret of a test")
+    source, topic = GOLDEN / "schemas" / "confluent" / "data", new_topic(kafka_4, 1)
+    given: dict[str, Any] = {"topic": "orders", "to_topic": topic, "partition_by": "round-robin", "decode": "value=auto",
+                             "brokers": kafka_4.bootstrap, "where": "value.status = 'PAID'"}  # fmt: skip
+    with pytest.raises(OptionError, match="value.number is long"):
+        rawlog.replay(source, mask="value.number=hash", **given)
+    rawlog.replay(source, mask="value.lines[*].sku=fixed:x,value.number=digits", **given)
+    rawlog.record(topic, tmp_path / "recorded", until_end=True, brokers=kafka_4.bootstrap)
+    found = rawlog.read(tmp_path / "recorded", decode="value=auto@written", schemas=source).to_pylist()
+    before = rawlog.read(source, topic="orders", decode="value=auto@written", where=given["where"]).to_pylist()
+    assert len(found) == len(before) == 21
+    assert sorted(row["value_schema"]["id"] for row in found) == sorted(row["value_schema"]["id"] for row in before)
+    assert {line["sku"] for row in found for line in json.loads(row["value"])["lines"]} == {"x"}
+    old, new = ({json.loads(row["value"])["number"] for row in some} for some in (before, found))
+    assert not old & new

@@ -114,6 +114,24 @@ def test_a_lake_has_the_expected_values_next_to_the_bytes(registry: str, tmp_pat
     assert {code for code, _ in codes} <= {one.code for one in rawlog.rules(rule="records.value")}
 
 
+def test_a_lake_gives_nested_columns_of_one_topic(tmp_path: Path) -> None:
+    """Its own records have the schemas. A lake was refused by the name of a topic: only its rows tell topics."""
+    import pyarrow.parquet as pq
+
+    rawlog.ingest(CONFLUENT, tmp_path / "lake", engine="local")
+    rawlog.convert(tmp_path / "lake", tmp_path / "o.parquet", to="parquet", topic="orders", decode="value=auto")
+    found, direct = pq.read_table(tmp_path / "o.parquet"), rawlog.read(CONFLUENT, topic="orders", decode="value=auto")
+    order = [("partition", "ascending"), ("offset", "ascending")]
+    assert found.schema.field("value").type == direct.schema.field("value").type
+    assert found.sort_by(order)["value"].to_pylist() == direct.sort_by(order)["value"].to_pylist()
+    notes: list[str] = []
+    with rawlog.query("SELECT 1", tmp_path / "lake", decode="value=auto", engine="duckdb", note=notes.append) as answer:
+        list(answer)
+    assert any("--topic orders --decode value=auto` gives nested columns" in note for note in notes)
+    report = rawlog.convert(tmp_path / "lake", tmp_path / "none.parquet", to="parquet", topic="order")
+    assert "no row is of the topics order, or none is as asked for" in report.notes
+
+
 def test_spark_gives_the_expected_values(spark: SparkSession) -> None:
     """The source and SQL; and nested columns of one topic."""
     frame = spark.read.format("rawlog").option("decode", DECODE).load(str(CONFLUENT))

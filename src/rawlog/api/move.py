@@ -131,14 +131,16 @@ def _convert(
     running: Running,
 ) -> Report:
     from rawlog.jobs.convert import Convert, source_tree
+    from rawlog.jobs.convert.sources import lake_schemas
 
     selection.check(made.source)
     tree = source_tree(whole_paths(listed(source)), made.source, format)
-    selection = bound(selection, tree, made.source)
+    selection = bound(selection, tree, made.source, lambda: lake_schemas(tree))
     with Convert(made, selection=selection, drop=keys, dry_run=dry_run, inputs=inputs) as job:
         chosen: list[str] = []
         tree = choose_replicas(tree, selection, chosen.append, table=made.source)
-        check_names(tree, made.source, selection, note)
+        if not job.reads_tables(tree):  # there only rows tell their topics
+            check_names(tree, made.source, selection, note)
         report = choose(tree.size, **settings_of(running)).run(job, tree, running.get("progress"))
         report.notes = [*chosen, *report.notes]
         return report

@@ -20,6 +20,7 @@ from rawlog.reading.tree import Tree
 if TYPE_CHECKING:
     from rawlog.jobs.job import Progress
     from rawlog.reading.masking import Mask
+    from rawlog.schemas.catalog import Catalog
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
@@ -243,8 +244,13 @@ def _mask_of(given: Mapping[str, Any]) -> Mask | None:
     return parse_mask(given["mask"], given.get("mask_secret_file"), keep_sizes=keep_sizes, other=other)
 
 
-def bound(selection: Selection, tree: Tree, table: Table | None = None) -> Selection:
-    """The selection with the schemas that decoding needs. OptionError for a table whose rows have nothing to decode."""
+def bound(
+    selection: Selection, tree: Tree, table: Table | None = None, schemas: Callable[[], Catalog] | None = None
+) -> Selection:
+    """The selection with the schemas that decoding needs. OptionError for a table whose rows have nothing to decode.
+
+    `schemas` finds them where no place was named and the tree has none.
+    """
     if not selection.transforms:
         return selection
     from rawlog.schemas.masking import SchemaMask
@@ -253,7 +259,7 @@ def bound(selection: Selection, tree: Tree, table: Table | None = None) -> Selec
     decodes = any(isinstance(one, Decode | SchemaMask) for one in selection.transforms)
     if table is not None and table.name != RECORDS.name and decodes:
         raise OptionError(f"--decode: rows of records are decoded, not those of {table.name}")
-    return bind(selection, tree)
+    return bind(selection, tree, schemas)
 
 
 def _names(value: str | Iterable[str]) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ MICROSECOND = {
     "local-timestamp-micros": 1,
 }
 DAY_US = 86_400_000_000
+#: Characters of a time with a date and six digits of a second.
+TIME_SIZE = 26
 #: The years 1 to 9999: other times stay numbers.
 MIN_US, MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
@@ -567,8 +569,12 @@ def json_text(array: pa.Array, form: str | None = "base64") -> pa.Array:
 
     sink, places = Sink(), np.empty((2, len(array)), np.int64)
     json_leaf(array.type, form)(array, sink, places[0], places[1])
-    text = spans(sink.buffer[: sink.filled], places[0], places[1] - places[0])
-    return text.cast(pa.string())
+    starts, stops = places
+    if len(array) and sink.filled < 1 << 31 and starts[0] == 0 and np.array_equal(starts[1:], stops[:-1]):
+        offsets = np.concatenate(([0], stops)).astype(np.int32)  # one after another: the bytes stay where they are
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(sink.buffer[: sink.filled])]
+        return pa.Array.from_buffers(pa.binary(), len(array), buffers).cast(pa.string())
+    return spans(sink.buffer[: sink.filled], starts, stops - starts).cast(pa.string())
 
 
 def fragments(texts: Sequence[str | None]) -> pa.Array:
@@ -598,14 +604,13 @@ class _JsonColumns(_Columns):
     def _leaf(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
         made = super()._leaf(type, count, valid)
         if pa.types.is_timestamp(made.type):
-            return _time_text(made)
+            return _time_fragments(made)
         if pa.types.is_date(made.type):
             return made.cast(pa.string())
         if pa.types.is_decimal(made.type):
             return made.cast(pa.string()) if type.scale < 6 else _decimal_text(made)
         if pa.types.is_floating(made.type):
-            finite = pc.fill_null(pc.is_finite(made), True)
-            if pc.all(finite).as_py():
+            if pc.all(pc.is_finite(made)).as_py() is not False:
                 return pa.ExtensionArray.from_storage(pa.json_(), made.cast(pa.float64()).cast(pa.string()))
             return fragments([None if one is None else _float_text(one) for one in made.to_pylist()])
         if type.logical in (*MICROSECOND, "date", "time-millis", "time-micros") and pa.types.is_integer(made.type):
@@ -645,6 +650,24 @@ class _JsonColumns(_Columns):
                 one = pa.array([value // 1000], pa.timestamp("us"))
                 texts.append(json.dumps(_time_text(one)[0].as_py() + zone))
         return fragments(texts)
+
+
+def _time_fragments(made: pa.Array) -> pa.Array:
+    """Times as JSON: the same texts in quotes. All have the same size, so that a table of bytes is filled by columns."""
+    tail = b'Z"' if made.type.tz else b'"'
+    text = pc.fill_null(made.cast(pa.timestamp("us")), 0).cast(pa.string())
+    size, count = TIME_SIZE + 1 + len(tail), len(text)
+    data = np.frombuffer(text.buffers()[2] or b"", np.uint8)
+    if not count or data.size != count * TIME_SIZE:
+        return fragments([None if one is None else json.dumps(one) for one in _time_text(made).to_pylist()])
+    table = np.empty((count, size), np.uint8)
+    table[:, 1 : 1 + TIME_SIZE] = data.reshape(count, TIME_SIZE)
+    table[:, 0], table[:, 11] = ord('"'), ord("T")
+    table[:, 1 + TIME_SIZE :] = np.frombuffer(tail, np.uint8)
+    offsets = pa.py_buffer(np.arange(0, (count + 1) * size, size, dtype=np.int32))
+    valid = None if made.null_count == 0 else _bitmap(made.is_valid())
+    found = pa.Array.from_buffers(pa.string(), count, [valid, offsets, pa.py_buffer(table)])
+    return pa.ExtensionArray.from_storage(pa.json_(), found)
 
 
 def _time_text(made: pa.Array) -> pa.Array:

@@ -9,7 +9,7 @@ JSON texts next to them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -317,12 +317,14 @@ class Decode:
         return made
 
 
-def bind(selection: Selection, tree: Tree) -> Selection:
-    """The selection with schemas for its decoding, if it decodes."""
+def bind(selection: Selection, tree: Tree, schemas: Callable[[], Catalog] | None = None) -> Selection:
+    """The selection with schemas for its decoding, if it decodes. `schemas` finds them where no place was named and the tree has none."""
     decoding = [one for one in selection.transforms if isinstance(one, Decode | SchemaMask)]
     if not decoding:
         return selection
     catalog = _catalog(decoding[0], tree)
+    if not catalog and schemas is not None and decoding[0].source is None:
+        catalog = schemas()
     bound: list[Transform] = []
     for one in selection.transforms:
         if isinstance(one, Decode):
@@ -343,6 +345,10 @@ def _catalog(one: Decode | SchemaMask, tree: Tree) -> Catalog:
 def _topics(tree: Tree, selection: Selection) -> list[str]:
     """The topics of the rows, without those that systems keep for themselves."""
     names = {file.place.topic for file in tree if selection.takes_file(file) and file.place.topic is not None}
+    if not names and not any(
+        set(one) & set("*?[") for one in selection.topics
+    ):  # of tables, whose places tell no topics
+        names = set(selection.topics)
     return sorted(one for one in names if one != TOPIC and not one.startswith("__"))
 
 

@@ -198,7 +198,10 @@ def views(source: Source, reading: Selection | None = None, note: Callable[[str]
     if lakes and len(source.paths) > 1:
         raise OptionError(f"{lakes[0]} is a lake: give it a name of its own, as lake={lakes[0]}")
     if lakes and reading is not None and reading.transforms and note is not None:
-        note(f"{lakes[0]}: a lake is decoded by `rawlog ingest --decode`, into value_json; --decode does not change it")
+        note(
+            f"{lakes[0]}: --decode does not change a lake: `rawlog ingest --decode` fills value_json, which `value_json:field` looks into; "
+            f"`rawlog convert {lakes[0]} orders.parquet --to parquet --topic orders --decode value=auto` gives nested columns"
+        )
     tables: Mapping[str, Files | LakeTable] = (
         _lake_tables(lakes[0]) if lakes else _file_tables(source.paths, reading or Selection(), note)
     )

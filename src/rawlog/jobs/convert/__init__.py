@@ -218,6 +218,10 @@ class Convert(Job[Written, Report]):
         found = None if find is None else find(part.file, tree.group_of(part.file))
         return None if found is None else found.for_part(part.start, part.stop)
 
+    def reads_tables(self, tree: Tree) -> bool:
+        """Whether rows are read from tables: Parquet, lines of JSON, a lake."""
+        return bool(self._sheets(tree))
+
     def _sheets(self, tree: Tree) -> list[File]:
         """The files that are tables, where there is nothing else to read."""
         return [] if any(_is_read(file, self.target) for file in tree) else sheets(tree)
@@ -331,6 +335,8 @@ class Convert(Job[Written, Report]):
                 report.add(Action.LOST, note)
             else:
                 report.notes.append(note)
+        if not rows and self.selection.topics:
+            report.notes.append(f"no row is of the topics {', '.join(self.selection.topics)}, or none is as asked for")
         report.parts = dict(accounts)
         report.not_loaded = list(self._not_loaded) if accounts else []
         return report

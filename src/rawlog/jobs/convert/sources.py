@@ -17,11 +17,15 @@ from rawlog.jobs.convert.lines import read_lines
 from rawlog.jobs.convert.outlets import ENDINGS, TEXT_CODECS
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
+from rawlog.schemas.catalog import TOPIC, Catalog, catalog_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rawlog.jobs.lake.payload import Payloads
+
+#: So many bytes of a registry's topic are read at most.
+LARGEST_TOPIC = 1 << 30
 
 BATCH_ROWS, BATCH_BYTES = 1 << 14, 32 << 20
 #: Files up to this size are put in the order of their rows where the target needs it.
@@ -91,6 +95,27 @@ def lake_payloads(tree: Tree) -> Payloads | None:
     from rawlog.jobs.lake import Lake, is_lake
 
     return Lake(tree.roots[0]).payloads() if len(tree.roots) == 1 and is_lake(tree.roots[0]) else None
+
+
+def lake_schemas(tree: Tree) -> Catalog:
+    """The schemas in the records of a lake: those of the registry's topic, if it was ingested. Nothing else is read."""
+    from rawlog.jobs.lake import is_lake
+
+    if len(tree.roots) != 1 or not is_lake(tree.roots[0]):
+        return Catalog()
+    import pyarrow.dataset as ds
+
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    size = 0
+    for file in tree:
+        system, inner = file_system(file.path)
+        rows = ds.dataset(inner, filesystem=system, format="parquet")
+        for batch in rows.to_batches(columns=["offset", "key", "value"], filter=ds.field("topic") == TOPIC):
+            size += batch.nbytes
+            if size > LARGEST_TOPIC:
+                raise AccessError(f"topic {TOPIC}: more than {LARGEST_TOPIC:,} bytes; --schemas names another place")
+            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return catalog_of((key, value, offset) for offset, key, value in sorted(found, key=lambda row: row[0]))
 
 
 def read_sheet(
