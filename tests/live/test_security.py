@@ -118,6 +118,64 @@ def test_record_and_replay_over_tls(secure: SecureBroker, tmp_path: Path, mechan
         assert password not in repr(sent.as_json()) + repr(done.as_json())
 
 
+def test_librdkafka_does_the_same(secure: SecureBroker, tmp_path: Path) -> None:
+    """The fall-back for logins that only it has, with one that both have: records, headers, nulls, offsets and times are the same."""
+    file = config(secure, tmp_path, "SCRAM-SHA-256", SCRAM)
+    given: dict[str, Any] = {"config": file, "client": "librdkafka"}
+    made: Any = [
+        {
+            "key": None if number % 3 == 0 else b"k%d" % number,
+            "value": None if number % 7 == 0 else b"v%d" % number,
+            "headers": [("a", None), ("a", b""), ("b", b"1")] if number % 5 == 0 else [],
+            "timestamp": 1_700_000_000_000_000 + number * 1000,
+            "partition": number % 2,
+        }
+        for number in range(500)
+    ]
+    sent = rawlog.replay(iter(made), to_topic="by-library", create_topics=True, **given)
+    assert sent.is_whole, sent.lines()
+    assert (sent.counts["acknowledged"], sent.counts["failed"]) == (500, 0)
+    assert rawlog.record("by-library", tmp_path / "own", config=file, until_end=True).counts["records"] == 500
+    first = rawlog.record("by-library", tmp_path / "library", to_offset=100, group="by-library", **given)
+    assert first.counts["records"] == 200, first.lines()
+    rest = rawlog.record("by-library", tmp_path / "library", until_end=True, resume=True, **given)
+    assert rest.counts["records"] == 300, rest.lines()
+    assert (
+        rawlog.record("by-library", tmp_path / "g", until_end=True, group="by-library", **given).counts["records"]
+        == 300
+    )
+    for number in (0, 1):
+        pair = [tmp_path / name / f"by-library-{number}" for name in ("own", "library")]
+        assert rawlog.diff(*pair).is_same
+    assert rawlog.verify(tmp_path / "library").verdict == "clean"
+    assert [row["key"] for row in rawlog.rows(tmp_path / "own/by-library-1")] == [row["key"] for row in made[1::2]]
+    mirrored = {"topic_map": {"by-library": "mirrored"}, "create_topics": True, "until_end": True, "to_config": file}
+    assert rawlog.mirror("by-library", **mirrored, **given).counts["acknowledged"] == 500
+    assert rawlog.record("mirrored", tmp_path / "mirrored", config=file, until_end=True).is_whole
+    for number in (0, 1):
+        pair = [tmp_path / "own" / f"by-library-{number}", tmp_path / "mirrored" / f"mirrored-{number}"]
+        assert rawlog.diff(*pair).is_same
+
+
+def test_refusals_of_librdkafka_are_clear(secure: SecureBroker, tmp_path: Path) -> None:
+    wrong = "wr0ng-secret"
+    given: dict[str, Any] = {"config": config(secure, tmp_path, "SCRAM-SHA-256", wrong), "client": "librdkafka"}
+    with pytest.raises(BrokerError, match=r"(?i)authentication failed") as error:
+        rawlog.record("t", tmp_path / "x", until_end=True, **given)
+    assert wrong not in str(error.value)
+    given["config"] = config(secure, tmp_path, "SCRAM-SHA-256", SCRAM)
+    with pytest.raises(OptionError, match="unknown topic 'no-such-topic'"):
+        rawlog.record("no-such-topic", tmp_path / "x", until_end=True, **given)
+    for options in ({"checkpoint": tmp_path / "state"}, {"to_topic": "t"}):
+        with pytest.raises(OptionError, match="librdkafka|unknown topic"):
+            rawlog.replay(iter([{"value": b"v"}]), **given, **options)
+    with pytest.raises(OptionError, match="exact"):
+        rawlog.mirror("t", to_config=given["config"], exact=True, **given)
+    kerberos = config(secure, tmp_path, "GSSAPI", SCRAM)
+    with pytest.raises((OptionError, BrokerError), match="GSSAPI|Kerberos|authentication"):  # not every build has it
+        rawlog.record("t", tmp_path / "x", until_end=True, config=kerberos)
+
+
 def test_refusals_are_clear_and_show_no_secret(secure: SecureBroker, tmp_path: Path) -> None:
     wrong = "wr0ng-secret"
     for mechanism in ("PLAIN", "SCRAM-SHA-256"):

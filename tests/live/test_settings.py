@@ -79,7 +79,6 @@ def test_an_unknown_setting_is_answered_or_noted() -> None:
     ("given", "words"),
     [
         ({"security.protocol": "tls"}, "security.protocol"),
-        ({"sasl.mechanisms": "GSSAPI"}, "Kerberos"),
         ({"security.protocol": "sasl_ssl"}, "sasl.username"),
         ({"security.protocol": "sasl_ssl", "sasl.mechanisms": "OAUTHBEARER"}, "endpoint"),
         ({"sasl.username": "u"}, "security.protocol"),

@@ -29,15 +29,19 @@ def build() -> str:
     """Build it unless it is there. Unavailable without Go, or if its sources cannot be fetched."""
     made = _built()
     if not made.is_file():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "go.mod").write_text(f"module scratch\ngo 1.24\nrequire {MODULE} {VERSION}\n")
-            command = ["go", "build", "-mod=mod", "-o", str(made), f"{MODULE}/cmd/kafka-replay"]
-            try:
-                subprocess.run(command, cwd=folder, check=True)
-            except (OSError, subprocess.CalledProcessError) as error:
-                raise Unavailable(f"kafka-replay {VERSION} cannot be built: {error}") from None
+        build_go(made, f"{MODULE}/cmd/kafka-replay", f"{MODULE} {VERSION}")
     return program()
+
+
+def build_go(made: Path, what: str, needs: str) -> None:
+    """Build a Go program: a package, or a file. Unavailable without Go, or if what it needs cannot be fetched."""
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "go.mod").write_text(f"module scratch\ngo 1.24\nrequire {needs}\n")
+        try:
+            subprocess.run(["go", "build", "-mod=mod", "-o", str(made), what], cwd=folder, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise Unavailable(f"{what} cannot be built: {error}") from None
 
 
 def _built() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Event
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -13,7 +14,7 @@ from rawlog.core.errors import OptionError, unknown
 from rawlog.core.report import Report
 from rawlog.core.tables import RECORDS
 from rawlog.jobs.job import Progress
-from rawlog.live.settings import Settings
+from rawlog.live.settings import CLIENTS, Settings
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -32,6 +33,8 @@ class Connecting(TypedDict, total=False):
     profile: str | None
     #: Single settings that are no secrets.
     setting: Mapping[str, str] | None
+    #: "librdkafka": through confluent-kafka instead of our own connections. Default: "own", unless the login is GSSAPI (Kerberos).
+    client: Literal["own", "librdkafka"] | None
     #: Ends the verb as soon as it is set; what is written and sent until then is whole.
     stop: Event | None
     #: Called now and then with how far the verb is.
@@ -86,14 +89,17 @@ class Replaying(Mirroring, Masking, Decoding, total=False):
 
 def settings_of(given: Mapping[str, Any]) -> Settings:
     """The settings that options of a connection mean."""
-    config = given.get("config")
-    return Settings.load(
+    client = given.get("client") or CLIENTS[0]
+    if client not in CLIENTS:
+        raise unknown("client", client, CLIENTS)
+    found = Settings.load(
         given.get("brokers"),
-        config=config,
+        config=given.get("config"),
         profile=given.get("profile"),
         given=given.get("setting"),
         note=given.get("note"),
     )
+    return replace(found, client=client)
 
 
 def record(
@@ -148,8 +154,6 @@ def record(
 
 def _record_through(settings: Settings, asked: Any, target: str, as_: str, limits: Any, run: dict[str, Any]) -> Report:
     """Record native directories next to the target, then convert or ingest them, and remove them when that is done."""
-    from dataclasses import replace
-
     from rawlog.api.ask import ingest
     from rawlog.api.move import convert
     from rawlog.io.output import Output, refuse_staged, remove_stage
@@ -220,7 +224,12 @@ def replay(
     from rawlog.live.replaying import Asked, Source, replay
     from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
 
-    keep_transactions = options.get("isolation") != "read_committed"
+    settings = settings_of(options)
+    keep_transactions = options.get("isolation") != "read_committed" and not settings.uses_library
+    if settings.uses_library and checkpoint is not None:
+        raise OptionError(
+            "checkpoint: librdkafka does not say which records are its own; only our own connections can continue"
+        )
     options["isolation"] = options.get("isolation") or "read_committed"  # where they cannot be kept
     connection, selection = _divided(options, Replaying)
     if options.get("decode") and not options.get("mask") and selection.where is None:
@@ -263,7 +272,7 @@ def replay(
             selection.judge([tried.tallies])
         lake = lake_partitions(tree, selection) if keep_transactions and native is None else None
         found = Source(", ".join(paths), native, row_streams(tree, selection, native), lake)
-    report = replay(settings_of(connection), found, asked, **_running(connection))
+    report = replay(settings, found, asked, **_running(connection))
     report.notes += selection.judge([selection.tallies])
     return report
 
@@ -309,6 +318,9 @@ def mirror(
         raise OptionError("no target is named: --to HOST:PORT or --to-config FILE expected")
     environment: dict[str, str] | None = {} if to_config is not None else None
     other = Settings.load(to, config=to_config, note=connection.get("note"), environment=environment)
+    other = replace(other, client=settings.client)
+    if exact and (settings.uses_library or other.uses_library):
+        raise OptionError("exact: librdkafka does not keep batches; only our own connections can keep offsets")
     asked = Asked(recorded, dict(topic_map or {}), exact=exact, create_topics=create_topics)
     return mirror(settings, other, asked, **_running(connection))
 

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from rawlog.core.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
-NAMES = ("brokers", "config", "profile", "setting")
+NAMES = ("brokers", "config", "profile", "setting", "client")
 
 
 def connection(function: F) -> F:
     """How to reach the cluster."""
     for decorate in (
         click.option("-X", "setting", multiple=True, metavar="NAME=VALUE", help="A single setting; never a secret."),
+        click.option(
+            "--client",
+            type=click.Choice(["own", "librdkafka"]),
+            help="librdkafka: through confluent-kafka, slower.  [default: own, librdkafka for Kerberos]",
+        ),
         click.option("--profile", metavar="NAME", help="The settings in ~/.config/rawlog/profiles/NAME.properties."),
         click.option(
             "-F",

@@ -23,9 +23,10 @@ from rawlog.jobs.job import Progress
 from rawlog.live.batches import Merger
 from rawlog.live.cluster import Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
 from rawlog.live.errors import BrokerError
-from rawlog.live.fetching import Aborts, Fetched, Fetcher, record_at
+from rawlog.live.fetching import Aborts, Fetched, record_at
+from rawlog.live.librdkafka import connected, reader, writer
 from rawlog.live.pacing import Histogram
-from rawlog.live.producing import Producer, Sent
+from rawlog.live.producing import Sent
 from rawlog.live.recording import Asked as Recorded
 from rawlog.live.recording import Bounds, find_bounds
 from rawlog.live.settings import Settings
@@ -54,7 +55,7 @@ def mirror(
 ) -> Report:
     """Copy topics until what was asked for is there, or until `is_stopped` says so. Returns a Report."""
     try:
-        with Cluster(settings, is_stopped) as source, Cluster(target, is_stopped) as other:
+        with connected(settings, is_stopped) as source, connected(target, is_stopped) as other:
             return _mirror(source, other, asked, is_stopped, progress)
     except Cancelled:
         return interrupted("mirror", settings.named, target.named)
@@ -94,8 +95,8 @@ class _Mirror:
         self.targets = Targets(other, create=asked.create_topics)
         self.lanes = self._lanes()
         self.bounds = self._bounds()
-        self.fetcher = Fetcher(source, self.bounds.starts, ids_of(topics), stops=self.bounds.stops, isolation=1)
-        self.producer = Producer(other, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
+        self.fetcher = reader(source, self.bounds.starts, ids_of(topics), stops=self.bounds.stops, isolation=1)
+        self.producer = writer(other, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
         self.aborts, self.latencies = Aborts(), Histogram()
         self.mergers: dict[TopicPartition, Merger] = {}
         self.expected = dict(self.bounds.starts)

@@ -42,7 +42,8 @@ from rawlog.io.output import Folder, Output, unwritable, writing
 from rawlog.jobs.job import Progress
 from rawlog.live.cluster import BEGINNING, END, Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
 from rawlog.live.errors import OUT_OF_RANGE, BrokerError
-from rawlog.live.fetching import Aborts, Fetched, Fetcher
+from rawlog.live.fetching import Aborts, Fetched
+from rawlog.live.librdkafka import NOTE, connected, reader
 from rawlog.live.settings import Settings
 from rawlog.reading.select import Selection
 
@@ -398,7 +399,7 @@ def record(
             "native recordings take whole batches: choose records with `rawlog convert` later, or record as replay"
         )
     try:
-        with Cluster(settings, is_stopped) as cluster:
+        with connected(settings, is_stopped) as cluster:
             return _record(cluster, asked, to, form, limits or Limits(), is_stopped, progress)
     except Cancelled:
         return interrupted("record", ",".join(asked.topics), to)
@@ -526,7 +527,7 @@ class _Recording:
     ) -> None:
         self.cluster, self.asked, self.sink, self.bounds, self.to = cluster, asked, sink, bounds, to
         self.ids = ids_of(topics)
-        self.fetcher = Fetcher(
+        self.fetcher = reader(
             cluster,
             bounds.starts,
             self.ids,
@@ -654,6 +655,8 @@ class _Recording:
                 report.add(Action.LOST, reason, str(one), first_offset=wanted, stop_offset=first)
             else:
                 report.notes.append(f"{one}: the log begins at offset {first:,}; {wanted:,} was asked for")
+        if self.cluster.settings.uses_library:
+            report.notes.append(NOTE)
         report.notes += [
             f"{one}: the log ends at offset {end:,}; {wanted:,} was asked for"
             for one, (wanted, end) in self.bounds.short.items()

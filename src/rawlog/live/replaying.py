@@ -42,8 +42,9 @@ from rawlog.live.batches import TARGET_BYTES, Merger, Outgoing, outgoing
 from rawlog.live.checkpoint import Checkpoint, Reached
 from rawlog.live.cluster import Cancelled, Cluster, TopicPartition, interrupted
 from rawlog.live.errors import BrokerError, Disconnected
+from rawlog.live.librdkafka import connected, writer
 from rawlog.live.pacing import Histogram, Schedule
-from rawlog.live.producing import Producer, Sent
+from rawlog.live.producing import Sent
 from rawlog.live.settings import Settings
 from rawlog.live.sources import (
     NOT_TRANSACTIONAL,
@@ -172,7 +173,7 @@ def replay(
 
     An error in the middle is in the Report, with what was acknowledged before it; raised is what makes a replay impossible from the start.
     """
-    with Cluster(settings, is_stopped) as cluster:
+    with connected(settings, is_stopped) as cluster:
         try:
             return _Replay(cluster, source, asked, is_stopped or (lambda: False), progress).run()
         except Cancelled:
@@ -195,7 +196,7 @@ class _Replay:
         self._is_ending = False
         self._lookups = cluster  # of another thread, where records are due at a time
         if asked.is_paced:
-            self._lookups = Cluster(cluster.settings, lambda: self._is_ending or is_stopped())
+            self._lookups = connected(cluster.settings, lambda: self._is_ending or is_stopped())
         self.targets = Targets(
             self._lookups,
             create=asked.create_topics,
@@ -204,7 +205,7 @@ class _Replay:
             dry_run=asked.dry_run,
         )
         self.latencies = Histogram()
-        self.producer = Producer(cluster, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
+        self.producer = writer(cluster, self.targets.ids, end_of=self.targets.end, on_acknowledged=self._acknowledged)
         self.schedule = Schedule(rate=asked.rate, speed=asked.speed)
         self.left = Left()
         self._whole = self._partitions()

@@ -23,7 +23,7 @@ PREFIX = "RAWLOG_KAFKA_"
 """RAWLOG_KAFKA_SASL_PASSWORD sets sasl.password."""
 LARGEST_FILE = 1 << 20
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 HIDDEN = "********"
 
 
@@ -83,8 +83,9 @@ UNUSED = frozenset({
     "builtin.features", "retry.backoff.max.ms", "default.api.timeout.ms", "sasl.login.callback.handler.class", "enable.metrics.push",
     "sasl.oauthbearer.extensions", "max.block.ms", "exclude.internal.topics", "topic.blacklist", "plugin.library.paths",
 })  # fmt: skip
-#: What needs a library that we do without.
-KERBEROS = ("sasl.kerberos.",)
+#: What only librdkafka uses.
+KERBEROS = "sasl.kerberos."
+CLIENTS = ("own", "librdkafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,14 @@ class Settings:
     largest_response: int = 100_000_000
     isolation: str | None = None
     group: str | None = None
+    #: `sasl.kerberos.` settings, for librdkafka.
+    kerberos: Mapping[str, str] = field(default_factory=dict)
+    client: str = "own"
+
+    @property
+    def uses_library(self) -> bool:
+        """Whether librdkafka talks to the cluster: it was asked for, or the login needs it."""
+        return self.client == "librdkafka" or (self.has_login and self.mechanism == "GSSAPI")
 
     @property
     def is_encrypted(self) -> bool:
@@ -191,9 +200,11 @@ class Settings:
             )
         made: dict[str, Any] = {"bootstrap": _addresses(found.pop("bootstrap.servers"))}
         _take_jaas(found)
+        made["kerberos"] = {name: value for name, value in found.items() if name.startswith(KERBEROS)}
         for name, value in found.items():
-            target, read = READ[name]
-            made[target] = read(name, value)
+            if name not in made["kerberos"]:
+                target, read = READ[name]
+                made[target] = read(name, value)
         _check(made)
         return cls(**made)
 
@@ -249,7 +260,7 @@ def _known(properties: Mapping[str, str], note: Note) -> dict[str, str]:
         elif name in UNUSED:
             continue
         elif raw.startswith(KERBEROS):
-            note(f"setting {raw} is not used: Kerberos is not supported")
+            found[raw] = value
         else:
             every = sorted({*READ, *ALIASES, *UNUSED, "bootstrap.servers"})
             near = difflib.get_close_matches(raw, every, n=1, cutoff=0.8)
@@ -335,12 +346,6 @@ def _one_of(known: Iterable[str], change: Callable[[str], str]) -> Callable[[str
     return read
 
 
-def _mechanism(name: str, value: str) -> str:
-    if value.upper() == "GSSAPI":
-        raise OptionError(f"{name} GSSAPI: Kerberos is not supported; use {', '.join(MECHANISMS)}")
-    return _one_of(MECHANISMS, str.upper)(name, value)
-
-
 def _store_file(name: str, value: str) -> str:
     if value.lower().endswith((".jks", ".p12", ".pfx", ".pkcs12")):
         raise OptionError(
@@ -358,7 +363,7 @@ def _claims(name: str, value: str) -> dict[str, str]:
 READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "client.id": ("client_id", _text),
     "security.protocol": ("protocol", _one_of(PROTOCOLS, str.lower)),
-    "sasl.mechanisms": ("mechanism", _mechanism),
+    "sasl.mechanisms": ("mechanism", _one_of(MECHANISMS, str.upper)),
     "sasl.username": ("username", _text),
     "sasl.password": ("password", _secret),
     "sasl.jaas.config": ("", _text),
@@ -407,7 +412,7 @@ def _check(made: dict[str, Any]) -> None:
         if mechanism == "OAUTHBEARER":
             if not any(made.get(one) for one in ("token", "token_url", "unsecured")):
                 raise OptionError("sasl.mechanisms OAUTHBEARER: sasl.oauthbearer.token.endpoint.url is missing")
-        elif not made.get("username") or made.get("password") is None:
+        elif mechanism != "GSSAPI" and (not made.get("username") or made.get("password") is None):
             raise OptionError(f"sasl.mechanisms {mechanism}: sasl.username and sasl.password are needed")
     elif made.get("username") and "protocol" not in made:
         raise OptionError("sasl.username is given without security.protocol: sasl_ssl or sasl_plaintext expected")
