@@ -200,8 +200,7 @@ def _show(done: Report, catalog: str | None) -> None:
     else:
         output.line(f"nothing new: {counted(counts['unchanged'], 'file')} as before")
     output.line(f"lake: {lake}")
-    if catalog is None or catalog.endswith(".db"):
-        question = "SELECT * FROM findings"
-        output.line(f"  rawlog query '{question}' {printable(catalog or done.target)}")
+    question = "SELECT * FROM findings"
+    output.line(f"  rawlog query '{question}' {lake if catalog is None else f'--catalog {printable(catalog)}'}")
     if catalog is None:
         output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="sqlite:///{lake}/catalog.db")')
