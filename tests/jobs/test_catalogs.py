@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 import rawlog
+from rawlog.cli import cli
 from tests.jobs.changing_logs import numbered, write
 from tests.jobs.recordings import record
 
@@ -67,6 +69,40 @@ def test_a_lake_in_another_catalog(catalog: str, tmp_path: Path) -> None:
     assert set(report.parts) >= {"rawlog.records", "kafka.records"}
     assert len(offsets(catalog)) == 50
     assert rawlog.ingest(logs, lake, **given).counts["files"] == 0
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_a_lake_in_another_catalog_is_queried(
+    catalog: str, engine: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By name alone, with its path, and together with files; values are those that are stored in `records`."""
+    logs, lake = tmp_path / "logs", tmp_path / "lake"
+    write(logs, numbered(30), topic="orders", segment=500)
+    rawlog.ingest(logs, lake, engine="local", catalog=catalog)
+    sql = "SELECT offset, value FROM kafka.records WHERE offset >= 28 ORDER BY offset"
+    rows = [{"offset": number, "value": value} for number, value in enumerate(numbered(30))][28:]
+    both = "SELECT count(*) AS n FROM records JOIN logs.records AS other USING (topic, partition, offset)"
+    if engine == "spark":
+        from rawlog.spark import sql as ask
+
+        spark = request.getfixturevalue("spark")
+        assert [row.asDict() for row in ask(sql, spark=spark, catalog=catalog).collect()] == rows
+        assert ask(both, [f"logs={logs}"], spark, catalog=catalog).collect()[0]["n"] == 30
+        return
+    for paths in ((), lake):
+        with rawlog.query(sql, paths, catalog=catalog, engine=engine) as answer:
+            assert list(answer) == rows
+    with rawlog.query(both, {"logs": logs}, catalog=catalog, engine=engine) as answer:
+        assert list(answer) == [{"n": 30}]
+    ran = CliRunner().invoke(cli, ["query", sql, "--catalog", catalog, "--engine", "duckdb", "--json"])
+    assert (ran.exit_code, ran.stdout.count("offset")) == (0, 2)
+
+
+def test_a_catalog_without_a_lake_is_an_error(catalog: str, tmp_path: Path) -> None:
+    with pytest.raises(rawlog.errors.AccessError, match="no table of a lake"):
+        rawlog.query("SELECT 1", catalog=catalog, engine="duckdb")
+    with pytest.raises(rawlog.errors.OptionError, match="is one lake"):
+        rawlog.query("SELECT 1", [tmp_path / "a", tmp_path / "b"], catalog=catalog, engine="duckdb")
 
 
 def test_a_rewritten_log_is_replaced_in_another_catalog(catalog: str, tmp_path: Path) -> None:

@@ -112,8 +112,9 @@ class Answer:
 
 def query(
     sql: str,
-    paths: Paths | Mapping[str, Path],
+    paths: Paths | Mapping[str, Path] = (),
     *,
+    catalog: str | None = None,
     engine: Literal["spark", "duckdb", "local"] | None = None,
     master: str | None = None,
     conf: Mapping[str, str] | Sequence[str] | None = None,
@@ -126,7 +127,8 @@ def query(
 ) -> Answer:
     """Answer a question in SQL; the tables of the paths are views. Returns an Answer: iterate over it for dicts, or use `to_arrow()`.
 
-    A path is files or a lake. With several paths, give a dict: its names are schemas (`old.records`). `engine` "duckdb" (or "local")
+    A path is files or a lake. With several paths, give a dict: its names are schemas (`old.records`). `catalog` is one of PyIceberg's
+    configuration, or a file NAME.db, that has a lake; it needs no path. `engine` "duckdb" (or "local")
     works without a JVM. Of replicas of one partition or store the best is read, all of them, or OptionError is raised, as `replicas` says;
     `note` gets a sentence about each choice. `decode` and `schemas` are those of `rawlog.read`. OptionError if the SQL is not understood;
     DataError at damage unless `errors` is "skip"; AccessError for a path that does not exist.
@@ -144,7 +146,9 @@ def query(
         "schemas": schemas,
         "note": note,
     }
-    session = open_engine(paths, sql, engine=engine, master=master, conf=conf, progress=progress, **reading)
+    session = open_engine(
+        paths, sql, catalog=catalog, engine=engine, master=master, conf=conf, progress=progress, **reading
+    )
     try:
         return Answer(session, sql)
     except BaseException:
@@ -156,6 +160,7 @@ def open_engine(
     paths: Paths | Mapping[str, Path],
     first: str | None = None,
     *,
+    catalog: str | None = None,
     engine: str | None = None,
     master: str | None = None,
     conf: Mapping[str, str] | Sequence[str] | None = None,
@@ -174,7 +179,7 @@ def open_engine(
 
     if isinstance(paths, Mapping):
         paths = [f"{name}={os.fspath(path)}" for name, path in paths.items()]
-    asked = sources(listed(paths))
+    asked = sources(listed(paths), catalog)
 
     def found() -> list[View]:
         reading = selection_of({"errors": errors, "replicas": replicas, "decode": decode, "schemas": schemas})
@@ -203,7 +208,7 @@ def open_engine(
         looking = pool.submit(look)
         with suppress(TimeoutError):
             looking.result(timeout=PATIENCE)
-        brief = first is not None and _are_small(path for source in asked for path in source.paths)
+        brief = first is not None and catalog is None and _are_small(path for source in asked for path in source.paths)
         started.append(chosen.start(progress, brief=brief))
         return looking.result()
 

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from rawlog import __version__
+from rawlog.cli import logs
 from rawlog.cli.errors import CLOSED_PIPE, guarded, quiet_output
 
 #: verb -> (group of `--help`, module, one line of help). A verb whose module is not there yet is not shown.
@@ -129,6 +130,8 @@ class Verbs(click.Group):
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line and end the process with its exit code."""
+        given = args[0] if args else extra.get("args")
+        logs.begin(sys.argv[1:] if given is None else list(given))
         run = partial(super().main, *args, **extra, standalone_mode=False)
         if not standalone_mode:
             return run()

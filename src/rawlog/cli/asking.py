@@ -33,13 +33,18 @@ def asking(function: F) -> F:
         help="duckdb (or local): in this process, without a JVM, in DuckDB's SQL; the extra `duckdb`."
         "  [default: $RAWLOG_ENGINE, else spark]",
     )(function)
+    function = click.option(
+        "--catalog",
+        metavar="NAME",
+        help="The lake in a catalog of PyIceberg's configuration, or in a file NAME.db; it needs no PATH.",
+    )(function)
     return options.output(engine.spark(options.replicas(options.decode(function))))
 
 
 @contextmanager
 def engine_options(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Take the options that choose the engine out of `given`, as keywords; a terminal shows what takes a moment."""
-    found = {name: given.pop(name) for name in ("engine", "master", "conf", "errors", "replicas", "schemas")}
+    found = {name: given.pop(name) for name in ("catalog", "engine", "master", "conf", "errors", "replicas", "schemas")}
     found["decode"] = given.pop("decode") or None
     found["note"] = Notes()
     with engine.waiting("starting"):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from rawlog.cli import logs
 from rawlog.cli.progress import Bar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ def engine(function: F) -> F:
         "--engine",
         type=click.Choice(ENGINES),
         help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else spark]",
-    )(_threads(spark(function)))
+    )(_threads(spark(logs.option(function))))
 
 
 def engine_by_size(function: F) -> F:
@@ -44,7 +45,7 @@ def engine_by_size(function: F) -> F:
         "--engine",
         type=click.Choice(ENGINES),
         help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else local below 8 GiB and spark above]",
-    )(_threads(spark(function)))
+    )(_threads(spark(logs.option(function))))
 
 
 def _threads(function: F) -> F:
@@ -69,7 +70,7 @@ def chosen(given: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Show on a terminal what takes a moment, until it is done."""
-    shown = sys.stderr.isatty()
+    shown = sys.stderr.isatty() and not logs.is_json()
     if shown:
         sys.stderr.write(f"\r\x1b[K{what} …")
         sys.stderr.flush()

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from rawlog.cli import logs
 from rawlog.core.errors import DataError, OptionError, RawlogError
 from rawlog.core.text import printable
 
@@ -41,7 +42,7 @@ def _answer(run: Callable[[], Any]) -> int:
         flush()
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        say(error.format_message()) if logs.is_json() else click.echo(error.format_message(), err=True)
         return USAGE
     except click.UsageError as error:
         flush()
@@ -87,8 +88,11 @@ def code_of(error: RawlogError) -> int:
     return UNREADABLE
 
 
-def say(text: str, kind: str = "") -> None:
-    """A message on stderr; names from files cannot steer the terminal."""
+def say(text: str, kind: str = "", level: str | None = None) -> None:
+    """A message on stderr; names from files cannot steer the terminal. Its level in a log is that of an error, or info for a note."""
+    if logs.is_json():
+        logs.write(level or ("info" if kind else "error"), text)
+        return
     lines = [printable(line) for line in text.split("\n")]
     head = f"rawlog: {kind}: " if kind else "rawlog: "
     with contextlib.suppress(OSError, ValueError):

@@ -24,6 +24,7 @@ EXIT_CODES = (
     ("3", "something cannot be read or written"),
 )
 VARIABLES = (
+    ("RAWLOG_LOG_FORMAT", "how messages on stderr are printed if no option says so: text or json"),
     ("RAWLOG_ENGINE", "where jobs run if no option says so: local or spark"),
     ("RAWLOG_BOOTSTRAP, RAWLOG_CLIENT_CONFIG", "brokers and client settings of record, replay and mirror"),
     ("SPARK_MASTER, SPARK_REMOTE", "the cluster of jobs that run on Spark"),

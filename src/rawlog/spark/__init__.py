@@ -42,18 +42,21 @@ def register(spark: SparkSession) -> SparkSession:
 
 def sql(
     statement: str,
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     spark: SparkSession | None = None,
+    *,
+    catalog: str | None = None,
 ) -> DataFrame:
     """The result of a statement over the tables of some paths, as a DataFrame. Only columns and rows that it needs are read.
 
-    A path is files or a lake, or `name=PATH`, as for `rawlog query`. The tables that the statement uses become temporary views of the
+    A path is files or a lake, or `name=PATH`, as for `rawlog query`; `catalog` is one of PyIceberg's configuration that has a lake, and
+    then `paths` may be empty. The tables that the statement uses become temporary views of the
     session. OptionError if the statement is not understood, AccessError for a path that does not exist.
     """
     from rawlog.spark.query import SparkEngine
     from rawlog.sql.views import sources, views
 
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    found = [view for source in sources([os.fspath(path) for path in given]) for view in views(source)]
+    found = [view for source in sources([os.fspath(path) for path in given], catalog) for view in views(source)]
     ready = session() if spark is None else spark
     return SparkEngine(lambda: ready, found, embedded=False).frame(statement)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rawlog import registry
-from rawlog.core.errors import DataError, OptionError, UnknownFormatError
+from rawlog.core.errors import AccessError, DataError, OptionError, UnknownFormatError
 from rawlog.core.tables import COMMON, Table
 from rawlog.io.storage import is_remote, local_path
 from rawlog.reading import rows
@@ -44,6 +44,8 @@ class Source:
 
     name: str | None
     paths: tuple[str, ...]
+    #: The catalog of the lake that it is, if that is not the lake's own.
+    catalog: str | None = None
 
 
 class Directory:
@@ -163,13 +165,17 @@ class View:
         return self.rows.table
 
 
-def sources(paths: Sequence[str]) -> list[Source]:
-    """The sources of `PATH` and `name=PATH` arguments; those without a name make one source.
+def sources(paths: Sequence[str], catalog: str | None = None) -> list[Source]:
+    """The sources of `PATH` and `name=PATH` arguments; those without a name make one source: the lake in a `catalog`, if one is given.
 
-    OptionError for a name that is given twice.
+    OptionError for a name that is given twice, and for several paths of one lake.
     """
     plain = [path for path in paths if _name_of(path) is None]
-    found = [Source(None, tuple(plain))] if plain else []
+    if catalog is not None and len(plain) > 1:
+        raise OptionError(f"--catalog {catalog} is one lake; give other paths a name, as logs={plain[1]}")
+    found = [Source(None, tuple(plain), catalog)] if plain or catalog is not None else []
+    if not paths and not found:
+        raise OptionError("nothing to ask: name a path, or a catalog with --catalog")
     for path in paths:
         named = _name_of(path)
         if named is None:
@@ -194,7 +200,9 @@ def views(source: Source, reading: Selection | None = None, note: Callable[[str]
     """
     from rawlog.jobs.lake import is_lake
 
-    lakes = [path for path in source.paths if is_lake(path)]
+    lakes = (
+        [path for path in source.paths if is_lake(path)] if source.catalog is None else [f"catalog {source.catalog}"]
+    )
     if lakes and len(source.paths) > 1:
         raise OptionError(f"{lakes[0]} is a lake: give it a name of its own, as lake={lakes[0]}")
     if lakes and reading is not None and reading.transforms and note is not None:
@@ -203,7 +211,7 @@ def views(source: Source, reading: Selection | None = None, note: Callable[[str]
             f"`rawlog convert {lakes[0]} orders.parquet --to parquet --topic orders --decode value=auto` gives nested columns"
         )
     tables: Mapping[str, Files | LakeTable] = (
-        _lake_tables(lakes[0]) if lakes else _file_tables(source.paths, reading or Selection(), note)
+        _lake_tables(source) if lakes else _file_tables(source.paths, reading or Selection(), note)
     )
     prefix = () if source.name is None else (source.name,)
     return [
@@ -233,11 +241,13 @@ def _file_tables(paths: Sequence[str], reading: Selection, note: Callable[[str],
     return {name: Files(directory, registry.table_named(name)) for name in directory.tree.tables}
 
 
-def _lake_tables(path: str) -> dict[str, LakeTable]:
+def _lake_tables(source: Source) -> dict[str, LakeTable]:
     from rawlog.jobs.lake import Lake, known_tables
 
-    lake, known = Lake(path), known_tables()
+    lake, known = Lake(source.paths[0] if source.paths else None, catalog=source.catalog), known_tables()
     names = [name for name in lake.tables() if name in known]
+    if source.catalog is not None and not names:
+        raise AccessError(f"catalog {source.catalog}: it has no table of a lake; `rawlog ingest --catalog` makes them")
     return {name.removeprefix("rawlog."): LakeTable(lake, lake.table_of(name) or known[name], name) for name in names}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output
+from rawlog.cli import engine, logs, options, output
 from rawlog.cli.errors import DONE, FOUND, say
 from rawlog.core.text import counted, printable, size_text
 
@@ -124,8 +124,12 @@ def _remark(done: Report, said: set[str]) -> None:
     words = [f"{one.path}: {one.reason}" for one in done.entries if one.path is not None]
     for text, kind in (*((word, "") for word in words), *((note, "note") for note in done.notes)):
         if text not in said:
-            say(text, kind)
+            say(text, kind, "info" if kind else "warning")
             said.add(text)
+    if logs.is_json():
+        rows = {f"rows.{name}": count for name, count in done.facts["tables"].items()}
+        seconds = {f"seconds.{phase}": number for phase, number in done.facts["seconds"].items()}
+        logs.write("warning" if _code(done) else "info", _line(done), {**done.counts, **rows, **seconds})
 
 
 def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
@@ -200,8 +204,7 @@ def _show(done: Report, catalog: str | None) -> None:
     else:
         output.line(f"nothing new: {counted(counts['unchanged'], 'file')} as before")
     output.line(f"lake: {lake}")
-    if catalog is None or catalog.endswith(".db"):
-        question = "SELECT * FROM findings"
-        output.line(f"  rawlog query '{question}' {printable(catalog or done.target)}")
+    question = "SELECT * FROM findings"
+    output.line(f"  rawlog query '{question}' {lake if catalog is None else f'--catalog {printable(catalog)}'}")
     if catalog is None:
         output.line(f'  pyiceberg.catalog.load_catalog("rawlog", type="sql", uri="sqlite:///{lake}/catalog.db")')

@@ -14,18 +14,20 @@ from rawlog.cli import asking, options, output
     epilog=options.examples(
         "rawlog query 'SELECT topic, count(*) FROM records GROUP BY topic' kafka-logs/",
         "rawlog query 'SELECT * FROM old ANTI JOIN new USING (topic, partition, offset)' old=a/ new=b/ --json",
+        "rawlog query 'SELECT * FROM findings' --catalog lakehouse",
         "rawlog query 'SELECT kafka_partition(key, 6) AS p, count(*) FROM records GROUP BY p' kafka-logs/ --engine duckdb",
     )
 )
 @click.argument("sql", metavar="SQL")
-@click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="PATH...")
+@click.argument("paths", nargs=-1, type=options.PATH, metavar="[PATH...]")
 @asking.asking
 def command(sql: str, paths: tuple[str, ...], **given: Any) -> None:
     """Answer a question in SQL; the tables of the paths are views.
 
     A PATH is files or a lake that `ingest` made. Its views are records, files, findings and the tables of its systems, under their
     short or full names: batches, kafka.batches, kafka.records. With name=PATH they are name.records and so on, and name alone is its
-    records, so that one statement can use several paths. SQL - is read from standard input.
+    records, so that one statement can use several paths. --catalog is a lake too: the one whose tables a catalog has. SQL - is read from
+    standard input.
     """
     from rawlog import api
 

@@ -159,10 +159,11 @@ def say_quietly(text: str) -> None:
 @click.command(
     epilog=options.examples(
         "rawlog sql kafka-logs/ lake=out/lake",
+        "rawlog sql --catalog lakehouse",
         "echo 'SELECT count(*) FROM records; SELECT * FROM findings;' | rawlog sql kafka-logs/ --json",
     )
 )
-@click.argument("paths", nargs=-1, required=True, type=options.PATH, metavar="PATH...")
+@click.argument("paths", nargs=-1, type=options.PATH, metavar="[PATH...]")
 @asking.asking
 @click.pass_context
 def command(ctx: click.Context, /, paths: tuple[str, ...], **given: Any) -> None:

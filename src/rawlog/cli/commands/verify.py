@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output
+from rawlog.cli import engine, logs, options, output
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE
 from rawlog.cli.grid import aligned
 from rawlog.core.text import counted, printable
@@ -97,6 +97,10 @@ def command(
         raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here")
     if given["complete"] and not findings.accounts:
         notes("--complete: nothing here has offsets to account for")
+    if logs.is_json():
+        summary = findings.summary()
+        figures = {name: number for name, number in summary.items() if isinstance(number, int)}
+        logs.write("warning" if _code(findings) else "info", findings.verdict, figures)
     if as_json:
         output.json_rows(finding.as_row() for finding in findings)
         output.json_rows(account.as_row() for account in findings.accounts)

@@ -118,16 +118,20 @@ class Overtaken(AccessError):
 class Lake:
     """A lake that exists, or is created. Use as a context manager to write."""
 
-    def __init__(self, path: str, *, catalog: str | None = None, create: bool = False) -> None:
+    def __init__(self, path: str | None, *, catalog: str | None = None, create: bool = False) -> None:
         """`catalog` is the name of one in PyIceberg's configuration, or a SQLite file (`….db`), for a lake in an object store.
 
-        `path` may be such a file too, to read the lake. AccessError if there is no lake, or it cannot be created or written;
-        OptionError for an unknown catalog.
+        `path` may be such a file too, to read the lake; None is enough to read one in a catalog. AccessError if there is no lake, or it
+        cannot be created or written; OptionError for an unknown catalog.
         """
-        if catalog is None and is_catalog_file(path):
-            catalog, path = path, os.path.dirname(os.path.abspath(local_path(path)))
-        check_url(path)
-        self.path = path.rstrip("/") if is_remote(path) else os.path.abspath(local_path(path))
+        if path is None:
+            assert catalog is not None, "a lake has a path or a catalog"
+            self.path = f"catalog {catalog}"
+        else:
+            if catalog is None and is_catalog_file(path):
+                catalog, path = path, os.path.dirname(os.path.abspath(local_path(path)))
+            check_url(path)
+            self.path = path.rstrip("/") if is_remote(path) else os.path.abspath(local_path(path))
         self.catalog_name = catalog
         if catalog is None:
             self._check_place(create)
