@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rawlog.schemas import avro, kernels
-from rawlog.schemas.avro import OneByOne, Program, RecursiveSchema, SchemaError, parse, run, to_arrow, to_json
+from rawlog.schemas import kernels
+from rawlog.schemas.avro import Program, RecursiveSchema, SchemaError, parse, run, to_arrow, to_json
+from rawlog.schemas.recursive import OneByOne, without_logical
 
 NAMES = itertools.count()
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -88,7 +89,7 @@ def typed(draw: st.DrawFn, depth: int = 0) -> tuple[Any, st.SearchStrategy[Any]]
 
 
 def plain(schema: Any) -> Any:
-    return avro._without_logical(schema)
+    return without_logical(schema)
 
 
 def written(schema: Any, values: list[Any]) -> list[bytes]:

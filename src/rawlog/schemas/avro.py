@@ -1,7 +1,7 @@
 """Avro bodies as Arrow columns, without a container file.
 
 A schema becomes a small program that a kernel runs over many bodies at once; its entries then become Arrow arrays. A schema that contains
-itself has no columns: its values are read one by one by fastavro, and shown as JSON.
+itself has no columns: see `recursive`.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Parser(NamedTypes):
         if kind == "map":
             return Type("map", inner=[self.parse(schema.get("values"), space, (*above, ""))])
         found = self.parse(kind, space, (*above, ""))
-        return _with_logical(found, schema)
+        return with_logical(found, schema)
 
     def _complex(self, schema: dict[str, Any], kind: str, space: str, above: tuple[str, ...]) -> Type:
         full = full_name(schema, space)
@@ -162,7 +162,7 @@ class _Parser(NamedTypes):
             size = schema.get("size")
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
                 raise SchemaError(f"fixed {full}: invalid size {size!r}")
-            return _with_logical(Type("fixed", full, size=size), schema)
+            return with_logical(Type("fixed", full, size=size), schema)
         fields = schema.get("fields")
         if not isinstance(fields, list) or not all(isinstance(one, dict) and "type" in one for one in fields):
             raise SchemaError(f"record {full}: no fields")
@@ -182,7 +182,8 @@ def full_name(schema: Mapping[str, Any], space: str) -> str:
     return f"{inner}.{name}" if inner else name
 
 
-def _with_logical(found: Type, schema: Mapping[str, Any]) -> Type:
+def with_logical(found: Type, schema: Mapping[str, Any]) -> Type:
+    """The type with the logical type of its schema, if that is a valid one."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str) or found.kind not in ("int", "long", "bytes", "string", "fixed"):
         return found
@@ -425,7 +426,7 @@ class _Columns:
         if type.kind == "enum":
             names = pa.array(type.symbols or ("",), pa.string())
             return names.take(pa.array(values, mask=mask))
-        return _number(type, values, mask)
+        return number_column(type, values, mask)
 
 
 def _struct(children: list[pa.Array], names: Sequence[str], count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
@@ -451,7 +452,7 @@ def _bytes(type: Type, data: NDArray[np.uint8], words: NDArray[np.int64], valid:
     starts, sizes = np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1])
     made = spans(data, starts, sizes) if valid is None else _nullable(data, starts, sizes, valid)
     if type.logical == "decimal":
-        return _decimals(made, type)
+        return decimals(made, type)
     if type.kind == "string":
         try:
             text = made.cast(pa.string())
@@ -477,7 +478,7 @@ def uuid_text(value: bytes) -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-def _decimals(made: pa.Array, type: Type) -> pa.Array:
+def decimals(made: pa.Array, type: Type) -> pa.Array:
     """Exact decimals: as Arrow's where they fit the precision, else as text."""
     if type.precision <= 38:
         found = decimal128(made, type)
@@ -525,7 +526,7 @@ def _bitmap(valid: pa.Array) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid.to_numpy(zero_copy_only=False), bitorder="little"))
 
 
-def _number(type: Type, values: NDArray[np.int64], mask: NDArray[np.bool_] | None) -> pa.Array:
+def number_column(type: Type, values: NDArray[np.int64], mask: NDArray[np.bool_] | None) -> pa.Array:
     """Whole numbers, dates and times. What a calendar does not have stays a number, in the whole column."""
     there = values if mask is None else values[~mask]
     kind = type.logical
@@ -612,7 +613,7 @@ class _JsonColumns(_Columns):
         if pa.types.is_floating(made.type):
             if pc.all(pc.is_finite(made)).as_py() is not False:
                 return pa.ExtensionArray.from_storage(pa.json_(), made.cast(pa.float64()).cast(pa.string()))
-            return fragments([None if one is None else _float_text(one) for one in made.to_pylist()])
+            return fragments([None if one is None else float_text(one) for one in made.to_pylist()])
         if type.logical in (*MICROSECOND, "date", "time-millis", "time-micros") and pa.types.is_integer(made.type):
             return self._times(type, made)
         if type.logical in ("timestamp-nanos", "local-timestamp-nanos") and pa.types.is_integer(made.type):
@@ -626,16 +627,10 @@ class _JsonColumns(_Columns):
             if value is None:
                 texts.append(None)
                 continue
-            one = _number(type, np.array([value], np.int64), None)
-            shown = one if pa.types.is_integer(one.type) or pa.types.is_string(one.type) else _JsonColumns._shown(one)
+            one = number_column(type, np.array([value], np.int64), None)
+            shown = one if pa.types.is_integer(one.type) or pa.types.is_string(one.type) else shown_text(one)
             texts.append(json.dumps(shown[0].as_py()))
         return fragments(texts)
-
-    @staticmethod
-    def _shown(one: pa.Array) -> pa.Array:
-        if pa.types.is_timestamp(one.type):
-            return _time_text(one)
-        return one.cast(pa.string())
 
     def _nanos(self, type: Type, made: pa.Array) -> pa.Array:
         """Nanoseconds as times with six digits: the rest is cut off only if it is zero, else the number stays."""
@@ -650,6 +645,11 @@ class _JsonColumns(_Columns):
                 one = pa.array([value // 1000], pa.timestamp("us"))
                 texts.append(json.dumps(_time_text(one)[0].as_py() + zone))
         return fragments(texts)
+
+
+def shown_text(one: pa.Array) -> pa.Array:
+    """Dates and times as text."""
+    return _time_text(one) if pa.types.is_timestamp(one.type) else one.cast(pa.string())
 
 
 def _time_fragments(made: pa.Array) -> pa.Array:
@@ -682,112 +682,8 @@ def _decimal_text(made: pa.Array) -> pa.Array:
     return pa.array([None if one is None else format(one, "f") for one in made.to_pylist()], pa.string())
 
 
-def _float_text(value: float) -> str:
+def float_text(value: float) -> str:
+    """A number as JSON; what JSON does not have is text."""
     if value != value:
         return '"NaN"'
     return '"Infinity"' if value == float("inf") else '"-Infinity"' if value == float("-inf") else json.dumps(value)
-
-
-# Schemas that contain themselves ----------------------------------------------------------------------------------------
-
-
-class OneByOne:
-    """The values of a schema that contains itself, read one by one by fastavro."""
-
-    def __init__(self, text: str, referenced: Sequence[str] = ()) -> None:
-        """SchemaError if fastavro does not take the schema."""
-        import fastavro
-
-        self.names: dict[str, Any] = {}
-        self.logical: dict[int, Any] = {}
-        try:
-            for one in (*referenced, text):
-                self.schema = fastavro.parse_schema(_without_logical(loaded_schema(one)), self.names, _force=True)
-        except SchemaError:
-            raise
-        except Exception as error:
-            raise SchemaError(f"{type(error).__name__}: {error}") from None
-        loaded = [loaded_schema(one) for one in (*referenced, text)]
-        self.named, self.root = NamedTypes(loaded), loaded[-1]
-
-    def read(self, body: bytes) -> tuple[int, str | None, int]:
-        """How a body ended, its value as JSON text, and how many bytes are left after it."""
-        import io
-
-        import fastavro
-
-        stream = io.BytesIO(body)
-        try:
-            value = fastavro.schemaless_reader(stream, self.schema, None)
-        except (EOFError, IndexError) as error:
-            return (k.TRUNCATED if isinstance(error, EOFError) else k.CORRUPT), None, 0
-        except Exception:
-            return k.CORRUPT, None, 0
-        try:
-            shown = json.dumps(self._shown(value, self.root, ""), ensure_ascii=False)
-        except (RecursionError, ValueError, TypeError):
-            return k.CORRUPT, None, 0
-        return k.OK, shown, len(body) - stream.tell()
-
-    def _shown(self, value: Any, schema: Any, space: str) -> Any:
-        """A value in its JSON form; the schema says what bytes and numbers stand for."""
-        if isinstance(schema, list):
-            return self._branch(value, schema, space)
-        schema, space = self.named.resolved(schema, space)
-        if not isinstance(schema, dict):
-            return _plain(value, schema, {})
-        kind = schema.get("type")
-        if kind in ("record", "error"):
-            inner = full_name(schema, space).rpartition(".")[0]
-            return {one["name"]: self._shown(value[one["name"]], one["type"], inner) for one in schema["fields"]}
-        if kind == "array":
-            return [self._shown(one, schema["items"], space) for one in value]
-        if kind == "map":
-            return {name: self._shown(one, schema["values"], space) for name, one in value.items()}
-        if isinstance(kind, (dict, list)):
-            return self._shown(value, kind, space)
-        return _plain(value, kind, schema)
-
-    def _branch(self, value: Any, schema: list[Any], space: str) -> Any:
-        if value is None:
-            return None
-        for one in schema:
-            try:
-                if one != "null":
-                    return self._shown(value, one, space)
-            except (KeyError, TypeError, AttributeError):
-                continue
-        return value
-
-
-def _without_logical(schema: Any) -> Any:
-    """A schema without logical types: fastavro rounds decimals and fails at far dates, so they are converted here."""
-    if isinstance(schema, list):
-        return [_without_logical(one) for one in schema]
-    if isinstance(schema, dict):
-        return {
-            name: value if name in ("default", "doc", "symbols", "aliases") else _without_logical(value)
-            for name, value in schema.items()
-            if name != "logicalType"
-        }
-    return schema
-
-
-def _plain(value: Any, kind: Any, schema: Mapping[str, Any]) -> Any:
-    """A value that holds no others, in its JSON form."""
-    import base64
-
-    made = _with_logical(Type(str(kind), size=int(schema.get("size", 0)) if kind == "fixed" else 0), schema)
-    if isinstance(value, bytes):
-        if made.logical == "decimal":
-            return _decimals(pa.array([value], pa.binary()), made).cast(pa.string())[0].as_py()
-        if made.logical == "uuid" and len(value) == 16:
-            return uuid_text(value)
-        return base64.b64encode(value).decode()
-    if isinstance(value, float) and not np.isfinite(value):
-        return json.loads(_float_text(value))
-    if isinstance(value, int) and not isinstance(value, bool) and made.logical:
-        one = _number(made, np.array([value], np.int64), None)
-        shown = one if pa.types.is_integer(one.type) or pa.types.is_string(one.type) else _JsonColumns._shown(one)
-        return shown[0].as_py()
-    return value

@@ -30,6 +30,7 @@ from rawlog.schemas.reasons import (
     TRUNCATED,
     UNKNOWN_ID,
 )
+from rawlog.schemas.recursive import OneByOne
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -208,7 +209,7 @@ class Decoder:
         if found.schema.type != "AVRO":
             return ""
         made = self._maker(found)
-        if isinstance(made, avro.OneByOne):
+        if isinstance(made, OneByOne):
             return str(made.root.get("name", "")) if isinstance(made.root, dict) else ""
         return made.type.name or str(made.type.kind)
 
@@ -243,7 +244,7 @@ class Decoder:
             return
         named = self._named(found, topic, work.side, self._record_name(found))
         made = self._maker(found)
-        if isinstance(made, avro.OneByOne):
+        if isinstance(made, OneByOne):
             if work.reader is not None:
                 work.result.failed(rows, OTHER_SCHEMA)
                 return
@@ -275,7 +276,7 @@ class Decoder:
         for place in np.flatnonzero(is_good & (after != 0)).tolist():
             result.trailing[int(rows[place])] = int(after[place])
 
-    def _recursive(self, made: avro.OneByOne, found: Found, rows: NDArray[np.int64], work: _Work) -> None:
+    def _recursive(self, made: OneByOne, found: Found, rows: NDArray[np.int64], work: _Work) -> None:
         good, texts = [], []
         for row in rows.tolist():
             status, text, left = made.read(work.framed.body(row))
@@ -406,7 +407,7 @@ class Decoder:
         try:
             return avro.Program(avro.parse(found.schema.text, texts))
         except avro.RecursiveSchema:
-            return avro.OneByOne(found.schema.text, texts)
+            return OneByOne(found.schema.text, texts)
 
     def _plain_json(self, column: pa.Array, work: _Work) -> None:
         """Values without a schema that are JSON texts."""

@@ -131,6 +131,8 @@ def test_erasing_from_the_disk_alone_says_what_it_did_not_see_4(tiered: Tiered, 
     assert all(f"not erased    {item.message}" in paper for item in found)
     checked = rawlog.verify(tmp_path / "out", certificate=tmp_path / "out.certificate.json")
     assert {"rawlog.certificate.elsewhere"} == {item.code for item in checked if item.severity.name != "INFO"}
+    alone = rawlog.erase(tiered.data / f"{TOPIC}-0", tmp_path / "alone", find=PERSON, engine="local")
+    assert [item.message for item in alone.remaining] == [found[0].message]
     other = rawlog.erase(tiered.data, tmp_path / "other", find=PERSON, topic=COMPACTED, engine="local")
     assert other.is_whole
 

@@ -15,6 +15,7 @@ into the next.
 
 from __future__ import annotations
 
+import glob
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from rawlog.core.errors import DataError, RawlogError
+from rawlog.core.errors import AccessError, DataError, RawlogError
 from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import Elsewhere, File
 from rawlog.core.store import Store
@@ -33,12 +34,12 @@ from rawlog.formats.kafka.internal import partitions, read_records
 from rawlog.formats.kafka.layouts import NONE
 from rawlog.formats.kafka.manifests import ENCRYPTED, Manifest, read_manifest, stored_in
 from rawlog.formats.kafka.messages import decode_record, framed_types
-from rawlog.formats.kafka.paths import EPOCHS, INTERNAL, remote_directory, segment_id, split
+from rawlog.formats.kafka.paths import EPOCHS, INTERNAL, remote_directory, segment_file, segment_id, split
 from rawlog.formats.kafka.seek import seek
 from rawlog.formats.kafka.showing import uuid_text
 from rawlog.formats.kafka.store.copies import copies
 from rawlog.formats.kafka.texts import topic_id
-from rawlog.io.storage import Source, exists, is_view, stored_path, view_path
+from rawlog.io.storage import Source, exists, is_remote, is_view, listing, stored_path, view_path
 from rawlog.io.walk import walk
 
 TOPIC = INTERNAL["kafka.remote"]
@@ -347,10 +348,12 @@ def _cut(segment: _Segment) -> int | None:
 
 
 def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
-    """The partitions among the files that have segments in remote storage alone, which is not among the files."""
+    """The partitions among the files that have segments in remote storage alone, which is not among the files. The list of those is
+    among the files, or next to a partition that was named alone.
+    """
     here = _remote(files)
     lacking: dict[tuple[str, int], list[Listed]] = defaultdict(list)
-    for number, one in listed(files).items():
+    for number, one in (listed(files) or listed(_lists_next_to(files))).items():
         has_log = any(file.format == "kafka.log" for file in here.get(number, ()))
         if one.state == FINISHED and not has_log:
             lacking[one.topic, one.partition].append(one)
@@ -369,6 +372,20 @@ def elsewhere(files: Sequence[File]) -> list[Elsewhere]:
                 )
                 found.append(Elsewhere(topic, partition, str(store.path), text))
     return found
+
+
+def _lists_next_to(files: Iterable[File]) -> Iterator[File]:
+    """The segments of the metadata topic in the log directories that partitions are in."""
+    match = segment_file("log")
+    folders = {split(str(one.place.group))[0] for one in files if one.place.group and one.place.remote is None}
+    for folder in sorted(one for one in folders if one and not is_remote(one)):
+        try:
+            for entry in listing(f"{glob.escape(folder)}/{TOPIC}-*"):
+                place = match(entry.path)
+                if place is not None and place.state is None and entry.problem is None:
+                    yield File(entry.path, entry.size, entry.modified, "kafka.log", place)
+        except AccessError:
+            continue  # there is none
 
 
 def has_remote(store: Iterable[File]) -> bool:
