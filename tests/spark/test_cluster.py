@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rawlog
+from rawlog.core.tables import RECORDS
+from rawlog.jobs.lake import Lake
 from rawlog.spark.java import facade, find_java
 from tests.golden_data import golden_path
-from tests.services import die_with_parent, free_ports
+from tests.jobs.recordings import ingest, stored
+from tests.spark.standalone import Gate, Standalone
+
+if TYPE_CHECKING:
+    from tests.services.s3 import S3Server
 
 SEGMENTS = golden_path("kafka", "broker-4.3.0", "data", "segments-by-size-0")
 SOURCE = Path(rawlog.__file__).parent.parent
@@ -49,10 +59,10 @@ print("RESULT " + json.dumps(result))
 spark.stop()
 """
 
-# Takes the rawlog that is installed next to pytest away from every Python that sees it.
+# Hides every rawlog that is installed from each Python that reads this.
 HIDING = """
-import sys
-sys.path[:] = [entry for entry in sys.path if entry != {source!r}]
+import os, sys
+sys.path[:] = [entry for entry in sys.path if not os.path.isdir(os.path.join(entry, "rawlog"))]
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", str(finder))]
 """
 
@@ -63,7 +73,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("bare")
     hiding = folder / "hiding"
     hiding.mkdir()
-    (hiding / "sitecustomize.py").write_text(HIDING.format(source=str(SOURCE)))
+    (hiding / "sitecustomize.py").write_text(HIDING)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     environment |= {"PYTHONPATH": str(hiding), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     there = subprocess.run(
@@ -109,72 +119,25 @@ def test_code_and_data_reach_real_executors(tmp_path: Path, bare: dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, bare: dict[str, str]) -> Iterator[str]:
-    """A standalone master with one worker; its URL."""
-    import pyspark
-
-    folder = tmp_path_factory.mktemp("cluster")
-    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    port, *others = free_ports(3)
-    url = f"spark://127.0.0.1:{port}"
-    master = [
-        "org.apache.spark.deploy.master.Master",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--webui-port",
-        str(others[0]),
-    ]
-    worker = [
-        "org.apache.spark.deploy.worker.Worker",
-        "--host",
-        "127.0.0.1",
-        "--cores",
-        "2",
-        "--memory",
-        "1g",
-        "--work-dir",
-    ]
-    worker += [str(folder / "work"), "--webui-port", str(others[1]), url]
-    environment = {**bare, "JAVA_HOME": str(facade(find_java())), "SPARK_DAEMON_MEMORY": "256m"}
-    processes = []
-    try:
-        for name, command in (("master", master), ("worker", worker)):
-            with (folder / f"{name}.txt").open("wb") as output:
-                processes.append(
-                    subprocess.Popen(
-                        [spark_class, *command], env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT,
-                        stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
-                    )
-                )  # fmt: skip
-            mark, deadline = (
-                {"master": "New state: ALIVE", "worker": "registered with master"}[name],
-                time.monotonic() + 120,
-            )
-            while mark not in (text := (folder / f"{name}.txt").read_text(errors="replace")):
-                assert time.monotonic() < deadline, text[-2000:]
-                assert processes[-1].poll() is None, text[-2000:]
-                time.sleep(0.1)
-        yield url
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait(60)
+def cluster(tmp_path_factory: pytest.TempPathFactory, bare: dict[str, str]) -> Iterator[Standalone]:
+    """A standalone master with two workers."""
+    environment = {**bare, "JAVA_HOME": str(facade(find_java()))}
+    with Standalone(tmp_path_factory.mktemp("cluster"), environment) as running:
+        yield running
 
 
 @pytest.mark.slow
-def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[str, str], cluster: str) -> None:
+def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[str, str], cluster: Standalone) -> None:
     """Neither driver nor executors have rawlog, but by the archive that `rawlog submit` makes."""
     conf = ["--conf", "spark.executor.memory=768m", "--conf", "spark.ui.enabled=false"]
     script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", script, "submit", "--master", cluster, *conf, "query", "--json",
+        [sys.executable, "-c", script, "submit", "--master", cluster.url, *conf, "query", "--json",
          "SELECT count(*) AS n, sum(java_hash(topic)) AS h FROM records", str(SEGMENTS)],
         env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     missing = subprocess.run(
-        [sys.executable, "-c", script, "submit", "--master", cluster, *conf, "verify", str(tmp_path / "nowhere")],
+        [sys.executable, "-c", script, "submit", "--master", cluster.url, *conf, "verify", str(tmp_path / "nowhere")],
         env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[:3000]
@@ -189,19 +152,155 @@ def test_a_verb_is_submitted_to_a_standalone_cluster(tmp_path: Path, bare: dict[
     assert "nowhere: no such file or directory" in missing.stderr
 
 
+class Shop:
+    """Logs in a bucket, and a lake to be filled from them by way of a gate.
+
+    The first partition fills more than a row group, so a task has begun to write its data file when it asks for the log of the second one.
+    That request waits at the gate: then a task is writing for as long as a test likes.
+    """
+
+    LATER = re.compile(rb"GET /shop/[^ ]*/orders-1/[0-9]{20}\.log ")
+
+    def __init__(self, folder: Path, s3: S3Server, name: str) -> None:
+        self.s3, self.url, self.lake = s3, f"s3://shop/{name}", folder / "lake"
+        source = folder / "source"
+        for partition, (count, repeats, codec) in enumerate(((700, 12_000, "zstd"), (50, 10, "none"))):
+            rows = {
+                "value": pa.array([b"%08d" % number * repeats for number in range(count)]),
+                "timestamp": pa.array(range(0, count * 1000, 1000), RECORDS.schema.field("timestamp").type),
+            }
+            rawlog.write(source, pa.table(rows), format="kafka", topic="orders", partition=partition, codec=codec)
+        store = s3.filesystem()
+        store.create_dir("shop")
+        for file in sorted(source.rglob("*")):
+            if file.is_file():
+                with store.open_output_stream(f"shop/{name}/{file.relative_to(source)}") as out:
+                    out.write(file.read_bytes())
+
+    def gate(self, attempts: int | None = None) -> Gate:
+        """A gate for the log of the second partition; it opens by itself once so many attempts have begun to write."""
+
+        def is_held(request: bytes) -> bool:
+            begun = len(self.begun) if self.LATER.match(request) else 0
+            if begun == attempts:
+                gate.opened.set()
+            return begun > 0
+
+        gate = Gate(self.s3.port, is_held)
+        return gate
+
+    @property
+    def begun(self) -> list[Path]:
+        """The data files of `records` that exist, complete or not, in the lake or not."""
+        return sorted((self.lake / "rawlog" / "records" / "data").rglob("*.parquet"))
+
+    def ingest(self, port: int, environment: dict[str, str], *more: str) -> subprocess.Popen[str]:
+        own = {**environment, **self.s3.environment, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        settings = {f"spark.executorEnv.{key}": value for key, value in own.items() if key.startswith("AWS_")}
+        settings |= {"spark.executor.memory": "768m", "spark.driver.memory": "1g"}
+        conf = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+        script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
+        return subprocess.Popen(
+            [sys.executable, "-c", script, "ingest", self.url, "--to", str(self.lake), "--json", *conf, *more],
+            env=own, cwd=self.lake.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def check(self, fresh: Path) -> None:
+        """The lake has the rows that one has which was filled undisturbed, and each of its data files belongs to a snapshot."""
+        ingest(fresh, self.url)
+        names = Lake(str(fresh)).tables()
+        assert Lake(str(self.lake)).tables() == names
+        assert {"rawlog.records", "kafka.records", "kafka.batches", "rawlog.files", "rawlog.findings"} <= set(names)
+        for name in names:
+            if name != "rawlog.jobs":
+                assert stored(self.lake, name) == stored(fresh, name), name
+        assert len(stored(self.lake, "rawlog.records")) == 750
+
+    def unlisted(self) -> list[Path]:
+        """Data files that no snapshot lists."""
+        lake = Lake(str(self.lake))
+        listed = {url.removeprefix("file://") for name in lake.tables() for url in lake.named(lake.load(name))}
+        return sorted(path for path in self.lake.glob("*/*/data/**/*") if path.is_file() and str(path) not in listed)
+
+
+def _finish(running: subprocess.Popen[str]) -> None:
+    output, errors = running.communicate(timeout=300)
+    assert running.returncode == 0, errors[-3000:]
+    assert json.loads(output)["tables"]["rawlog.records"] == 750
+
+
 @pytest.mark.slow
-def test_a_job_with_a_master_brings_rawlog_to_the_cluster(tmp_path: Path, bare: dict[str, str], cluster: str) -> None:
-    """`rawlog ingest --master spark://…` failed with "No module named 'rawlog'": only `submit` and queries sent the code."""
-    conf = ["--conf", "spark.executor.memory=768m", "--conf", "spark.driver.memory=1g"]
-    script = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from rawlog.cli import main; main()"
-    lake = tmp_path / "lake"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "ingest", str(SEGMENTS), "--to", str(lake), "--master", cluster, *conf, "--json"],
-        env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    count = len(rawlog.read(SEGMENTS))
-    assert json.loads(done.stdout)["tables"]["rawlog.records"] == count
+def test_a_worker_that_is_killed_while_its_task_writes_changes_nothing(
+    tmp_path: Path, bare: dict[str, str], cluster: Standalone, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its half of a data file is not part of the lake, another worker does the split again, and the end of the run removes the half.
+
+    `rawlog ingest --master spark://…` once failed with "No module named 'rawlog'": only `submit` and queries sent the code.
+    """
+    shop = Shop(tmp_path, s3, "killed")
+    with shop.gate() as gate:
+        running = shop.ingest(gate.port, bare, "--master", cluster.url)
+        try:
+            assert gate.arrived.wait(300), "a task waits for the second log"
+            [half] = shop.begun
+            with pytest.raises(pa.ArrowInvalid, match=r"[Pp]arquet"):
+                pq.read_metadata(half)
+            cluster.kill(_writer_of(half, cluster))
+            gate.opened.set()
+            _finish(running)
+        finally:
+            running.kill()
+            cluster.complete()
+    assert not half.exists()
+    assert shop.unlisted() == []
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    shop.check(tmp_path / "fresh")
+
+
+def _writer_of(path: Path, cluster: Standalone) -> int:
+    """The process below a worker that has a file open."""
+    below = [one for worker in cluster.workers.values() for one in psutil.Process(worker.pid).children(recursive=True)]
+    [found] = [one.pid for one in below if one.is_running() and str(path) in {file.path for file in one.open_files()}]
+    return found
+
+
+@pytest.mark.slow
+def test_a_task_that_runs_twice_at_once_is_in_the_lake_once(
+    tmp_path: Path, bare: dict[str, str], cluster: Standalone, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With speculation, Spark starts a copy of a task that is slow, and both write. The one that loses may end after the run has, so that
+    only `lake --remove-orphans` finds what it wrote.
+    """
+    shop = Shop(tmp_path, s3, "twice")
+    events = tmp_path / "events"
+    events.mkdir()
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.01",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    conf = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    with shop.gate(attempts=2) as gate:
+        running = shop.ingest(gate.port, bare, "--master", cluster.url, *conf)
+        try:
+            assert gate.opened.wait(300), "two attempts at one split have begun to write"
+            _finish(running)
+        finally:
+            running.kill()
+    told = [json.loads(line) for file in events.rglob("events_*") for line in file.read_text().splitlines()]
+    started = [one["Task Info"] for one in told if one["Event"] == "SparkListenerTaskStart"]
+    assert any(one["Speculative"] for one in started)
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    rawlog.lake(shop.lake, remove_orphans=True, older_than="0s")
+    assert shop.unlisted() == []
+    shop.check(tmp_path / "fresh")
 
 
 def test_what_cannot_be_submitted_is_said() -> None:
