@@ -116,7 +116,7 @@ def test_splits_of_a_file_find_what_one_pass_finds(
         path.write_bytes(data)
     tree = open_tree(str(folder))
     plain = verify_tree(tree)
-    monkeypatch.setattr(verify, "CUT", 100_000)
+    monkeypatch.setattr(verify, "CUT", rng.randrange(60_000, 200_000) if seed else 100_000)
     job = Verify()
     planned = [span for split in job.plan(tree) for span in split.content.spans]
     assert seed or any(part.start for part in planned)

@@ -89,3 +89,18 @@ def test_a_fold_is_small(tmp_path: Path) -> None:
     for file in files:
         if file.format == "kafka.log":
             assert len(pickle.dumps(fold_segment(file, files))) < 20_000
+
+
+def test_a_fold_stays_small_however_many_entries_the_indexes_have(tmp_path: Path) -> None:
+    """Each split carried the whole time index of its segment to the driver: 45 GB of them for a partition of 1 TB."""
+    values = [b"%07d " % number * 500 for number in range(4000)]
+    rows = [{"value": value, "timestamp": number * 1000} for number, value in enumerate(values)]
+    rawlog.write(tmp_path, rows, format="kafka", topic="t", partition=0, batch_bytes=4096)
+    files = rawlog.open(tmp_path).files
+    [log] = [file for file in files if file.format == "kafka.log"]
+    store = Store(files)
+    assert len(index_entries(log, store)) > 1000
+    fold = in_splits(log, store, random.Random(1))
+    assert len(pickle.dumps(fold)) < 8000
+    store.summaries[log.path] = fold
+    assert not any(survey(store).values())

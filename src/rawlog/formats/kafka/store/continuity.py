@@ -261,14 +261,19 @@ class Plain:
         self.wrappers += following.wrappers
         self.epochs.join(following.epochs)
         self.covered.append(rows)
+        self.close()
         self.end, self.following, self.has_batches = following.end, following.following, True
+
+    def close(self) -> None:
+        """Put the offsets of all windows together."""
+        rows = np.concatenate(self.covered)
+        self.covered = [_merged(rows[:, 0], rows[:, 1])]
 
     def extent(self) -> Extent | None:
         if not self.is_plain:
             return None
-        rows = np.concatenate(self.covered)
-        covered = _merged(rows[:, 0], rows[:, 1])
-        made = Extent(self.file, self.first, HUGE, covered, self.mark, has_batches=self.has_batches)
+        self.close()
+        made = Extent(self.file, self.first, HUGE, self.covered[0], self.mark, has_batches=self.has_batches)
         made.wrappers, made.epochs = self.wrappers, self.epochs
         return made
 

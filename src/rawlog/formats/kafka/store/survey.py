@@ -112,13 +112,17 @@ class SegmentFold:
         #: Entries of the offset index: number, offset, position, first and last offset there. The first is not known of a wrapper that
         #: begins a split, nor the last of the last entry, which is for all that was appended after it.
         self.pending: list[tuple[int, int, int, int | None, int | None]] = []
-        #: Entries of the time index, by number: those that a batch holds, and of old batches what they name and what was largest so far.
-        self.held: set[int] = set()
+        #: Entries of the time index, by number: runs of those that a batch holds (start and stop), and of old batches what they name
+        #: and what was largest so far. The entries themselves are not kept: every split would carry all those of its segment.
+        self.held: list[tuple[int, int]] = []
         self.old_times: list[tuple[int, int, int]] = []
+        #: Wrappers that begin a split: the offset before them, their last offset, the largest time so far, their own, and their version.
+        self.wrappers: list[tuple[int, int, int, int, int]] = []
         self._index = store.find("kafka.index", file.place.start_offset)
         self._index_rows = index_entries(file, store) if self._index is not None else np.empty((0, 2), np.int64)
         self._times = store.find("kafka.timeindex", file.place.start_offset)
         self._time_rows = time_entries(file, store) if self._times is not None else np.empty((0, 2), np.int64)
+        self._time_count = len(self._time_rows)
         self._epochs = store.share(epochs_in)
         self._rows: list[NDArray[np.int64]] = []
 
@@ -198,7 +202,10 @@ class SegmentFold:
         table = np.concatenate(self._rows, axis=1) if self._rows else np.empty((5, 0), np.int64)
         self._offset_index(table)
         self._time_index(table)
-        self._rows, self._index_rows, self._epochs = [], self._index_rows[:0], None
+        if self.plain is not None:
+            self.plain.close()
+        self._rows, self._epochs = [], None
+        self._index_rows = self._time_rows = np.empty((0, 2), np.int64)
         return self
 
     def _offset_index(self, table: NDArray[np.int64]) -> None:
@@ -256,20 +263,23 @@ class SegmentFold:
         at = np.searchsorted(last, self._time_rows[:, 1])
         inside = at < last.size
         inside[inside] = base[at[inside]] <= self._time_rows[inside, 1]
-        for index in np.flatnonzero(inside).tolist():
-            place = int(at[index])
-            self.held.add(index)
-            if magic[place] == 0:
-                continue  # the broker took the time from the producer and stored none
-            if magic[place] != MAGIC_V2:
-                # Old brokers named the last offset of what they appended, not that of the record with the time.
-                self.old_times.append((index, int(largest[place]), int(times[place])))
-            elif int(times[place]) != int(self._time_rows[index, 0]):
-                self._wrong_time(index, f"that batch has {int(times[place])}")
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], inside.view(np.int8), [0])))).tolist()
+        self.held = list(zip(edges[::2], edges[1::2], strict=True))
+        known = inside.copy()
+        known[inside] = magic[at[inside]] != 0  # such a broker took the time from the producer and stored none
+        is_new = np.zeros(at.size, np.bool_)
+        is_new[inside] = magic[at[inside]] == MAGIC_V2
+        wrong = is_new.copy()
+        wrong[is_new] = times[at[is_new]] != self._time_rows[is_new, 0]
+        for index in np.flatnonzero(wrong).tolist():
+            self._wrong_time(index, self._time_rows, f"that batch has {int(times[at[index]])}")
+        # Old brokers named the last offset of what they appended, not that of the record with the time.
+        old = np.flatnonzero(known & ~is_new)
+        self.old_times = list(zip(old.tolist(), largest[at[old]].tolist(), times[at[old]].tolist(), strict=True))
 
-    def _wrong_time(self, index: int, what: str, code: str = "timeindex") -> None:
+    def _wrong_time(self, index: int, entries: NDArray[np.int64], what: str, code: str = "timeindex") -> None:
         assert self._times is not None
-        time, offset = self._time_rows[index].tolist()
+        time, offset = entries[index].tolist()
         size = TIME_INDEX_ENTRY.size
         message = f"the entry says time {time} at offset {offset}, but {what}"
         self._mark(code, Mark(message, index * size, size, offset, found=time, path=self._times.path))
@@ -284,7 +294,7 @@ class SegmentFold:
         self.tally.merge(following.tally)
         self.compacted |= following.compacted
         self.rises &= following.rises
-        self.held |= following.held
+        self.held += following.held
         if following.first is not None:
             first = following.first
             self.rises &= first.base > self.last_offset
@@ -293,39 +303,48 @@ class SegmentFold:
             for number, offset, target, low, high in following.pending:
                 self._entry(number, offset, target, before if low is None else low, high)
             if first.is_wrapper and self.first is not None:
-                self._times_in_wrapper(first)
+                self.wrappers.append(
+                    (self.last_offset, first.last, max(self.latest, first.time), first.time, first.magic)
+                )
             self.first = self.first or first
         self.last_offset = max(self.last_offset, following.last_offset)
         for code, marks in following.marks.items():
             self.marks[code].join(marks)
         self.epochs_named |= following.epochs_named
         self.old_times += [(index, max(top, self.latest), time) for index, top, time in following.old_times]
+        self.wrappers += [(low, high, max(top, self.latest), *own) for low, high, top, *own in following.wrappers]
         self.latest = max(self.latest, following.latest)
         self.stop = following.stop
         return self
 
-    def _times_in_wrapper(self, first: First) -> None:
-        """Entries of the time index for offsets in a wrapper that begins a split: it begins after the batch before it."""
-        offsets = self._time_rows[:, 1]
-        for index in np.flatnonzero((offsets > self.last_offset) & (offsets <= first.last)).tolist():
-            if index not in self.held:
-                self.held.add(index)
-                if first.magic:
-                    self.old_times.append((index, max(self.latest, first.time), first.time))
-
-    def finish(self) -> SegmentFold:
-        """Say that all splits of the segment are in: entries of the time index that no batch holds are known now."""
+    def finish(self, files: Sequence[File]) -> SegmentFold:
+        """Say that all splits of the segment are in: entries of the time index that no batch holds are known now. The time index is read
+        again if there are any, or if old batches name entries.
+        """
         pending, self.pending = self.pending, []
         for number, offset, target, low, _ in pending:
             self._entry(number, offset, target, offset if low is None else low, self.last_offset)
-        for index, top, time in self.old_times:
-            if top != int(self._time_rows[index, 0]):
-                self._wrong_time(index, f"that batch has {time}")
-        for index in range(len(self._time_rows)):
-            if index not in self.held:
-                self._wrong_time(index, "no batch holds it", "absent")
-        self.old_times, self._time_rows, self.held = [], self._time_rows[:0], set()
+        held = np.zeros(self._time_count, np.bool_)
+        for start, stop in self.held:
+            held[start:stop] = True
+        if self.old_times or not held.all():
+            self._finish_times(time_entries(self.file, files)[: self._time_count], held)
+        self.old_times, self.wrappers, self.held, self._time_count = [], [], [], 0
         return self
+
+    def _finish_times(self, entries: NDArray[np.int64], held: NDArray[np.bool_]) -> None:
+        held = held[: len(entries)]
+        old = [one for one in self.old_times if one[0] < len(entries)]
+        for low, high, top, time, magic in self.wrappers:
+            inside = ~held & (entries[:, 1] > low) & (entries[:, 1] <= high)
+            held |= inside
+            if magic:
+                old += [(index, top, time) for index in np.flatnonzero(inside).tolist()]
+        for index, top, time in old:
+            if top != int(entries[index, 0]):
+                self._wrong_time(index, entries, f"that batch has {time}")
+        for index in np.flatnonzero(~held).tolist():
+            self._wrong_time(index, entries, "no batch holds it", "absent")
 
     def extent(self) -> Extent | None:
         """What the segment covers, if it is without damage."""
@@ -370,7 +389,7 @@ class Survey:
         if self.start_offset is None:
             self.start_offset = base
         self.snapshot(base)
-        fold.finish()
+        fold.finish(self.store)
         extent = fold.extent()
         if extent is not None:
             self.extents[file.path] = extent
