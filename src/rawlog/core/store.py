@@ -43,7 +43,7 @@ class Store(Sequence[File]):
 
     def find(self, format: str, start_offset: int | None, state: str | None = None) -> File | None:
         """The readable file of a format that begins at an offset; the first one if there are several."""
-        return self._places.get((format, start_offset, state))
+        return self._places.get((format, state), {}).get(start_offset)
 
     def starts(self, format: str | None, state: str | None = None) -> Sequence[int]:
         """Where the files of a format begin, sorted."""
@@ -82,11 +82,11 @@ class Store(Sequence[File]):
         return made
 
     @cached_property
-    def _places(self) -> dict[tuple[str | None, int | None, str | None], File]:
-        places: dict[tuple[str | None, int | None, str | None], File] = {}
+    def _places(self) -> dict[tuple[str | None, str | None], dict[int | None, File]]:
+        places: dict[tuple[str | None, str | None], dict[int | None, File]] = {}
         for file in self.files:
             if file.problem is None:
-                places.setdefault((file.format, file.place.start_offset, file.place.state), file)
+                places.setdefault((file.format, file.place.state), {}).setdefault(file.place.start_offset, file)
         return places
 
     @cached_property

@@ -231,12 +231,11 @@ def _by_calendar(rows: pa.RecordBatch, table: Table) -> list[tuple[bool, pa.Reco
     far = None
     for column in table.columns:
         if column.type == "timestamp":
-            times = rows.column(column.name).cast(pa.int64())
-            bounds = pc.min_max(times)
-            if bounds["min"].as_py() is None or (
-                bounds["min"].as_py() >= FIRST_DAY and bounds["max"].as_py() <= LAST_DAY
-            ):
+            bounds = pc.min_max(rows.column(column.name))
+            least, greatest = bounds["min"].value, bounds["max"].value
+            if least is None or (least >= FIRST_DAY and greatest <= LAST_DAY):
                 continue
+            times = rows.column(column.name).cast(pa.int64())
             outside = pc.fill_null(pc.or_(pc.less(times, FIRST_DAY), pc.greater(times, LAST_DAY)), False)
             far = outside if far is None else pc.or_(far, outside)
     if far is None:

@@ -5,7 +5,7 @@ A file is read once, large ones in splits. What checks of several files need to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from rawlog import registry
 from rawlog.compare.replicas import check_chosen, replicas_of, rules_for
 from rawlog.core.findings import Account, Finding, Findings
-from rawlog.core.format import File, Replicas
+from rawlog.core.format import File, Format, Replicas
 from rawlog.core.panel import Panel
 from rawlog.core.store import Store, joined, unread_size
 from rawlog.jobs.job import Done, Job, Outcome, Split, Stage, packed
 from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_replicas, inspect_tree
-from rawlog.reading.tree import Tree
+from rawlog.reading.tree import Tree, lasting
 
 #: Small files are put into one split, up to so many bytes and files: starting one costs more than reading them.
 SMALLEST, LARGEST = 1 << 20, 32 << 20
@@ -100,8 +100,9 @@ class Verify(Job[Found, Verified]):
     def plan(self, tree: Tree) -> list[Split]:
         """A split for each large span of a file; several small ones are in one split."""
         self._now = _Progress(tree)
-        spans = [span for file in tree for span in _spans(file, tree.group_of(file))]
-        return self._splits([VerifySplit(spans=run) for run in _packed(spans, lambda span: span.size)])
+        with lasting():
+            spans = [span for file in tree for span in _spans(file, tree.group_of(file))]
+            return self._splits([VerifySplit(spans=run) for run in _packed(spans, lambda span: span.size)])
 
     def _splits(self, found: Iterable[VerifySplit]) -> list[Split]:
         assert self._now is not None
@@ -211,9 +212,9 @@ def _spans(file: File, store: Store) -> list[Span]:
     return [Span(file, nearby, start, stop) for start, stop in pairwise(edges)]
 
 
-def near(file: File, store: Store) -> tuple[File, ...]:
-    """The files of a store that the pass over one of them looks into."""
-    format = registry.formats().get(str(file.format))
+def near(file: File, store: Store, formats: Mapping[str, Format] | None = None) -> tuple[File, ...]:
+    """The files of a store that the pass over one of them looks into. `formats` are those of the registry, if they are known."""
+    format = (formats or registry.formats()).get(str(file.format))
     if format is None or format.summary is None:
         return ()
     start = file.place.start_offset

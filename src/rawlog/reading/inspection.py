@@ -404,23 +404,23 @@ class Measure:
             self._total.merge(following._total)
             self._ended = following._ended
 
-    def row(self) -> pa.RecordBatch:
+    def values(self) -> dict[str, Any]:
         """The row. The file is read for it if the walk did not come to an end."""
-        return file_row(self.file, self._total.row(self.file) if self._ended else None)
+        return file_values(self.file, self._total.row(self.file) if self._ended else None)
 
 
-def file_row(file: File, measured: dict[str, Any] | None = None) -> pa.RecordBatch:
-    """The one row of the `files` table for a file: read once, checksums included, nothing decoded that need not be.
-
-    `measured` is what is known of its frames already.
-    """
+def file_rows(values: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows of the table `files`, each as `file_values` gives it, as one batch: a batch for each would cost more than a small file."""
     import pyarrow as pa
 
-    return pa.RecordBatch.from_pylist([file_values(file, measured)], schema=FILES.schema)
+    return pa.RecordBatch.from_pylist(values, schema=FILES.schema)
 
 
 def file_values(file: File, measured: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The same row as a dict, times in microseconds: for many files, which then share one batch."""
+    """The row of the table `files` for a file: read once, checksums included, nothing decoded that need not be. Times are microseconds.
+
+    `measured` is what is known of its frames already.
+    """
     row: dict[str, Any] = {
         "path": valid_text(file.path),
         "system": file.system,

@@ -123,10 +123,17 @@ def asked_of(table: Table, selection: Selection) -> dict[str, str]:
 
 
 def whole(
-    file: File, group: Sequence[File], table: Table, selection: Selection, asked: Mapping[str, str] | None = None
+    file: File,
+    group: Sequence[File],
+    table: Table,
+    selection: Selection,
+    asked: Mapping[str, str] | None = None,
+    formats: Mapping[str, Format] | None = None,
 ) -> Part:
-    """All of a file as one part, with what the other files of its group say of it. `asked` is what `asked_of` gives, if it is known."""
-    format = registry.formats()[str(file.format)]
+    """All of a file as one part, with what the other files of its group say of it. `asked` is what `asked_of` gives, and `formats` are
+    those of the registry, if they are known.
+    """
+    format = (formats or registry.formats())[str(file.format)]
     context = None
     if format.context is not None:
         context = format.context(file, group, asked or asked_of(table, selection))
@@ -138,8 +145,10 @@ def cut(part: Part, group: Sequence[File], size: int, *, reading: bool = True) -
     """A part of one file in pieces of about `size` bytes, cut at frames; `group` is the file's. Where nothing tells where frames begin, the
     part is read for it, unless `reading` says not to.
     """
+    if part.size <= size + size // 2:
+        return [part]
     file, format = part.file, registry.formats()[str(part.file.format)]
-    if format.whole or part.size <= size + size // 2:
+    if format.whole:
         return [part]
     marks = [(position, 0) for position in format.cuts(file, group, size)] if format.cuts is not None else []
     if not marks and reading:

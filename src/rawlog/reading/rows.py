@@ -66,9 +66,10 @@ def read(
     """
     selection = selection.suited(table)
     if table.name == "files":
-        from rawlog.reading.inspection import file_row
+        from rawlog.reading.inspection import file_rows, file_values
 
-        yield selection.apply(file_row(part.file).select(list(selection.needed(table).names)), table)
+        row = file_rows([file_values(part.file)])
+        yield selection.apply(row.select(list(selection.needed(table).names)), table)
         return
     if table.name == "findings":
         found = _findings(part).to_arrow().to_batches()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rawlog import registry
 from rawlog.core.errors import AccessError
-from rawlog.core.format import File, Format, Place
+from rawlog.core.format import Family, File, Format, Place
 from rawlog.core.html import ROWS, html_table
 from rawlog.core.store import Store
 from rawlog.core.text import counted, size_text
@@ -19,6 +20,19 @@ from rawlog.io.storage import Entry, Source, is_remote, listing, local_path, spl
 HEAD = 4096
 #: Files whose first bytes are read at the same time.
 READERS = 32
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Inside, many objects are made that all stay, as for a million files: Python does not look for garbage among them, again and again."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,7 +51,7 @@ class Tree:
         folds = {table.name: family for family in registry.families() for table in family.fold_tables}
         names = []
         for name, table in registry.tables().items():
-            folded = name in folds and folds[name].files_for(name, self.files)
+            folded = name in folds and self.files_for(folds[name], name)
             if name in ("files", "findings") or folded or registry.formats_with(table) & present:
                 names.append(name)
         return tuple(names)
@@ -51,7 +65,7 @@ class Tree:
         found = (*self.files, *self.unread)
         local = [file.path for file in found if not is_remote(file.path)]
         linked = (path for path in local if os.path.islink(path))
-        folders = {os.path.dirname(local_path(path)) or os.curdir for path in local}
+        folders = {os.path.dirname(one) or os.curdir for one in _one_per_folder(map(local_path, local))}
         elsewhere = (one for one in sorted(folders) if os.path.realpath(one) != os.path.abspath(one))
         return (
             *self.roots,
@@ -59,6 +73,16 @@ class Tree:
             *elsewhere,
             *((file.path for file in found if is_remote(file.path)) if globs else ()),
         )
+
+    def files_for(self, family: Family, table: str) -> list[File]:
+        """The files that a folded table of a family is made of, looked for once."""
+        if (family.name, table) not in self._folded:
+            self._folded[family.name, table] = family.files_for(table, self.files)
+        return self._folded[family.name, table]
+
+    @cached_property
+    def _folded(self) -> dict[tuple[str, str], list[File]]:
+        return {}
 
     def group_of(self, file: File) -> Store:
         """The files that belong with one: its partition, its store."""
@@ -101,6 +125,11 @@ class Tree:
 
 def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, format: str | None = None) -> Tree:
     """Walk `paths` and recognise every file; `format` overrules recognition. AccessError for a path that is not there."""
+    with lasting():
+        return _open_tree(paths, format)
+
+
+def _open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], format: str | None) -> Tree:
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     roots = tuple(os.fspath(path) for path in paths)
@@ -114,6 +143,7 @@ def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], 
         files = {file.path: file for file in _recognised(entries.values())}
     else:
         files = {entry.path: _as(entry, forced.name) for entry in entries.values()}
+    del entries
     named = {root.rstrip("/") for root in roots}
     # A forced format is one of files that are there: none are added that they describe.
     found = [file for file in _settled(files.values()) if forced is None or file.path in files]
@@ -124,6 +154,11 @@ def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], 
             file = replace(file, place=replace(file.place, state=None))
         files[file.path] = file
     return Tree(roots, tuple(sorted(files.values(), key=_order)))
+
+
+def _one_per_folder(paths: Iterable[str]) -> Iterable[str]:
+    """A path of each directory."""
+    return {path.rpartition("/")[0]: path for path in paths}.values()
 
 
 def _settled(files: Iterable[File]) -> list[File]:
@@ -154,6 +189,8 @@ def _recognised(entries: Iterable[Entry]) -> Iterator[File]:
         else:
             unclear.append(entry)
     if unclear:
+        from concurrent.futures import ThreadPoolExecutor  # takes longer to import than a small file to read
+
         with ThreadPoolExecutor(min(READERS, len(unclear)), thread_name_prefix="rawlog-heads") as pool:
             yield from pool.map(recognise, unclear)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from rawlog.core.format import File, Place
@@ -61,6 +62,7 @@ def split(path: str) -> tuple[str, str]:
     return folder, name
 
 
+@lru_cache(maxsize=64)
 def directory_place(folder: str) -> Place:
     """What a partition directory's name says: topic, partition, and whether a broker would still load it."""
     found = _DIRECTORY.fullmatch(split(folder)[1])
@@ -77,6 +79,7 @@ class RemotePartition(NamedTuple):
     topic_id: str
 
 
+@lru_cache(maxsize=64)
 def remote_directory(folder: str) -> RemotePartition | None:
     """What the name of a directory in remote storage says: `<topic>-<partition>-<topic id>`, as LocalTieredStorage has it, or
     `<topic>-<topic id>/<partition>`, as Aiven's plug-in does. None for another directory.
@@ -135,6 +138,8 @@ def segment_file(extension: str) -> Callable[[str], Place | None]:
     copied = copy_file(extension)
 
     def match(path: str) -> Place | None:
+        if extension not in path:
+            return None
         folder, name = split(path)
         found = _SEGMENT.fullmatch(name)
         if found is None:
@@ -144,8 +149,8 @@ def segment_file(extension: str) -> Callable[[str], Place | None]:
         own = remote_directory(folder)
         if own is not None:  # a plain copy, without an id
             return Place(own.topic, own.partition, int(found.group(1)), folder, found.group(3), remote=name)
-        place = directory_place(folder)
-        return Place(place.topic, place.partition, int(found.group(1)), folder, found.group(3) or place.state)
+        place = directory_place(folder)  # whose texts all files of the directory share
+        return Place(place.topic, place.partition, int(found.group(1)), place.group, found.group(3) or place.state)
 
     return match
 

@@ -1,7 +1,7 @@
 """Secrets in metadata logs: what `records` shows of a record that holds salts, keys or passwords.
 
 The secret bytes are overwritten with asterisks, as many as there were, so that the record still decodes. What works on bytes
-(rebuild, repair, restore) never comes through here.
+(rebuild, repair, restore) never comes through here. Message definitions are imported where they are used: most logs need none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from rawlog.core.format import Want
 from rawlog.core.frames import Frames
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.meanings import SECRET_CONFIGS, SECRETS, is_secret
-from rawlog.formats.kafka.messages import FRAME_VERSION, decode_framed, encode_framed, frame_head, framed_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC
 
 STAR = b"*"
@@ -50,6 +49,8 @@ def decode_together(frames: Frames, wants: Sequence[Want]) -> Iterator[tuple[int
 
 def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows whose values show no secret of a metadata record."""
+    from rawlog.formats.kafka.messages import FRAME_VERSION, framed_types
+
     values = batch.column("value")
     begins = {bytes((FRAME_VERSION, number)) for number, schema in framed_types().items() if schema.name in HOLDERS}
     plain = values.to_pylist()
@@ -62,6 +63,8 @@ def without_secrets(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def hidden(value: bytes) -> bytes:
     """A metadata record's value with its secrets overwritten; what is no such record is left as it is."""
+    from rawlog.formats.kafka.messages import decode_framed, encode_framed
+
     try:
         found = decode_framed(value)
     except DataError:
@@ -76,6 +79,8 @@ def hidden(value: bytes) -> bytes:
 
 def _unreadable(value: bytes) -> bytes:
     """A record of a version that is not known: all of its body, where its type is known to hold secrets."""
+    from rawlog.formats.kafka.messages import frame_head, framed_types
+
     try:
         key, _, body = frame_head(value)
     except DataError:

@@ -35,11 +35,11 @@ from rawlog.jobs.lake.removal import findings_among, thin
 from rawlog.jobs.partitions import Cut, check_names
 from rawlog.jobs.sheet import Sheets
 from rawlog.jobs.sorting import check_order
-from rawlog.reading.inspection import Checked, Chosen, check_file, inspect_group, inspect_tree
+from rawlog.reading.inspection import Checked, Chosen, check_file, file_rows, inspect_group, inspect_tree
 from rawlog.reading.replicas import choose, facts_of
 from rawlog.reading.rows import Decoder, decode_streams
 from rawlog.reading.select import Selection, Tally
-from rawlog.reading.tree import Tree
+from rawlog.reading.tree import Tree, lasting
 from rawlog.schemas.transform import Decode, bind
 
 if TYPE_CHECKING:
@@ -142,6 +142,10 @@ class Ingest(Job[Decoded, Ingested]):
 
     def plan(self, tree: Tree) -> list[Split]:
         """Splits for everything that the lake's tables do not hold yet."""
+        with lasting():
+            return self._planned(tree)
+
+    def _planned(self, tree: Tree) -> list[Split]:
         assert self.lake is not None
         refuse_nested(self.lake.path, tree.sources)
         for root in tree.roots:
@@ -267,12 +271,13 @@ class Ingest(Job[Decoded, Ingested]):
     def _inspect(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         every = Findings()
         damaged = []
+        rows: list[dict[str, Any]] = []
         for file in own.files:
             checked = check_file(
                 file, Chosen(), lambda frames: stage.advance(frames.reached, len(frames)), measure=True
             )
-            damaged += _add(every, _finish(checked, sheets), file)
-        self._report(every, sheets)
+            damaged += _add(every, _finish(checked, rows), file)
+        self._report(every, sheets, rows)
         return Decoded(
             number,
             sheets.close(),
@@ -295,9 +300,11 @@ class Ingest(Job[Decoded, Ingested]):
         self._report(every, sheets)
         return Decoded(number, sheets.close(), errors=every.errors, warnings=every.warnings, stores=stores)
 
-    def _report(self, found: Findings, sheets: Sheets) -> None:
+    def _report(self, found: Findings, sheets: Sheets, files: Sequence[dict[str, Any]] = ()) -> None:
+        """Write what was found, and the rows of the files that it was found in."""
         for batch in found.to_arrow().to_batches():
             sheets.add(FINDINGS, batch)
+        sheets.add(FILES, file_rows(files))
 
     def _decode(self, number: int, own: IngestSplit, sheets: Sheets, stage: Stage) -> Decoded:
         """Each span is read once, for all the tables that want it and for verification."""
@@ -307,6 +314,7 @@ class Ingest(Job[Decoded, Ingested]):
         damaged: list[str] = []
         summaries: dict[str, Any] = {}
         splits: list[tuple[int, Checked]] = []
+        rows: list[dict[str, Any]] = []
         references = References(f"{own.run}/{stage.name}")
         decoded: Tally = Counter()
         selection = self.selection.begun()
@@ -323,11 +331,11 @@ class Ingest(Job[Decoded, Ingested]):
             if span.start or (span.stop is not None and span.stop < span.file.size):
                 splits.append((span.start, checked))
                 continue
-            damaged += _add(every, _finish(checked, sheets), span.file)
+            damaged += _add(every, _finish(checked, rows), span.file)
             files.append(span.file)
             if checked.summary is not None:
                 summaries[span.file.path] = checked.summary
-        self._report(every, sheets)
+        self._report(every, sheets, rows)
         return Decoded(
             number,
             sheets.close(),
@@ -514,10 +522,10 @@ class _Taking:
         return made
 
 
-def _finish(checked: Checked, sheets: Sheets) -> Findings:
-    """Write the `files` row of a file that was read whole; its findings."""
+def _finish(checked: Checked, rows: list[dict[str, Any]]) -> Findings:
+    """The findings on a file that was read whole; its row of `files` is added to others."""
     assert checked.measure is not None
-    sheets.add(FILES, checked.measure.row())
+    rows.append(checked.measure.values())
     return checked.finish(Chosen())
 
 

@@ -17,7 +17,7 @@ from rawlog.jobs.lake import JOBS, Lake, Taken, lake_name
 from rawlog.jobs.lake.names import data_path
 from rawlog.jobs.lake.state import RowRange
 from rawlog.jobs.sheet import Sheets, Written
-from rawlog.reading.inspection import Checked, Chosen
+from rawlog.reading.inspection import Checked, Chosen, file_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,13 +186,13 @@ class Commit:
         found, rows = Findings(), []
         for one in self.merged:
             assert one.measure is not None
-            rows.append(one.measure.row())
+            rows.append(one.measure.values())
             own = one.finish(Chosen())
             found.add(own)
             self.damaged |= {one.file.path} if own.errors else set()
         self.errors += found.errors
         self.warnings += found.warnings
-        self._write(FILES, "merged", rows)
+        self._write(FILES, "merged", [file_rows(rows)])
         self._write(FINDINGS, "merged", found.to_arrow().to_batches())
 
     def _write(self, table: Table, name: str, batches: Iterable[pa.RecordBatch]) -> None:

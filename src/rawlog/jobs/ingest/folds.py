@@ -56,7 +56,7 @@ def due(table: str, tree: Tree, history: History, selection: str, earlier: Earli
     """
     family = family_of(table)
     assert family is not None
-    for name, files in family.units_for(table, family.files_for(table, tree)).items():
+    for name, files in family.units_for(table, tree.files_for(family, table)).items():
         unit = name if earlier is None else earlier.unit(name, history.units)
         if unit is None:
             continue

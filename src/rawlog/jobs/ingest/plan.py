@@ -67,7 +67,10 @@ class Plan:
         self.folded = [table for table in tables if folds.family_of(table.name) is not None]
         self.chosen = _selection_text(selection)
         loaded = {table.name: lake.load(lake_name(table)) for table in (*tables, FILES, FINDINGS)}
-        self.histories: dict[str, History] = {name: history_of(found) for name, found in loaded.items()}
+        # The tables have the same paths as the listing, perhaps a million: one text for each.
+        texts = {file.path: file.path for file in whole} if any(one is not None for one in loaded.values()) else {}
+        self.histories: dict[str, History] = {name: history_of(found, texts) for name, found in loaded.items()}
+        del texts
         names = known_names(whole, {path for history in self.histories.values() for path in history.sources})
         self.tree, self.whole = _renamed(tree, names), _renamed(whole, names)
         self.chosen_replicas = tuple(chosen)
@@ -112,20 +115,9 @@ class Plan:
         looked = {file.path for file in self.to_inspect}
         #: A group is inspected again when one of its files is new or has changed; as a whole, also if only some of it is wanted.
         self.groups = [group for group in self.whole.groups if any(file.path in looked for file in group)]
-        self.spans = self._checked(self._cut(), looked)
-
-    def _checked(self, spans: list[Span], looked: set[str]) -> list[Span]:
-        """The same spans; files that are new as a whole are checked by the pass that decodes them."""
-        grown = {path for found in self.starts.values() for path, taken in found.items() if taken is not None}
-        made = []
-        for span in spans:
-            file = span.file
-            if file.path in looked and file.path not in grown:
-                span = Span(span.parts, True, near(file, self.whole.group_of(file)))
-            made.append(span)
-        taken = {span.file.path for span in made if span.is_checked}
+        self.spans = self._cut(looked)
+        taken = {span.file.path for span in self.spans if span.is_checked}
         self.to_inspect = [file for file in self.to_inspect if file.path not in taken]
-        return made
 
     def _is_unlike(self, file: File, *tables: Table) -> bool:
         """Whether a file has changed since it was last ingested or inspected."""
@@ -193,20 +185,22 @@ class Plan:
         """The files of which a table lacks some bytes, each with what it has."""
         able, selection = registry.formats_with(table), self.selection.suited(table)
         sources = self.histories[table.name].sources
+        removed = self.rewritten.removed.get(table.name, set())
+        kept = {path: taken for (name, path), taken in self.rewritten.kept.items() if name == table.name}
         pending: dict[str, Taken | None] = {}
         for file in self.whole:
+            path = file.path
+            if file.format not in able and path not in removed and path not in kept:
+                continue
             if file.problem is not None or not selection.takes_file(file):
                 continue
-            taken = sources.get(file.path)
-            if file.path in self.rewritten.removed.get(table.name, ()):
-                pending[file.path] = None
+            if path in removed or path in kept:
+                pending[path] = None if path in removed else kept[path]
                 continue
-            if (table.name, file.path) in self.rewritten.kept:
-                pending[file.path] = self.rewritten.kept[table.name, file.path]
-                continue
+            taken = sources.get(path)
             if taken is not None and (not self._is_unlike(file, table) or file.size == taken.stop):
                 continue
-            if taken is None and (twin := self._twin(file, sources)) is not None:
+            if taken is None and self.twins and (twin := self._twin(file, sources)) is not None:
                 why = replaced(file, twin, read_marks({(file.path, twin.stop)} if twin.stop <= file.size else ()))
                 if why is not None:
                     self.refused[file.path] = why
@@ -214,7 +208,7 @@ class Plan:
                 if file.size == twin.stop:
                     continue
                 taken = twin
-            if file.format in able and file.place.state is None:
+            if file.place.state is None:
                 rest = self.earlier.rest(table.name, file, self.whole.group_of(file), taken)
                 if rest is None or rest.stop < file.size:
                     pending[file.path] = rest
@@ -224,30 +218,40 @@ class Plan:
         """What a table has of another file with the same bytes: local and remote copies of a segment are taken once."""
         return next((sources[path] for path in self.twins.get(file.path, ()) if path in sources), None)
 
-    def _cut(self) -> list[Span]:
-        """The spans of all pending files, each once for all tables that need it."""
-        files = {file.path: file for file in self.whole}
-        edges: dict[tuple[str, int], list[tuple[int | None, int | None, int]]] = {}
-        wanted: dict[tuple[str, int | None, int | None], dict[str, Part]] = {}
-        for table in self.tables:
-            chosen = self.selection.suited(table)
-            asked = asked_of(table, chosen)
-            for path, taken in self.starts[table.name].items():
-                group = self.whole.group_of(files[path])
-                part = whole(files[path], group, table, chosen, asked)
-                begin = (path, 0 if taken is None else taken.stop)
+    def _cut(self, looked: set[str]) -> list[Span]:
+        """The spans of all pending files, in the order of their places, each once for all tables that need it. Files that are new as a
+        whole are checked by the pass that decodes them.
+        """
+        formats = registry.formats()
+        tables = [(table, self.selection.suited(table), self.starts[table.name]) for table in self.tables]
+        every = [(table, chosen, asked_of(table, chosen), starts) for table, chosen, starts in tables if starts]
+        found: list[Span] = []
+        for file in sorted(self.whole, key=_order_of_place) if every else ():
+            path, group, is_new = file.path, self.whole.group_of(file), True
+            edges: dict[int, list[tuple[int | None, int | None, int]]] = {}
+            wanted: dict[tuple[int | None, int | None], list[tuple[str, Part]]] = {}
+            for table, chosen, asked, starts in every:
+                if path not in starts:
+                    continue
+                taken = starts[path]
+                is_new &= taken is None
+                part = whole(file, group, table, chosen, asked, formats)
+                begin = 0 if taken is None else taken.stop
                 if begin not in edges:
                     start, first = (taken.stop, taken.frames) if taken is not None and taken.stop else (None, 0)
                     # Not beyond its size when it was listed: every table sees the same bytes of a file that grows.
-                    ends = Part(part.files, start, files[path].size, first, part.context, part.floor)
+                    ends = Part(part.files, start, file.size, first, part.context, part.floor)
                     spans = [ends] if path in self.uncut else cut(ends, group, LARGEST, reading=False)
                     edges[begin] = [(span.start, span.stop, span.first) for span in spans]
                 for start, stop, first in edges[begin]:  # made directly: there may be millions
-                    parts = wanted.setdefault((path, start, stop), {})
-                    parts[table.name] = Part(part.files, start, stop, first, part.context, part.floor)
-        order = {path: (*_order_of_place(file), number) for number, (path, file) in enumerate(files.items())}
-        found = [Span(tuple(parts.items())) for parts in wanted.values()]
-        return sorted(found, key=lambda span: (order[span.file.path], span.start))
+                    own = Part(part.files, start, stop, first, part.context, part.floor)
+                    wanted.setdefault((start, stop), []).append((table.name, own))
+            if wanted:
+                is_checked = is_new and path in looked
+                nearby = near(file, group, formats) if is_checked else ()
+                own_spans = [Span(tuple(parts), is_checked, nearby) for parts in wanted.values()]
+                found += sorted(own_spans, key=lambda span: span.start)
+        return found
 
     def check_masked(self) -> None:
         """OptionError if the lake has rows of these files that were masked in another way or not at all, or any rows that were masked with
@@ -255,9 +259,10 @@ class Plan:
         """
         own = _masks(self.chosen)
         for table in self.tables:
-            known = self.histories[table.name].selections
-            for file in self.tree:
-                earlier = _masks(known.get(file.path, self.chosen))
+            known, sources = self.histories[table.name].selections, self.histories[table.name].sources
+            is_masked = bool(own) or any(map(_masks, set(known.values())))
+            for file in self.tree if is_masked else ():
+                earlier = _masks(known.get(file.path, "")) if file.path in sources else own
                 if earlier != own:
                     how = " and ".join(earlier) or "not masked"
                     raise OptionError(f"{file.path}: the lake has rows of this file that are {how}; use another lake")
@@ -271,8 +276,9 @@ class Plan:
         """Notes on sources that were ingested with another selection."""
         others: dict[str, set[str]] = {}
         for table in self.tables:
-            for file in self.tree:
-                earlier = self.histories[table.name].selections.get(file.path)
+            known = self.histories[table.name].selections
+            for file in self.tree if known else ():
+                earlier = known.get(file.path)
                 if earlier is not None and earlier != self.chosen:
                     others.setdefault(earlier, set()).add(file.path)
         return [
@@ -280,9 +286,8 @@ class Plan:
             *self.earlier.notes(),
             *self.rewritten.notes(),
             *(
-                f"{len(paths):,} files were ingested before with {earlier or 'no selection'}; rows left out then stay out"
+                f"{len(paths):,} files were ingested before with {earlier}; rows left out then stay out"
                 for earlier, paths in sorted(others.items())
-                if earlier
             ),
         ]
 

@@ -74,8 +74,8 @@ def read_marks(wanted: Collection[tuple[str, int]]) -> dict[tuple[str, int], int
 def known_names(files: Iterable[File], sources: Collection[str]) -> dict[str, File]:
     """Files in directories that the lake knows by other paths, such as through a symbolic link: by path, under the name in the lake."""
     local = [file for file in files if not is_remote(file.path)]
-    mine = {os.path.dirname(file.path) for file in local}
-    known = {os.path.dirname(path) for path in sources if not is_remote(path)}
+    mine = {_folder(file.path) for file in local}
+    known = {_folder(path) for path in sources if not is_remote(path)}
     others, unknown_to_it = known - mine, mine - known
     if not others or not unknown_to_it:
         return {}
@@ -83,10 +83,14 @@ def known_names(files: Iterable[File], sources: Collection[str]) -> dict[str, Fi
     names = {folder: places[place] for folder in unknown_to_it if (place := place_of(folder)) in places}
     made = {}
     for file in local:
-        folder = os.path.dirname(file.path)
+        folder = _folder(file.path)
         if folder in names and (named := _renamed(file, folder, names[folder])) is not None:
             made[file.path] = named
     return made
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] or os.path.dirname(path)
 
 
 def _renamed(file: File, folder: str, other: str) -> File | None:
@@ -189,7 +193,7 @@ class Comparison:
         sources = self.histories[table.name].sources
         return [
             (file, sources[file.path])
-            for file in self.files
+            for file in (self.files if sources else ())
             if file.path in sources
             and file.problem is None
             and self.is_unlike(file, table)
@@ -266,8 +270,10 @@ class Comparison:
         gone: dict[str, File] = {}
         for table in every:
             for path, taken in self.histories[table.name].sources.items():
-                if any(other in covers.here for other in self.twins.get(path, ())):
-                    continue  # it is still there, elsewhere
+                if path in covers.here or (
+                    self.twins and any(other in covers.here for other in self.twins.get(path, ()))
+                ):
+                    continue  # it is still there, perhaps elsewhere
                 if path not in gone and covers.may_cover(path) and (file := known_file(path, taken)) is not None:
                     gone[path] = file
         is_log = registry.formats_with(RECORDS)

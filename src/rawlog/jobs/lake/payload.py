@@ -91,7 +91,7 @@ class References:
         """The rows of a system's table and of `records` for the same frames, as they are to be stored. Both are in the same order."""
         import pyarrow as pa
 
-        held, first = pa.RecordBatch.from_pylist([], RECORDS.schema), self.rows
+        held, first = _no_records(), self.rows
         for batch in rows:
             while batch.num_rows:
                 same = _same(batch, held, table)
@@ -143,6 +143,13 @@ class References:
             row = pa.array(numbers, pa.int64(), mask=mask)
         schema = pa.schema([*batch.schema, pa.field(SPLIT, split.type), pa.field(ROW, pa.int64())])
         return pa.RecordBatch.from_arrays([*batch.columns, split, row], schema=schema)
+
+
+@lru_cache(maxsize=1)
+def _no_records() -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([], RECORDS.schema)
 
 
 def _same(batch: pa.RecordBatch, records: pa.RecordBatch, table: Table) -> Rows:

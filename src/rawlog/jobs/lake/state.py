@@ -11,14 +11,13 @@ import json
 import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Text from this size on is kept compressed.
 PACKED = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """How much of a source file a table holds: every byte before `stop`, in `frames` frames.
 
     `size` and `modified` are the file's own when it was last read; `mark` is a checksum of some of the bytes before `stop`: it tells
@@ -46,7 +45,9 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a table's snapshots record: the runs; for each source how far it is in and under which selection; the folded units."""
+    """What a table's snapshots record: the runs; for each source how far it is in and under which selection, if there was one; the
+    folded units.
+    """
 
     runs: frozenset[str]
     sources: Mapping[str, Taken]
@@ -58,8 +59,11 @@ class History:
     stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def history_of(table: Any | None) -> History:
-    """What a table (None: it does not exist) has ingested, from its snapshots: the newest first, back to the last base."""
+def history_of(table: Any | None, texts: dict[str, str] | None = None) -> History:
+    """What a table (None: it does not exist) has ingested, from its snapshots: the newest first, back to the last base. `texts` has paths
+    that are in memory already: they are used instead of copies, and new ones are added.
+    """
+    texts = {} if texts is None else texts
     runs: set[str] = set()
     sources: dict[str, Taken] = {}
     selections: dict[str, str] = {}
@@ -72,14 +76,16 @@ def history_of(table: Any | None) -> History:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if "rawlog.run" in summary:
             runs.add(summary["rawlog.run"])
-        others = dict(_unpacked(summary.get("rawlog.selections", "[]")))
+        others, selection = dict(_unpacked(summary.get("rawlog.selections", "[]"))), summary.get("rawlog.selection", "")
         ranges = _unpacked(summary["rawlog.rows"]) if "rawlog.rows" in summary else None
         for path, *values in _unpacked(summary.get("rawlog.sources", "[]")):
             if path in removed:
                 continue
             if path not in sources:
+                path = texts.setdefault(path, path)
                 sources[path] = Taken(*values)
-                selections[path] = others.get(path, summary.get("rawlog.selection", ""))
+                if chosen := others.get(path, selection):
+                    selections[path] = chosen
             if ranges is None:
                 rows[path] = None
         for path, own in ranges or ():
@@ -89,8 +95,8 @@ def history_of(table: Any | None) -> History:
                 rows[path] = None
             elif (known := rows.setdefault(path, [])) is not None:
                 known.extend((split, first, stop) for split, first, stop in own)
-        for name, selection, made_of in _unpacked(summary.get("rawlog.units", "[]")):
-            units.setdefault(name, Folded(selection, {path: (size, modified) for path, size, modified in made_of}))
+        for name, chosen, made_of in _unpacked(summary.get("rawlog.units", "[]")):
+            units.setdefault(name, Folded(chosen, {path: (size, modified) for path, size, modified in made_of}))
         for path, *facts in _unpacked(summary.get("rawlog.stores", "[]")):
             stores.setdefault(path, tuple(facts))
         removed.update(_unpacked(summary.get("rawlog.removed", "[]")))
@@ -128,7 +134,7 @@ def summary_of(
 
 def everything(history: History) -> dict[str, str]:
     """The record of a base: everything that the snapshots up to it record."""
-    others = [[path, selection] for path, selection in history.selections.items() if selection]
+    others = [[path, selection] for path, selection in history.selections.items()]
     summary = {
         "rawlog.base": "true",
         "rawlog.sources": _sources(history.sources),

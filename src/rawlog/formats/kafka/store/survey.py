@@ -312,7 +312,9 @@ class SegmentFold:
             self.marks[code].join(marks)
         self.epochs_named |= following.epochs_named
         self.old_times += [(index, max(top, self.latest), time) for index, top, time in following.old_times]
-        self.wrappers += [(low, high, max(top, self.latest), *own) for low, high, top, *own in following.wrappers]
+        self.wrappers += [
+            (low, high, max(top, self.latest), time, magic) for low, high, top, time, magic in following.wrappers
+        ]
         self.latest = max(self.latest, following.latest)
         self.stop = following.stop
         return self

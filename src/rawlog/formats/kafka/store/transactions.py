@@ -153,13 +153,18 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Tr
 
 def undone(file: File, group: Sequence[File]) -> LookAhead:
     """The aborted transactions in a segment."""
-    segments = Store.of(group).share(_sorted_logs).get(file.place.state, [])
+    store = Store.of(group)
+    segments = store.share(_sorted_logs).get(file.place.state, [])
     at = bisect_right(segments, file.place.start_offset or 0, key=lambda one: one.place.start_offset or 0)
     # Those after the near ones are listed when somebody asks, unless some are elsewhere, in remote storage.
     near = at + NEAR
-    if any(one.place.remote is not None for one in segments[at + NEAR :]):
+    if store.share(_has_remote) and any(one.place.remote is not None for one in segments[near:]):
         near = len(segments)
     return LookAhead(file, tuple(segments[at:near]), more=len(segments) > near)
+
+
+def _has_remote(store: Store) -> bool:
+    return any(one.place.remote is not None for one in store)
 
 
 def _sorted_logs(store: Store) -> dict[str | None, list[File]]:
