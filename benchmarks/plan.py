@@ -1,16 +1,20 @@
-"""Planning at scale: the real planning code of `ingest` with a listing that does not exist.
+"""Planning at scale: the real planning code of `ingest` with a listing that does not exist; and small files that do exist.
 
-    python benchmarks/plan.py --files 1000000
+    python benchmarks/plan.py --files 1000000 --small 20000
 
 A listing of a cluster of Kafka brokers: partitions with segments, each with its indexes. Nothing of it is on a disk. Measured are the
 CPU time of recognising, of planning a first run and one of the next day (the lake knows all files, one in a hundred has grown), the number
 and size of splits, the state in the lake, and the memory of the process. Each phase runs in a process of its own, so that memory is
 that of the phase.
+
+Small files are partitions with a segment of 50 records each. Measured are the CPU time of all processes of `ls` and of a whole `ingest`,
+with threads and on Spark, and the memory of the driver; of Spark also that of its largest other process, which is the JVM.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pickle
 import resource
@@ -21,6 +25,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
+import rawlog
 from rawlog.core.tables import FILES, FINDINGS
 from rawlog.io.storage import Entry
 from rawlog.jobs.ingest import Ingest
@@ -97,9 +104,60 @@ def fill(lake: Path, count: int) -> dict[str, float]:
     return {"commit_cpu_s": round(time.process_time() - begun, 1), "metadata_mb": size >> 20, "peak_mb": peak()}
 
 
+def make_small(folder: Path, count: int) -> Path:
+    """So many small files, of one partition after another."""
+    rows = [
+        {"key": b"k%d" % n, "value": b"value %d" % n * 5, "timestamp": (1_700_000_000_000 + n) * 1000}
+        for n in range(50)
+    ]
+    rawlog.write(folder / "one", rows, format="kafka", topic="t", partition=0)
+    contents = {path.name: path.read_bytes() for path in (folder / "one" / "t-0").iterdir()}
+    kept = {name: data for name, data in contents.items() if name.endswith(tuple(f".{one}" for one in SUFFIXES))}
+    for number in range(count // len(kept)):
+        partition = folder / "logs" / f"topic-{number // 32:05d}-{number % 32}"
+        partition.mkdir(parents=True)
+        for name, data in kept.items():
+            (partition / name).write_bytes(data)
+    return folder / "logs"
+
+
+def measured(*arguments: str) -> dict[str, float]:
+    """CPU time of a command and of all processes below it, and the most memory of the command itself and of any other."""
+    command = [sys.executable, "-m", "rawlog", *arguments]
+    running = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    seconds: dict[int, float] = {}
+    memory = {"driver_mb": 0, "largest_other_mb": 0}
+    while True:
+        with contextlib.suppress(psutil.Error):
+            for process in (running, *running.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    used, held = process.cpu_times(), process.memory_info().rss >> 20
+                    seconds[process.pid] = used.user + used.system
+                    whose = "driver_mb" if process.pid == running.pid else "largest_other_mb"
+                    memory[whose] = max(memory[whose], held)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            code = running.wait(0.1)
+            assert code == 0, (arguments, code)
+            return {"cpu_s": round(sum(seconds.values()), 1), **memory}
+
+
+def small(count: int) -> Iterator[dict[str, object]]:
+    """`ls` and whole runs over small files."""
+    with tempfile.TemporaryDirectory(prefix="rawlog-small-") as name:
+        folder = Path(name)
+        logs = str(make_small(folder, count))
+        yield {"phase": "ls", "files": count, **measured("ls", logs)}
+        for engine in ("local", "spark"):
+            lake = str(folder / f"lake-{engine}")
+            for phase in ("ingest", "ingest again"):
+                ran = measured("ingest", logs, "--to", lake, "--engine", engine)
+                yield {"phase": phase, "engine": engine, "files": count, **ran}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=1_000_000)
+    parser.add_argument("--small", type=int, default=20_000)
     parser.add_argument("--phase", choices=("first", "fill", "next"))
     parser.add_argument("--lake")
     given = parser.parse_args()
@@ -108,6 +166,8 @@ def main() -> None:
             for phase in ("first", "fill", "next"):
                 own = ["--files", str(given.files), "--phase", phase, "--lake", f"{folder}/lake"]
                 subprocess.run([sys.executable, __file__, *own], check=True)
+        for row in small(given.small):
+            print(json.dumps(row), flush=True)
         return
     lake = Path(given.lake)
     made = fill(lake, given.files) if given.phase == "fill" else plan(lake, given.files, given.phase == "next")

@@ -22,6 +22,7 @@ from rawlog.jobs.job import packed
 from rawlog.jobs.lake import History, Lake, Taken, history_of, lake_name
 from rawlog.jobs.lake.order import parse_order
 from rawlog.jobs.lake.removal import OldFile, Removal, merged, old_files, rows_of
+from rawlog.jobs.lake.state import Memory
 from rawlog.jobs.partitions import Cut, cuts_of, parse_cuts
 from rawlog.jobs.sorting import order_of
 from rawlog.jobs.verify import near
@@ -67,10 +68,9 @@ class Plan:
         self.folded = [table for table in tables if folds.family_of(table.name) is not None]
         self.chosen = _selection_text(selection)
         loaded = {table.name: lake.load(lake_name(table)) for table in (*tables, FILES, FINDINGS)}
-        # The tables have the same paths as the listing, perhaps a million: one text for each.
-        texts = {file.path: file.path for file in whole} if any(one is not None for one in loaded.values()) else {}
-        self.histories: dict[str, History] = {name: history_of(found, texts) for name, found in loaded.items()}
-        del texts
+        memory = Memory(whole if any(one is not None for one in loaded.values()) else ())
+        self.histories: dict[str, History] = {name: history_of(found, memory) for name, found in loaded.items()}
+        del memory
         names = known_names(whole, {path for history in self.histories.values() for path in history.sources})
         self.tree, self.whole = _renamed(tree, names), _renamed(whole, names)
         self.chosen_replicas = tuple(chosen)

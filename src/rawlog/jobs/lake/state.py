@@ -9,12 +9,16 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rawlog.core.format import File
+
 #: Text from this size on is kept compressed.
 PACKED = 1 << 14
+#: How much of such a list is decoded at a time, in characters; it is divided between two lists in it.
+PIECE, BETWEEN = 1 << 20, "],["
 
 
 class Taken(NamedTuple):
@@ -59,11 +63,28 @@ class History:
     stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def history_of(table: Any | None, texts: dict[str, str] | None = None) -> History:
-    """What a table (None: it does not exist) has ingested, from its snapshots: the newest first, back to the last base. `texts` has paths
-    that are in memory already: they are used instead of copies, and new ones are added.
-    """
-    texts = {} if texts is None else texts
+class Memory:
+    """What is in memory already of the sources that tables record: used instead of copies, since there may be millions."""
+
+    def __init__(self, files: Iterable[File] = ()) -> None:
+        self.files = {file.path: file for file in files}
+        self.paths: dict[str, str] = {}
+
+    def taken(self, path: str, size: int, modified: float | None, stop: int, *more: int) -> tuple[str, Taken]:
+        """A path and what a table holds of it."""
+        file = self.files.get(path)
+        if file is None:
+            path = self.paths.setdefault(path, path)
+        else:
+            path = file.path
+            size = file.size if size == file.size else size
+            modified = file.modified if modified == file.modified else modified
+        return path, Taken(size, modified, size if stop == size else stop, *more)
+
+
+def history_of(table: Any | None, memory: Memory | None = None) -> History:
+    """What a table (None: it does not exist) has ingested, from its snapshots: the newest first, back to the last base."""
+    memory = memory or Memory()
     runs: set[str] = set()
     sources: dict[str, Taken] = {}
     selections: dict[str, str] = {}
@@ -82,8 +103,8 @@ def history_of(table: Any | None, texts: dict[str, str] | None = None) -> Histor
             if path in removed:
                 continue
             if path not in sources:
-                path = texts.setdefault(path, path)
-                sources[path] = Taken(*values)
+                path, taken = memory.taken(path, *values)
+                sources[path] = taken
                 if chosen := others.get(path, selection):
                     selections[path] = chosen
             if ranges is None:
@@ -180,8 +201,20 @@ def _packed(values: Any) -> str:
     return text if len(text) < PACKED else "z:" + base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def _unpacked(text: str) -> list[Any]:
+def _unpacked(text: str) -> Iterator[Any]:
+    """The values of a list, decoded some at a time: the lists of a million sources take more memory than what is kept of them."""
     if text.startswith("z:"):
         text = zlib.decompress(base64.b64decode(text[2:])).decode()
-    loaded: list[Any] = json.loads(text)
-    return loaded
+    start = 0
+    while len(text) - start > PIECE:
+        stop = text.find(BETWEEN, start + PIECE)
+        if stop < 0:
+            break
+        # In a path the mark may be part of a text: then what is before it is no list, and it is decoded with what follows.
+        try:
+            values = json.loads(f"{text[start : stop + 1]}]" if start == 0 else f"[{text[start : stop + 1]}]")
+        except ValueError:
+            break
+        yield from values
+        start = stop + len(BETWEEN) - 1
+    yield from json.loads(text if start == 0 else f"[{text[start:]}")
