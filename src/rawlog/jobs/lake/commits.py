@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rawlog.core.errors import AccessError
 from rawlog.jobs.lake.names import url
 from rawlog.jobs.lake.order import order_id
 from rawlog.jobs.sheet import Written
+
+#: Footers that are read at the same time.
+READERS = 32
 
 
 def append(table: Any, files: Collection[Written], summary: dict[str, str]) -> None:
@@ -19,8 +23,8 @@ def append(table: Any, files: Collection[Written], summary: dict[str, str]) -> N
         update = transaction.update_snapshot(snapshot_properties=summary)
         is_merged = table.properties.get("commit.manifest-merge.enabled") == "true" and files
         with update.merge_append() if is_merged else update.fast_append() as snapshot:
-            for file in files:
-                snapshot.append_data_file(_as_data_file(table, file))
+            for file in _as_data_files(table, files):
+                snapshot.append_data_file(file)
 
 
 def exchange(table: Any, files: Collection[Written], summary: dict[str, str], is_old: Callable[[str], bool]) -> None:
@@ -34,8 +38,8 @@ def exchange(table: Any, files: Collection[Written], summary: dict[str, str], is
         with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
             for file in old:
                 snapshot.delete_data_file(file)
-            for made in files:
-                snapshot.append_data_file(_as_data_file(table, made))
+            for file in _as_data_files(table, files):
+                snapshot.append_data_file(file)
 
 
 def _map_names(table: Any, transaction: Any) -> None:
@@ -43,6 +47,14 @@ def _map_names(table: Any, transaction: Any) -> None:
     if table.metadata.name_mapping() is None:
         mapping = table.schema().name_mapping.model_dump_json()
         transaction.set_properties(**{"schema.name-mapping.default": mapping})
+
+
+def _as_data_files(table: Any, files: Collection[Written]) -> list[Any]:
+    """Parquet files as Iceberg lists them. Their footers are read side by side: it is mostly waiting."""
+    if len(files) < 2:
+        return [_as_data_file(table, file) for file in files]
+    with ThreadPoolExecutor(min(READERS, len(files)), thread_name_prefix="rawlog-footers") as pool:
+        return list(pool.map(lambda file: _as_data_file(table, file), files))
 
 
 def _as_data_file(table: Any, written: Written) -> Any:

@@ -54,11 +54,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What the rows of a row group are referred to by."""
+    """What the rows of a row group are referred to by, sorted, and where those rows are; None: in the same order."""
 
     splits: Sequence[str]
-    codes: Rows
-    rows: Rows
+    keys: Rows
+    order: Rows | None
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class Lookup:
                 self.files.popitem(last=False)[1].close()
             system, path = file_system(url)
             try:
-                self.files[url] = pq.ParquetFile(system.open_input_file(path))
+                self.files[url] = pq.ParquetFile(system.open_input_file(path), read_dictionary=[SPLIT])
             except (OSError, pa.ArrowException) as error:
                 raise AccessError(f"{url}: {str(error).splitlines()[0]}") from None
         self.files.move_to_end(url)
@@ -164,15 +164,16 @@ class Lookup:
     def _references(self, file: DataFile, group: int) -> _References:
         key = (file.url, group)
         if key not in self.known:
-            table = self._read(file, group, [SPLIT, ROW])
-            splits = table.column(SPLIT).combine_chunks().dictionary_encode()
-            made = _References(
-                splits.dictionary.to_pylist(),
-                splits.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64),
-                table.column(ROW).combine_chunks().fill_null(-1).to_numpy(zero_copy_only=False),
-            )
-            self.known[key] = made
-            while len(self.known) > 1 and sum(one.rows.size for one in self.known.values()) > KNOWN:
+            table = self._read(file, group, [SPLIT, ROW]).unify_dictionaries()
+            splits = table.column(SPLIT).combine_chunks()
+            codes = splits.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+            numbers = table.column(ROW).combine_chunks()
+            keys = codes << BITS | numbers.fill_null(0).to_numpy(zero_copy_only=False)
+            if numbers.null_count or splits.null_count:
+                keys[(numbers.is_null().to_numpy(False) | splits.is_null().to_numpy(False))] = -1
+            order = None if np.all(keys[1:] >= keys[:-1]) else np.argsort(keys, kind="stable")
+            self.known[key] = _References(splits.dictionary.to_pylist(), keys if order is None else keys[order], order)
+            while len(self.known) > 1 and sum(one.keys.size for one in self.known.values()) > KNOWN:
                 self.known.popitem(last=False)
         self.known.move_to_end(key)
         return self.known[key]
@@ -251,11 +252,17 @@ def bounds_of(batch: pa.RecordBatch, row_key: Mapping[str, str]) -> Bounds:
 
 
 def _matching(references: _References, names: Sequence[str], wanted: Rows) -> tuple[Rows, Rows]:
-    """Which rows of a row group are wanted, and which of the wanted ones each is."""
-    codes = {name: code for code, name in enumerate(names)}
-    translated = np.array([codes.get(name, -1) for name in references.splits] + [-1], np.int64)
-    own = translated[references.codes]
-    numbers = np.where((own >= 0) & (references.rows >= 0), own << BITS | references.rows, -1)
-    at = np.minimum(np.searchsorted(wanted, numbers), wanted.size - 1)
-    ordinals = np.flatnonzero(wanted[at] == numbers)
-    return ordinals, at[ordinals]
+    """Which rows of a row group are wanted, in its order, and which of the wanted ones each is."""
+    if not references.keys.size:
+        return wanted[:0], wanted[:0]
+    codes = {name: code for code, name in enumerate(references.splits)}
+    translated = np.array([codes.get(name, -1) for name in names], np.int64)
+    own = translated[wanted >> BITS]
+    keys = np.where(own >= 0, own << BITS | (wanted & ((1 << BITS) - 1)), -2)
+    at = np.minimum(np.searchsorted(references.keys, keys), references.keys.size - 1)
+    which = np.flatnonzero(references.keys[at] == keys)
+    ordinals = at[which] if references.order is None else references.order[at[which]]
+    if ordinals.size > 1 and np.any(ordinals[1:] < ordinals[:-1]):
+        sorted_ = np.argsort(ordinals, kind="stable")
+        ordinals, which = ordinals[sorted_], which[sorted_]
+    return ordinals, which

@@ -254,8 +254,9 @@ class Payloads:
 
     def read(self, files: Sequence[str], table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of data files of a system's table, with their payload, in order."""
-        # The row key says where to look.
-        more = [own for own, theirs in table.row_key.items() if theirs in BOUNDED and own not in columns]
+        # Where data files have rows of several splits, the row key says where to look.
+        is_mixed = any(one.least != one.greatest for one in self.files)
+        more = [own for own, theirs in table.row_key.items() if is_mixed and theirs in BOUNDED and own not in columns]
         asked = stored(table).subset([*columns, *more, SPLIT, ROW])
         for file in files:
             batches = dataset([file], asked).to_batches(batch_size=ROWS, batch_readahead=1, fragment_readahead=1)
@@ -339,10 +340,14 @@ def _filled(
     if not refers.any():
         return batch.drop_columns([SPLIT, ROW])
     payload = pa.concat_tables(found)
+    first, numbers = int(place[0]), place[refers]
+    is_run = numbers.size == place.size and bool(np.all(place == np.arange(first, first + place.size)))
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
     for own, theirs in wanted.items():
         type = batch.schema.field(own).type
-        chosen = pa.concat_arrays(payload.column(theirs).take(pa.array(place[refers])).cast(type).chunks)
+        column = payload.column(theirs)
+        chosen = column.slice(first, place.size) if is_run else column.take(pa.array(numbers))
+        chosen = chosen.cast(type).combine_chunks()
         if not refers.all():
             at = np.arange(batch.num_rows)
             at[refers] = batch.num_rows + np.arange(int(refers.sum()))
