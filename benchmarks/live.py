@@ -122,7 +122,7 @@ used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(used.ru_maxrss, used.ru_utime + used.ru_stime, file=sys.stderr)
 sys.exit(code)
 """
-"""Runs a command and says how large it became and how long it computed. Its size counts what its parent had, so the parent must be small."""
+"""Runs a command and says how large it became and how long it computed. Its size counts what its parent had: the parent must be small."""
 
 
 def measured(command: list[str], output: str | Path = os.devnull) -> Used:
@@ -249,7 +249,9 @@ def show(found: dict[str, Used], count: int) -> None:
     for name, used in found.items():
         ratio = ""
         if used is not ours:
-            ratio = f", {used.seconds / ours.seconds:.1f} x the time and {used.cpu / ours.cpu:.1f} x the CPU of the first"
+            ratio = (
+                f", {used.seconds / ours.seconds:.1f} x the time and {used.cpu / ours.cpu:.1f} x the CPU of the first"
+            )
         speed = f"{count / used.seconds / 1e6:7.4f} M records/s"
         print(f"  {name:30} {speed} {used.memory:6.0f} MB {used.cpu:6.1f} s CPU{ratio}", flush=True)
 
