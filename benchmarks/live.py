@@ -25,6 +25,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,8 @@ from tests.services.kafka import KAFKA_4, KafkaBroker, _command
 from tests.services.kafka_replay import build, build_go
 
 PARTITIONS, SIZE = 4, 100
+POOL = 1_000_000
+"""Values do not repeat within a batch: a peer that compresses must not send next to nothing."""
 GO_RECORDS = 500
 GO_CLIENT = "github.com/segmentio/kafka-go v0.4.50"
 CONSUMER = {
@@ -75,8 +78,10 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
         failed += error is not None
 
     producer = Producer({"bootstrap.servers": bootstrap, **PRODUCER})
-    value = random.Random(1).randbytes(SIZE)
+    pool = random.Random(1).randbytes(POOL)
     for number in range(count):
+        at = number % (POOL // SIZE) * SIZE
+        value = pool[at : at + SIZE]
         while True:
             try:
                 producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=delivered)
@@ -102,27 +107,37 @@ def kafka_replay() -> tuple[str, str] | None:
         return None
 
 
+class Used(NamedTuple):
+    """Seconds, megabytes (the largest resident set), and seconds of CPU, which say more on a busy machine."""
+
+    seconds: float
+    memory: float
+    cpu: float
+
+
 WATCH = """
 import resource, subprocess, sys
 code = subprocess.call(sys.argv[1:])
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_maxrss, used.ru_utime + used.ru_stime, file=sys.stderr)
 sys.exit(code)
 """
-"""Runs a command and says how large it became. A process counts what its parent had when it began, so the parent must be small."""
+"""Runs a command and says how large it became and how long it computed. Its size counts what its parent had: the parent must be small."""
 
 
-def measured(command: list[str], output: str | Path = os.devnull) -> tuple[float, float]:
-    """Seconds and megabytes (the largest resident set) of a process that must succeed."""
+def measured(command: list[str], output: str | Path = os.devnull) -> Used:
+    """What a process that must succeed needed."""
     began = time.perf_counter()
     with open(output, "wb") as file:
         done = subprocess.run(
             [sys.executable, "-S", "-c", WATCH, *command], stdout=file, stderr=subprocess.PIPE, check=False
         )
     seconds = time.perf_counter() - began
-    *messages, size = done.stderr.decode(errors="replace").splitlines()
+    *messages, last = done.stderr.decode(errors="replace").splitlines()
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:4])} … failed:\n" + "\n".join(messages[-20:]))
-    return seconds, int(size) / 1024
+    size, cpu = last.split()
+    return Used(seconds, int(size) / 1024, float(cpu))
 
 
 def topic_of(broker: KafkaBroker, name: str, partitions: int = PARTITIONS, **config: str) -> str:
@@ -148,24 +163,24 @@ class Speed:
         self.made = 0
         self.clocks: list[float] = []
 
-    def own(self, verb: str, *arguments: str) -> tuple[float, float]:
+    def own(self, verb: str, *arguments: str) -> Used:
         output = self.folder / "output.json"
         command = [sys.executable, "-m", "rawlog", verb, *arguments, "-b", self.broker.bootstrap, "--quiet", "--json"]
         found = measured(command, output)
         self.clocks.append(json.loads(output.read_text().splitlines()[-1])["seconds"])
         return found
 
-    def java(self, name: str, *arguments: str) -> tuple[float, float]:
+    def java(self, name: str, *arguments: str) -> Used:
         return measured(_command(KAFKA_4, self.folder, f"{TOOLS}.{name}", *arguments, quiet=True))
 
-    def loop(self, name: str, topic: str) -> tuple[float, float]:
+    def loop(self, name: str, topic: str) -> Used:
         return measured([sys.executable, __file__, name, self.broker.bootstrap, topic, str(self.count)])
 
     def target(self) -> str:
         self.made += 1
         return topic_of(self.broker, f"target-{self.made}", max_message_bytes="20000000")
 
-    def record(self) -> dict[str, tuple[float, float]]:
+    def record(self) -> dict[str, Used]:
         bootstrap, count, native = self.broker.bootstrap, str(self.count), self.folder / "native"
         file = self.folder / "own.log"
         shutil.rmtree(native, ignore_errors=True)
@@ -187,27 +202,29 @@ class Speed:
             found["kafka-replay record, 4 at once"] = self.go_record(self.go[0], PARTITIONS)
         return found
 
-    def go_record(self, tool: str, together: int) -> tuple[float, float]:
+    def go_record(self, tool: str, together: int) -> Used:
         """A process records one partition: one for each, so many of them at the same time."""
         began = time.perf_counter()
         command = [tool, "record", "-b", self.broker.bootstrap, "-t", self.source, "-g", "", "-O", "0"]
         command += ["-l", str(self.count // PARTITIONS)]
         with ThreadPoolExecutor(together) as pool:
-            done = pool.map(
-                lambda number: measured([*command, "-p", str(number), "-o", str(self.folder / f"go-{number}.log")]),
-                range(PARTITIONS),
+            done = list(
+                pool.map(
+                    lambda number: measured([*command, "-p", str(number), "-o", str(self.folder / f"go-{number}.log")]),
+                    range(PARTITIONS),
+                )
             )
-            memory = together * max(one[1] for one in done)
-        return time.perf_counter() - began, memory
+        seconds, memory = time.perf_counter() - began, together * max(one.memory for one in done)
+        return Used(seconds, memory, sum(one.cpu for one in done))
 
-    def go_replay(self, tool: str) -> tuple[float, float]:
+    def go_replay(self, tool: str) -> Used:
         """It takes so long that it gets only some of the records; the time is that of as many as the others get."""
         few, small = min(self.count, GO_RECORDS), self.folder / "small.log"
         rawlog.record(self.source, small, as_="replay", limit=few, brokers=self.broker.bootstrap)
-        seconds, memory = measured([tool, "replay", "-b", self.broker.bootstrap, "-t", self.target(), "-i", str(small)])
-        return seconds * self.count / few, memory
+        used = measured([tool, "replay", "-b", self.broker.bootstrap, "-t", self.target(), "-i", str(small)])
+        return Used(used.seconds * self.count / few, used.memory, used.cpu * self.count / few)
 
-    def replay(self) -> dict[str, tuple[float, float]]:
+    def replay(self) -> dict[str, Used]:
         bootstrap, native, file = self.broker.bootstrap, self.folder / "native", self.folder / "own.log"
         properties = [
             f"bootstrap.servers={bootstrap}", "acks=all", "batch.size=512000", "linger.ms=20", "buffer.memory=134217728",
@@ -227,11 +244,16 @@ class Speed:
         return found
 
 
-def show(found: dict[str, tuple[float, float]], count: int) -> None:
-    ours = next(iter(found.values()))[0]
-    for name, (seconds, memory) in found.items():
-        ratio = "" if seconds == ours else f", {seconds / ours:.1f} x the time of the first"
-        print(f"  {name:30} {count / seconds / 1e6:6.3f} M records/s {memory:6.0f} MB{ratio}", flush=True)
+def show(found: dict[str, Used], count: int) -> None:
+    ours = next(iter(found.values()))
+    for name, used in found.items():
+        ratio = ""
+        if used is not ours:
+            ratio = (
+                f", {used.seconds / ours.seconds:.1f} x the time and {used.cpu / ours.cpu:.1f} x the CPU of the first"
+            )
+        speed = f"{count / used.seconds / 1e6:7.4f} M records/s"
+        print(f"  {name:30} {speed} {used.memory:6.0f} MB {used.cpu:6.1f} s CPU{ratio}", flush=True)
 
 
 def speed(count: int, rounds: int) -> None:
