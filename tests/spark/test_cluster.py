@@ -206,7 +206,7 @@ class Shop:
         )  # fmt: skip
 
     def check(self, fresh: Path) -> None:
-        """The lake has the rows that one has which was filled undisturbed, and each of its data files belongs to a snapshot."""
+        """The lake has the rows of a lake that was filled undisturbed."""
         ingest(fresh, self.url)
         names = Lake(str(fresh)).tables()
         assert Lake(str(self.lake)).tables() == names
@@ -230,48 +230,13 @@ def _finish(running: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_while_its_task_writes_changes_nothing(
-    tmp_path: Path, bare: dict[str, str], cluster: Standalone, s3: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its half of a data file is not part of the lake, another worker does the split again, and the end of the run removes the half.
-
-    `rawlog ingest --master spark://…` once failed with "No module named 'rawlog'": only `submit` and queries sent the code.
-    """
-    shop = Shop(tmp_path, s3, "killed")
-    with shop.gate() as gate:
-        running = shop.ingest(gate.port, bare, "--master", cluster.url)
-        try:
-            assert gate.arrived.wait(300), "a task waits for the second log"
-            [half] = shop.begun
-            with pytest.raises(pa.ArrowInvalid, match=r"[Pp]arquet"):
-                pq.read_metadata(half)
-            cluster.kill(_writer_of(half, cluster))
-            gate.opened.set()
-            _finish(running)
-        finally:
-            running.kill()
-            cluster.complete()
-    assert not half.exists()
-    assert shop.unlisted() == []
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    shop.check(tmp_path / "fresh")
-
-
-def _writer_of(path: Path, cluster: Standalone) -> int:
-    """The process below a worker that has a file open."""
-    below = [one for worker in cluster.workers.values() for one in psutil.Process(worker.pid).children(recursive=True)]
-    [found] = [one.pid for one in below if one.is_running() and str(path) in {file.path for file in one.open_files()}]
-    return found
-
-
-@pytest.mark.slow
 def test_a_task_that_runs_twice_at_once_is_in_the_lake_once(
     tmp_path: Path, bare: dict[str, str], cluster: Standalone, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With speculation, Spark starts a copy of a task that is slow, and both write. The one that loses may end after the run has, so that
     only `lake --remove-orphans` finds what it wrote.
     """
+    cluster.complete()
     shop = Shop(tmp_path, s3, "twice")
     events = tmp_path / "events"
     events.mkdir()
@@ -301,6 +266,42 @@ def test_a_task_that_runs_twice_at_once_is_in_the_lake_once(
     rawlog.lake(shop.lake, remove_orphans=True, older_than="0s")
     assert shop.unlisted() == []
     shop.check(tmp_path / "fresh")
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_its_task_writes_changes_nothing(
+    tmp_path: Path, bare: dict[str, str], cluster: Standalone, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its half of a data file is not part of the lake, another worker does the split again, and the end of the run removes the half.
+
+    `rawlog ingest --master spark://…` once failed with "No module named 'rawlog'": only `submit` and queries sent the code.
+    """
+    cluster.complete()
+    shop = Shop(tmp_path, s3, "killed")
+    with shop.gate() as gate:
+        running = shop.ingest(gate.port, bare, "--master", cluster.url)
+        try:
+            assert gate.arrived.wait(300), "a task waits for the second log"
+            [half] = shop.begun
+            with pytest.raises(pa.ArrowInvalid, match=r"[Pp]arquet"):
+                pq.read_metadata(half)
+            cluster.kill(_writer_of(half, cluster))
+            gate.opened.set()
+            _finish(running)
+        finally:
+            running.kill()
+    assert not half.exists()
+    assert shop.unlisted() == []
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    shop.check(tmp_path / "fresh")
+
+
+def _writer_of(path: Path, cluster: Standalone) -> int:
+    """The process below a worker that has a file open."""
+    below = [one for worker in cluster.workers.values() for one in psutil.Process(worker.pid).children(recursive=True)]
+    [found] = [one.pid for one in below if one.is_running() and str(path) in {file.path for file in one.open_files()}]
+    return found
 
 
 def test_what_cannot_be_submitted_is_said() -> None:
