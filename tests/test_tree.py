@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
+from rawlog.core.format import File, Place
 from rawlog.io.output import refuse_nested
+from rawlog.reading.parts import Part
 from rawlog.reading.tree import open_tree
 from rawlog.testing import plain
 from tests.golden_data import GOLDEN, golden_path
@@ -207,3 +211,9 @@ def test_directories_that_are_symbolic_links_are_read_and_guarded(tmp_path: Path
     with pytest.raises(OptionError, match="same or lie inside"):
         refuse_nested(disk, tree.sources)
     refuse_nested(tmp_path / "new", tree.sources)
+
+
+@pytest.mark.parametrize("kind", [Place, File, Part])
+def test_what_splits_carry_has_all_its_fields_on_the_other_side(kind: type[Any]) -> None:
+    made = kind(*range(len(fields(kind))))
+    assert pickle.loads(pickle.dumps(made)) == made

@@ -34,6 +34,9 @@ class Part:
     context: Any = None
     floor: int | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Part, (self.files, self.start, self.stop, self.first, self.context, self.floor)
+
     @property
     def file(self) -> File:
         return self.files[0]
