@@ -13,15 +13,23 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as LibraryProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import rawlog
 from rawlog.core.errors import OptionError
+from rawlog.core.tables import RECORDS
+from rawlog.formats.kafka.writer import Batching, encode_rows
+from rawlog.formats.kafka.writer import Rows as RowBuffers
+from rawlog.live.batches import outgoing
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.errors import BrokerError
+from rawlog.live.producing import Producer
 from rawlog.live.settings import Settings
+from rawlog.live.targets import Targets
 from tests.golden_data import GOLDEN, replay_cases
 from tests.services.kafka import KafkaBroker
 
@@ -42,7 +50,7 @@ def fill(
 ) -> None:
     """Records with and without keys, values and headers."""
     draw = random.Random(seed)
-    producer = Producer(
+    producer = LibraryProducer(
         {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "batch.num.messages": 20, "linger.ms": 2}
     )
     for number in range(count):
@@ -60,7 +68,7 @@ def fill(
 def transactions(broker: KafkaBroker, topic: str) -> None:
     """A commit, an abort, and records in between that belong to none."""
     for number, ends in enumerate(("commit", "abort", "commit")):
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-{number}"})
+        producer = LibraryProducer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{topic}-{number}"})
         producer.init_transactions(30)
         producer.begin_transaction()
         for index in range(10):
@@ -257,7 +265,7 @@ def test_partitions_topics_and_times_can_be_chosen(kafka_4: KafkaBroker, tmp_pat
         tmp_path / "one", brokers=kafka_4.bootstrap, to_topic=by_key, partition_by="key", timestamps="shift"
     )
     assert sent.is_whole
-    producer = Producer({"bootstrap.servers": kafka_4.bootstrap, "partitioner": "murmur2"})  # as Java's
+    producer = LibraryProducer({"bootstrap.servers": kafka_4.bootstrap, "partitioner": "murmur2"})  # as Java's
     for number in range(17):
         producer.produce(by_java, b"", b"k%d" % number)
     producer.flush(30)
@@ -352,6 +360,35 @@ def test_a_topic_that_is_created_again_is_noticed(kafka: KafkaBroker, tmp_path: 
     fill(kafka, topic, 100, partitions=1)
     with pytest.raises(OptionError, match="another topic of the same name"):
         recorded(kafka, topic, tmp_path / "one", resume=True)
+
+
+def test_a_target_that_is_created_again_is_noticed(kafka: KafkaBroker) -> None:
+    """Before Produce 13 (Kafka 4.0) a broker knows the target by name only: what was acknowledged before was gone, and nobody said so."""
+    topic = new_topic(kafka, 1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    rows = RowBuffers.of(pa.RecordBatch.from_pylist([{"value": b"v"}] * 5, RECORDS.schema), 0)
+    with Cluster(Settings.load(kafka.bootstrap)) as cluster:
+        targets = Targets(cluster)
+        targets.need(topic)
+        producer = Producer(cluster, targets.ids, end_of=targets.end)
+        producer.begin()
+        for _ in range(2):
+            made = encode_rows(rows, Batching())
+            for batch in outgoing(made.frames, made.head):
+                producer.put(TopicPartition(topic, 0), batch)
+            if producer.lanes[TopicPartition(topic, 0)].end_offset == 5:
+                with pytest.raises(BrokerError, match="created again"):
+                    producer.flush()
+                return
+            producer.flush()
+            admin.delete_topics([topic])[topic].result(30)
+            for _ in range(100):
+                try:
+                    new_topic(kafka, 1, topic)
+                    break
+                except KafkaException:  # it is not gone yet
+                    time.sleep(0.1)
+    pytest.fail("the first batch was not acknowledged")
 
 
 def test_commands_end_with_a_summary(kafka_4: KafkaBroker, tmp_path: Path) -> None:

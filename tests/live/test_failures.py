@@ -158,7 +158,8 @@ class Fake:
 
     def _offsets(self) -> Any:
         self.asked = getattr(self, "asked", -1) + 1
-        row = {"partitionIndex": 0, "timestamp": -1, "offset": (0, 100)[self.asked % 2]}
+        offset = self.stored if self.bad is messages.PRODUCE else (0, 100)[self.asked % 2]
+        row = {"partitionIndex": 0, "timestamp": -1, "offset": offset}
         return {"topics": [{"name": "t", "partitions": [row]}]}
 
     def _fetched(self, request: bytes) -> Any:

@@ -372,6 +372,10 @@ class Cluster:
         for one in answer["topics"]:
             if one["errorCode"] not in (0, TOPIC_EXISTS):
                 raise refusal(f"topic {name}: create", one["errorCode"], one["errorMessage"])
+        self.wait_for_topic(name)
+
+    def wait_for_topic(self, name: str) -> None:
+        """Wait until a topic that was created is in the metadata, with leaders."""
 
         def seen() -> None:
             for one in self.metadata([name])["topics"]:

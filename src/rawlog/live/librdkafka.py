@@ -237,7 +237,7 @@ class Library(Cluster):
         except BrokerError as error:
             if error.code != _library().KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-        self.topics([name])
+        self.wait_for_topic(name)
 
     def configs(self, topic: str, names: Sequence[str]) -> dict[str, str]:
         admin = _library().admin

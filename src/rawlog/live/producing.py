@@ -300,6 +300,11 @@ class Producer:
         if code in (0, DUPLICATE):
             if lane.unacknowledged[0] is not one:
                 raise BrokerError(f"partition {one.partition}: the broker acknowledged batches out of order")
+            if 0 <= row["baseOffset"] < lane.end_offset:
+                raise BrokerError(
+                    f"partition {one.partition}: a batch is stored at offset {row['baseOffset']:,}, although those before it ended at "
+                    f"{lane.end_offset:,}: the log was cut back, or the topic was deleted and created again"
+                )
             lane.unacknowledged.popleft()
             self._finish(lane, one, row["baseOffset"] + one.batch.count if row["baseOffset"] >= 0 else lane.end_offset)
             self._backoff.progress()
