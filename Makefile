@@ -91,13 +91,13 @@ setup: $(STAMP) kernels
 kernels: $(STAMP) ## compile the kernels ahead of time, if they changed (needs a C compiler; without one they are compiled when first used)
 	@$(BIN)/python -m rawlog.kernels.build
 
-# uv comes from the lock too, and only makes the rest quicker: pip does the same without it.
+# uv comes from the lock too, and only makes the rest quicker: pip does the same without it. Its cache would keep 2 GB of Spark's sources.
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "rawlog needs Python 3.11 or later: none found (make PYTHON=... says where)" >&2; exit 2; }
 	@echo "Setting up $(VENV) (once for each requirements.lock) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(sed -n 's/^\(uv==[0-9.]*\).*/\1/p' requirements.lock)" \
-	  && $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock \
+	  && $(BIN)/uv pip install --quiet --no-cache --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m rawlog.spark.archive || true  # Spark then starts in half the time; nothing depends on it
