@@ -23,7 +23,7 @@ WORDS = (
     (r"\b(?<!there )(is|are) none(?=[\"'.,;:)]| of| in|$)", "does not exist, has no"),
     (r"\b(what|came|comes|come|become) (came|comes|come)? ?of (it|them|each|this|a|the|all|every|one)\b", "the result"),
     (
-        r"\b(one|a \w+) an? (line|partition|row|record|field|frame|unit|table|file|column|key|entry|value|batch)\b",
+        r"\b[Oo]ne (row|package) an? |\b(one|a \w+) an? (core|executor|line|partition|row|record|field|frame|unit|table|file|column|key|entry|value|batch)\b",
         "one per",
     ),
     (r"\bso asked\b", "if asked"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def make_java(home: Path, version: str, release: bool = True) -> Path:
-    """A home whose `java` prints its arguments, one a line, and knows its version."""
+    """A home whose `java` prints its arguments, one per line, and knows its version."""
     (home / "bin").mkdir(parents=True)
     java = home / "bin" / "java"
     java.write_text(

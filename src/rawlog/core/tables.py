@@ -209,7 +209,7 @@ RECORDS = Table(
     Column("timestamp", "timestamp"),
     Column("timestampType", "int", "0 create, 1 log append"),
     Column("headers", HEADERS, "in order, duplicates and null values kept"),
-    about="one row a message, the same for all systems, in the shape of Spark's own Kafka source",
+    about="one row per message, the same for all systems, in the shape of Spark's own Kafka source",
     offsets=("offset", "offset"),
     times=("timestamp", "timestamp"),
 )
@@ -231,7 +231,7 @@ FILES = Table(
     Column("records", "bigint"),
     Column("valid_size", "bigint", "bytes up to the last whole frame"),
     Column("state", "string", "ok, truncated, damaged, empty, unknown; null: recognised, not read"),
-    about="what is there: one row a file",
+    about="what is there: one row per file",
 )
 
 FINDINGS = Table(
@@ -246,7 +246,7 @@ FINDINGS = Table(
     Column("message", "string"),
     Column("expected", "string"),
     Column("found", "string"),
-    about="what verification has to say: one row a finding",
+    about="what verification has to say: one row per finding",
 )
 
 COMMON = (RECORDS, FILES, FINDINGS)

@@ -62,7 +62,7 @@ INDEX = Table(
     Column("account_id", "int"),
     Column("container_id", "int"),
     Column("life_version", "int"),
-    about="one row an entry of an index segment",
+    about="one row per entry of an index segment",
     offsets=("position", "position"),
 )
 
@@ -81,7 +81,7 @@ BLOBS = Table(
     Column("position", "bigint", "of the PUT in it"),
     Column("blob_size", "bigint", "bytes in the blob record"),
     Column("in_log", "boolean", "the PUT is there"),
-    about="one row a blob, folded as the store would answer; option `now`",
+    about="one row per blob, folded as the store would answer; option `now`",
 )
 
 CHUNKS = Table(
@@ -90,5 +90,5 @@ CHUNKS = Table(
     Column("number", "int", "from 0"),
     Column("chunk_blob_id", "string"),
     Column("size", "bigint"),
-    about="one row a chunk of a metadata blob",
+    about="one row per chunk of a metadata blob",
 )

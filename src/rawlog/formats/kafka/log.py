@@ -409,7 +409,7 @@ def _control_types(keys: pa.Array, control: NDArray[np.bool_]) -> pa.Array:
 
 
 def _batches(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
-    """One row a batch or entry; a wrong checksum is a column here, not an error."""
+    """One row per batch or entry; a wrong checksum is a column here, not an error."""
     head = heads(frames, check_crc="crc_ok" in want.table.names)
     usable = head.sound | (head["state"] == Status.BAD_CRC)
     good = len(frames) if usable.all() else int(np.argmin(usable))

@@ -28,7 +28,7 @@ BATCHES = Table(
     Column("is_control", "boolean"),
     Column("crc", "bigint"),
     Column("crc_ok", "boolean"),
-    about="one row a record batch",
+    about="one row per record batch",
     offsets=("base_offset", "last_offset"),
     times=("max_timestamp", "max_timestamp"),
 )
@@ -48,7 +48,7 @@ KAFKA_RECORDS = Table(
     Column("is_control", "boolean"),
     Column("control_type", "int", "0 abort, 1 commit, 2 leader change, 3 and 4 snapshot ends, 5 version, 6 voters"),
     Column("aborted", "boolean", "of a transaction that was aborted"),
-    about="one row a record, control records too, with what its batch says",
+    about="one row per record, control records too, with what its batch says",
     offsets=("offset", "offset"),
     times=("timestamp", "timestamp"),
     payload={"key": "key", "value": "value", "headers": "headers"},
@@ -63,7 +63,7 @@ INDEX = Table(
     Column("relative_offset", "int", "as stored"),
     Column("offset", "bigint", "with the segment's base added"),
     Column("position", "bigint", "of a batch in the log"),
-    about="one row an entry of an offset index",
+    about="one row per entry of an offset index",
     offsets=("offset", "offset"),
 )
 
@@ -73,7 +73,7 @@ TIMEINDEX = Table(
     Column("timestamp", "timestamp", "the largest up to here"),
     Column("relative_offset", "int", "as stored"),
     Column("offset", "bigint", "with the segment's base added"),
-    about="one row an entry of a time index",
+    about="one row per entry of a time index",
     offsets=("offset", "offset"),
     times=("timestamp", "timestamp"),
 )
@@ -86,7 +86,7 @@ TXNINDEX = Table(
     Column("first_offset", "bigint"),
     Column("last_offset", "bigint", "of the abort marker"),
     Column("last_stable_offset", "bigint"),
-    about="one row an aborted transaction",
+    about="one row per aborted transaction",
     offsets=("first_offset", "last_offset"),
 )
 
@@ -102,7 +102,7 @@ PRODUCERS = Table(
     Column("timestamp", "timestamp"),
     Column("coordinator_epoch", "int"),
     Column("current_txn_first_offset", "bigint", "-1: no transaction is open"),
-    about="one row a producer in a snapshot of producer state",
+    about="one row per producer in a snapshot of producer state",
     offsets=("last_offset", "last_offset"),
     times=("timestamp", "timestamp"),
 )
@@ -114,7 +114,7 @@ EPOCHS = Table(
     Column("partition", "int"),
     Column("epoch", "int"),
     Column("start_offset", "bigint"),
-    about="one row a leader epoch of a partition",
+    about="one row per leader epoch of a partition",
     offsets=("start_offset", "start_offset"),
 )
 
@@ -125,7 +125,7 @@ CHECKPOINTS = Table(
     Column("partition", "int"),
     Column("checkpoint", "string", "recovery-point, replication, log-start or cleaner"),
     Column("offset", "bigint"),
-    about="one row a partition in an offset checkpoint of a log directory",
+    about="one row per partition in an offset checkpoint of a log directory",
     offsets=("offset", "offset"),
 )
 
@@ -149,7 +149,7 @@ OFFSETS = Table(
     Column("commit_timestamp", "timestamp"),
     Column("expire_timestamp", "timestamp", "only in records of version 1"),
     *_WHERE,
-    about="one row an offset commit in __consumer_offsets; a group is where is_current and not deleted",
+    about="one row per offset commit in __consumer_offsets; a group is where is_current and not deleted",
     times=("commit_timestamp", "commit_timestamp"),
 )
 
@@ -163,7 +163,7 @@ GROUPS = Table(
     Column("version", "int"),
     Column("value", "string", "as JSON, with Kafka's own names"),
     *_WHERE,
-    about="one row a record about a group in __consumer_offsets: classic, consumer, share and streams groups",
+    about="one row per record about a group in __consumer_offsets: classic, consumer, share and streams groups",
     times=("timestamp", "timestamp"),
 )
 
@@ -189,7 +189,7 @@ TRANSACTIONS = Table(
     Column("client_transaction_version", "int"),
     Column("version", "int"),
     *_WHERE,
-    about="one row a state of a transactional id in __transaction_state",
+    about="one row per state of a transactional id in __transaction_state",
     times=("timestamp", "timestamp"),
 )
 
@@ -210,7 +210,7 @@ SHARES = Table(
     Column("create_timestamp", "timestamp"),
     Column("write_timestamp", "timestamp"),
     *_WHERE,
-    about="one row a state of a share group's partition in __share_group_state",
+    about="one row per state of a share group's partition in __share_group_state",
     times=("timestamp", "timestamp"),
 )
 
@@ -223,6 +223,6 @@ REMOTE = Table(
     Column("value", "string", "as JSON, with Kafka's own names"),
     Column("log_partition", "int", "of the internal topic"),
     Column("path", "string"),
-    about="one row a record about tiered storage in __remote_log_metadata",
+    about="one row per record about tiered storage in __remote_log_metadata",
     times=("timestamp", "timestamp"),
 )

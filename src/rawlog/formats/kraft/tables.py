@@ -16,7 +16,7 @@ METADATA = Table(
     Column("version", "int"),
     Column("value", "string", 'as JSON, with Kafka\'s own names; {"raw": base64} where the version is not known'),
     Column("is_control", "boolean"),
-    about="one row a record of the metadata log and its snapshots",
+    about="one row per record of the metadata log and its snapshots",
     offsets=("offset", "offset"),
     times=("timestamp", "timestamp"),
 )
@@ -35,7 +35,7 @@ TOPICS = Table(
     Column("under_replicated", "int", "partitions with replicas out of sync"),
     Column("configs", "map<string,string>", "what is set for the topic itself"),
     _CLUSTER,
-    about="one row a topic",
+    about="one row per topic",
 )
 
 PARTITIONS = Table(
@@ -59,7 +59,7 @@ PARTITIONS = Table(
         "of the replicas, in their order; MIGRATING, UNASSIGNED or LOST where no directory is known",
     ),
     _CLUSTER,
-    about="one row a partition",
+    about="one row per partition",
 )
 
 BROKERS = Table(
@@ -76,7 +76,7 @@ BROKERS = Table(
     Column("cordoned_log_dirs", "array<string>"),
     Column("is_migrating_zk_broker", "boolean"),
     _CLUSTER,
-    about="one row a registered broker",
+    about="one row per registered broker",
 )
 
 CONTROLLERS = Table(
@@ -87,7 +87,7 @@ CONTROLLERS = Table(
     Column("features", _FEATURES),
     Column("zk_migration_ready", "boolean"),
     _CLUSTER,
-    about="one row a registered controller",
+    about="one row per registered controller",
 )
 
 CONFIGS = Table(
@@ -97,7 +97,7 @@ CONFIGS = Table(
     Column("name", "string"),
     Column("value", "string", "passwords are masked unless the option showSecrets is true"),
     _CLUSTER,
-    about="one row a setting that is not the built-in default",
+    about="one row per setting that is not the built-in default",
 )
 
 ACLS = Table(
@@ -111,7 +111,7 @@ ACLS = Table(
     Column("operation", "string"),
     Column("permission", "string"),
     _CLUSTER,
-    about="one row an entry of the access control lists",
+    about="one row per entry of the access control lists",
 )
 
 QUOTAS = Table(
@@ -124,7 +124,7 @@ QUOTAS = Table(
     Column("key", "string"),
     Column("value", "double"),
     _CLUSTER,
-    about="one row a client quota",
+    about="one row per client quota",
 )
 
 FEATURES = Table(
@@ -133,7 +133,7 @@ FEATURES = Table(
     Column("level", "int"),
     Column("meaning", "string", "of metadata.version: the release"),
     _CLUSTER,
-    about="one row a finalised feature",
+    about="one row per finalised feature",
 )
 
 USERS = Table(
@@ -145,7 +145,7 @@ USERS = Table(
     Column("stored_key", "string", "likewise"),
     Column("server_key", "string", "likewise"),
     _CLUSTER,
-    about="one row a SCRAM credential",
+    about="one row per SCRAM credential",
 )
 
 TOKENS = Table(
@@ -158,7 +158,7 @@ TOKENS = Table(
     Column("max_timestamp", "timestamp"),
     Column("expiration_timestamp", "timestamp"),
     _CLUSTER,
-    about="one row a delegation token",
+    about="one row per delegation token",
 )
 
 VOTERS = Table(
@@ -170,7 +170,7 @@ VOTERS = Table(
     Column("kraft_version_min", "int"),
     Column("kraft_version_max", "int"),
     _CLUSTER,
-    about="one row a voter of the metadata quorum",
+    about="one row per voter of the metadata quorum",
 )
 
 STATE = (TOPICS, PARTITIONS, BROKERS, CONTROLLERS, CONFIGS, ACLS, QUOTAS, FEATURES, USERS, TOKENS, VOTERS)

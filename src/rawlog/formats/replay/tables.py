@@ -14,7 +14,7 @@ ENTRIES = Table(
     Column("timestamp", "timestamp"),
     Column("key", "binary"),
     Column("value", "binary"),
-    about="one row an entry of a recording",
+    about="one row per entry of a recording",
     offsets=("number", "number"),
     times=("timestamp", "timestamp"),
     payload={"key": "key", "value": "value"},

@@ -37,7 +37,7 @@ _MESSAGE = (
 MESSAGES = Table(
     "rocketmq.messages",
     *_MESSAGE,
-    about="one row an entry of the commit log",
+    about="one row per entry of the commit log",
     offsets=("queue_offset", "queue_offset"),
     times=("store_timestamp", "store_timestamp"),
     payload={"body": "value"},
@@ -46,7 +46,7 @@ MESSAGES = Table(
 COMPACTED = Table(
     "rocketmq.compacted",
     *_MESSAGE,
-    about="one row an entry of a compaction topic's own log (copies of messages in the commit log)",
+    about="one row per entry of a compaction topic's own log (copies of messages in the commit log)",
     offsets=("queue_offset", "queue_offset"),
     times=("store_timestamp", "store_timestamp"),
 )
@@ -62,7 +62,7 @@ QUEUES = Table(
     Column("store_timestamp", "timestamp", "batch and ext"),
     Column("batch_size", "int", "messages; batch"),
     Column("path", "string"),
-    about="one row a unit of a consume queue",
+    about="one row per unit of a consume queue",
     offsets=("queue_offset", "queue_offset"),
 )
 KEYS = Table(
@@ -73,7 +73,7 @@ KEYS = Table(
     Column("timestamp", "timestamp", "store time in whole seconds after the file's first"),
     Column("previous", "int", "number of the next older entry of the slot"),
     Column("number", "int", "of the entry in its file, from 1"),
-    about="one row an entry of the key index",
+    about="one row per entry of the key index",
     times=("timestamp", "timestamp"),
 )
 CHECKPOINTS = Table(
@@ -97,7 +97,7 @@ TIMERS = Table(
     Column("physical_offset", "bigint"),
     Column("size", "int", "of the message"),
     Column("topic_hash", "int"),
-    about="one row a unit of the timer log",
+    about="one row per unit of the timer log",
     times=("write_timestamp", "due_timestamp"),
 )
 WHEEL = Table(
@@ -109,7 +109,7 @@ WHEEL = Table(
     Column("last_position", "bigint"),
     Column("count", "int"),
     Column("magic", "int"),
-    about="one row a used slot of the timer wheel",
+    about="one row per used slot of the timer wheel",
     times=("due_timestamp", "due_timestamp"),
 )
 TOPICS = Table(
@@ -123,7 +123,7 @@ TOPICS = Table(
     Column("filter_type", "string"),
     Column("sys_flag", "int"),
     Column("attributes", "map<string,string>"),
-    about="one row a topic of config/topics.json",
+    about="one row per topic of config/topics.json",
 )
 GROUPS = Table(
     "rocketmq.groups",
@@ -134,7 +134,7 @@ GROUPS = Table(
     Column("retry_queues", "int"),
     Column("retry_max_times", "int"),
     Column("settings", "map<string,string>", "everything the file says of the group"),
-    about="one row a consumer group of config/subscriptionGroup.json",
+    about="one row per consumer group of config/subscriptionGroup.json",
 )
 OFFSETS = Table(
     "rocketmq.offsets",
@@ -146,7 +146,7 @@ OFFSETS = Table(
     Column("min_offset", "bigint", "of the queue, as its files show"),
     Column("max_offset", "bigint", "of the queue, exclusive"),
     Column("lag", "bigint", "max_offset - offset"),
-    about="one row a group and queue of config/consumerOffset.json or lmqConsumerOffset.json",
+    about="one row per group and queue of config/consumerOffset.json or lmqConsumerOffset.json",
     offsets=("offset", "offset"),
 )
 DELAYS = Table(
@@ -157,7 +157,7 @@ DELAYS = Table(
     Column("offset", "bigint", "the next one to deliver of queue level - 1 of SCHEDULE_TOPIC_XXXX"),
     Column("max_offset", "bigint"),
     Column("pending", "bigint"),
-    about="one row a delay level of config/delayOffset.json",
+    about="one row per delay level of config/delayOffset.json",
     offsets=("offset", "offset"),
 )
 TRANSACTIONS = Table(
@@ -189,7 +189,7 @@ SCHEDULED = Table(
     Column("state", "string", "delivered, pending, cancelled"),
     Column("physical_offset", "bigint"),
     Column("delivered_physical_offset", "bigint"),
-    about="one row a delayed or timer message: due when, delivered or not",
+    about="one row per delayed or timer message: due when, delivered or not",
     times=("due_timestamp", "due_timestamp"),
 )
 RETRIES = Table(
@@ -205,7 +205,7 @@ RETRIES = Table(
     Column("queue_offset", "bigint"),
     Column("physical_offset", "bigint"),
     Column("store_timestamp", "timestamp"),
-    about="one row a retried message or dead letter, followed to its source",
+    about="one row per retried message or dead letter, followed to its source",
     times=("store_timestamp", "store_timestamp"),
 )
 FOLDS = (TOPICS, GROUPS, OFFSETS, DELAYS, TRANSACTIONS, SCHEDULED, RETRIES)
