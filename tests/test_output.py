@@ -557,3 +557,14 @@ def test_another_writer_of_the_same_target_removes_a_stage_that_was_left(tmp_pat
         second.open()
         assert not Path(stage).exists()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_task_that_outlives_its_job_does_not_bring_back_the_stage(tmp_path: Path) -> None:
+    """A failed write of Spark left `.out.….rawlog` next to the target: a task that still ran made the directories again."""
+    with Output(tmp_path / "out") as output:
+        late = Folder(output.new()).folder("orders-0")
+        late.write("first", b"1")
+    for work in (lambda: late.write("second", b"2"), lambda: late.folder("inner"), lambda: late.create("deep/third")):
+        with pytest.raises(AccessError):
+            work()
+    assert list(tmp_path.iterdir()) == []

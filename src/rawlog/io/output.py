@@ -726,7 +726,7 @@ class Folder:
         inner = descendant(self.path, path)
         if not self.dry_run:
             with self._explained(path):
-                inner.mkdir(parents=True, exist_ok=True)
+                self._make_below(inner)
         return Folder(inner, named=f"{self.named}/{path}", dry_run=self.dry_run)
 
     def create(self, path: str) -> IO[bytes]:
@@ -735,7 +735,7 @@ class Folder:
         with self._explained(path):
             if self.dry_run:
                 return open(os.devnull, "wb")
-            inner.parent.mkdir(parents=True, exist_ok=True)
+            self._make_below(inner.parent)
             return inner.open("xb")
 
     def change(self, path: str) -> IO[bytes]:
@@ -764,7 +764,7 @@ class Folder:
         if not self.dry_run:
             inner = descendant(self.path, path)
             with self._explained(path):
-                inner.parent.mkdir(parents=True, exist_ok=True)
+                self._make_below(inner.parent)
                 os.rename(made, inner)
 
     def remove(self, path: str) -> None:
@@ -777,6 +777,16 @@ class Folder:
                 shutil.rmtree(inner)
             else:
                 inner.unlink(missing_ok=True)
+
+    def _make_below(self, inner: Path) -> None:
+        """Make this directory and those on the way to one below it. What is above is not made: a task that outlives its job shall not bring
+        back a stage that was removed.
+        """
+        way = [inner]
+        while way[-1] != self.path:
+            way.append(way[-1].parent)
+        for one in reversed(way):
+            one.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
     def _explained(self, path: str) -> Iterator[None]:

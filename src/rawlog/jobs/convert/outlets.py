@@ -372,7 +372,9 @@ class SplitOutlet(FormatOutlet):
     def _made(self, passage: Passage, batches: Iterable[pa.RecordBatch], path: str, *, dry_run: bool = False) -> Any:
         splits = writable(self.format).splits
         assert splits is not None
-        folder = Folder(path, named=self.path, dry_run=dry_run).make()
+        if not dry_run:
+            made_directory(path)
+        folder = Folder(path, named=self.path, dry_run=dry_run)
         return path, splits.write(passage.over(_records(batches)), folder, self.options)
 
     def join(self, splits: Sequence[WrittenSplit]) -> None:
