@@ -246,7 +246,9 @@ class _Replay:
         for target in sorted(
             map(self._target_of, self._whole or self.source.native or ()), key=lambda one: -one.partition
         ):
-            self.targets.need(target.topic, target.partition)  # the largest first: a topic that is created gets so many
+            # The largest first: a topic that is created gets so many.
+            needed = target.partition if self.asked.partition_by == "original" else 0
+            self.targets.need(target.topic, needed, target.partition)
         if not self.asked.dry_run:
             self.producer.begin()
             self._resume()
