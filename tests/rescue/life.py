@@ -325,10 +325,29 @@ class Life:
                 "replicas": replicas,
             }
             new.append(NewTopic(name, len(replicas), replica_assignment=replicas, config=config))
-        admin = self.cluster.admin()
-        for done in admin.create_topics(new).values():
-            done.result(60)
+        self._create(new)
         self.cluster.wait_for_leaders(list(wanted))
+
+    def _create(self, new: list[Any]) -> None:
+        """Create topics. Asked again if the client lost the broker that it asked: a topic that exists then was created."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        for attempt in range(5):
+            lost = []
+            admin = self.cluster.admin()
+            for topic, done in zip(new, admin.create_topics(new).values(), strict=True):
+                try:
+                    done.result(60)
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code == KafkaError.TOPIC_ALREADY_EXISTS and attempt:
+                        continue
+                    if code >= 0 or attempt == 4:  # those of the client are below 0
+                        raise
+                    lost.append(topic)
+            if not lost:
+                return
+            new = lost
 
     def replace_topics(self) -> None:
         """One topic is deleted, another deleted and created again; what is down keeps the old directories."""
