@@ -23,9 +23,10 @@ WORDS = (
     (r"\b(?<!there )(is|are) none(?=[\"'.,;:)]| of| in|$)", "does not exist, has no"),
     (r"\b(what|came|comes|come|become) (came|comes|come)? ?of (it|them|each|this|a|the|all|every|one)\b", "the result"),
     (
-        r"\b[Oo]ne (row|package) an? |\b(one|a \w+) an? (core|executor|line|partition|row|record|field|frame|unit|table|file|column|key|entry|value|batch)\b",
+        r"\b(one|a \w+) an? (core|executor|line|partition|row|record|field|frame|unit|table|file|column|key|entry|value|batch)\b",
         "one per",
     ),
+    (r"\b[Oo]ne (row|package) an? ", "one per"),
     (r"\bso asked\b", "if asked"),
     (r"\bwithout a word\b|\bin other words\b", "silently"),
     (r"\bthereof\b|\bthereby\b|\bwhereof\b|\bhence\b|\bthence\b|\bwhence\b", "plain words"),
