@@ -5,7 +5,7 @@ python benchmarks/ingest.py [--mb 2048] [--times 3] [--scale 1,2,4] [--keep DIR]
 
 The peers: `spark.read.format("rawlog")…write.parquet` in the same warm session; and, with `--connector`, Spark's own Kafka
 connector, in a Python that has PySpark 4.0.0, reading the same records from a live broker on this machine. All write zstd. Runs are
-interleaved. Beside the wall clock stands the CPU time a row of everything that took part (JVM, Python workers, and the broker where
+interleaved. Next to the wall clock is the CPU time per row of everything that took part (JVM, Python workers, and the broker where
 there is one), which other programs on the machine do not change; ratios are of that. `--scale` takes so many GB each, and prints the
 cost of a GB and the most memory that the driver and any worker held.
 """
@@ -155,7 +155,7 @@ for _ in range(int(times)):
 """
 
 
-def beside_connector(options: argparse.Namespace, folder: Path, spark: Any) -> None:
+def with_connector(options: argparse.Namespace, folder: Path, spark: Any) -> None:
     """The same topic from a live broker by Spark's connector, and from that broker's files by ingest."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -260,7 +260,7 @@ def main() -> None:
         for step in filter(None, options.scale.split(",")):
             scaled(folder, int(float(step) * (1 << 30)), spark)
         if options.connector:
-            beside_connector(options, folder, spark)
+            with_connector(options, folder, spark)
         spark.stop()
     finally:
         if not options.keep:

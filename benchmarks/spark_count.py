@@ -2,7 +2,7 @@
 
 python benchmarks/spark_count.py [--mb 1024] [--value 100] [--codec none] [--columns offset] [--times 5] [--keep DIR]
 
-Beside the wall clock it prints the CPU time a row of everything below this process (JVM and Python workers), which other
+Next to the wall clock it prints the CPU time per row of everything below this process (JVM and Python workers), which other
 programs on the machine do not change; the last column is what two idle cores would make of it.
 """
 

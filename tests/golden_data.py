@@ -239,7 +239,7 @@ def _dumps(broker: str, dump: Path, root: Path) -> Iterator[DumpCase]:
 def dumps_in(text: str, broker: str, root: Path) -> Iterator[DumpCase]:
     """The files and batches in what the dump tool printed."""
     case: DumpCase | None = None
-    # Text of keys and values stands in there raw: only \n ends a line, and a line may be a piece of a value.
+    # Text of keys and values is in there raw: only \n ends a line, and a line may be a piece of a value.
     for line in text.split("\n"):
         if line.startswith("Dumping "):
             if case:
