@@ -386,16 +386,18 @@ class _Columns:
 
     def _union(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
         branch = self.entries.values(type.node)[:, 0]
-        there = [(number, one) for number, one in enumerate(type.inner) if one.kind != "null"]
         made = []
-        for number, one in there:
-            own = branch == number
-            made.append(self.make(one, count, own if valid is None else own & valid))
+        for number, one in enumerate(type.inner):
+            if one.kind != "null":
+                own = branch == number
+                made.append((own, self.make(one, count, own if valid is None else own & valid)))
         if not made:
             return pa.nulls(count)
-        if len(made) == 1:
-            return made[0]
-        return _coalesced(made, [f"member{index}" for index in range(len(made))], count)
+        return made[0][1] if len(made) == 1 else self._joined(made, count)
+
+    def _joined(self, made: Sequence[tuple[NDArray[np.bool_], pa.Array]], count: int) -> pa.Array:
+        """The branches of a union, each with the rows that have it, as one column."""
+        return _coalesced([array for _, array in made], [f"member{index}" for index in range(len(made))], count)
 
     def _list(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
         ends = self.entries.values(type.node)[:, 0]
@@ -584,20 +586,10 @@ def fragments(texts: Sequence[str | None]) -> pa.Array:
 
 
 class _JsonColumns(_Columns):
-    def _union(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
-        branch = self.entries.values(type.node)[:, 0]
-        there = [(number, one) for number, one in enumerate(type.inner) if one.kind != "null"]
-        made = []
-        for number, one in there:
-            own = branch == number
-            made.append(self.make(one, count, own if valid is None else own & valid))
-        if not made:
-            return pa.nulls(count)
-        if len(made) == 1:
-            return made[0]
+    def _joined(self, made: Sequence[tuple[NDArray[np.bool_], pa.Array]], count: int) -> pa.Array:
         texts: list[str | None] = [None] * count
-        for (number, _), array in zip(there, made, strict=True):
-            rows = np.flatnonzero(branch == number)
+        for own, array in made:
+            rows = np.flatnonzero(own)
             for row, text in zip(rows.tolist(), json_text(array.take(pa.array(rows))).to_pylist(), strict=True):
                 texts[row] = text
         return fragments(texts)
