@@ -258,8 +258,8 @@ def test_a_task_that_runs_twice_at_once_is_in_the_lake_once(
             _finish(running)
         finally:
             running.kill()
-    told = [json.loads(line) for file in events.rglob("events_*") for line in file.read_text().splitlines()]
-    started = [one["Task Info"] for one in told if one["Event"] == "SparkListenerTaskStart"]
+    events_seen = [json.loads(line) for file in events.rglob("events_*") for line in file.read_text().splitlines()]
+    started = [one["Task Info"] for one in events_seen if one["Event"] == "SparkListenerTaskStart"]
     assert any(one["Speculative"] for one in started)
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)

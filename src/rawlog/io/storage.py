@@ -10,6 +10,7 @@ import fcntl
 import os
 import stat
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from rawlog.core.errors import AccessError, LostError
+from rawlog.core.errors import AccessError, LostError, OptionError
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -138,9 +139,34 @@ def place_of(path: str) -> object:
     return found.st_dev, found.st_ino
 
 
+class Places:
+    """Directories that were met, whatever path led to them."""
+
+    def __init__(self, notes: list[str]) -> None:
+        """`notes` gets a sentence about each directory that is met again."""
+        self._notes = notes
+        self._met: dict[object, str] = {}
+
+    def is_new(self, path: str) -> bool:
+        """Whether a directory is met for the first time."""
+        place = place_of(path)
+        if place in self._met:
+            self._notes.append(f"{path} is the same directory as {self._met[place]}: used once")
+            return False
+        self._met[place] = path
+        return True
+
+
+def refuse_locked(folder: str, lock: str, who: str = "broker") -> None:
+    """OptionError if a process has locked the file `lock` of a data directory: `who` is running on it."""
+    holder = lock_holder(f"{folder}/{lock}")
+    if holder is not None:
+        raise OptionError(f"{folder}: process {holder} has it locked: a {who} is running on it. Stop it, or use a copy")
+
+
 def lock_holder(path: str) -> int | None:
     """The process that has locked a file; None if there is none, or if that cannot be known."""
-    if is_remote(path):
+    if is_remote(path) or sys.platform != "linux":
         return None
     try:
         with open(local_path(path), "rb") as file:

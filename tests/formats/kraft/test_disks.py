@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rawlog.core.errors import OptionError
-from rawlog.formats.kraft.store.disks import Disks, find_disks, infer_nodes, lock_holder
+from rawlog.formats.kraft.store.disks import Disks, find_disks, infer_nodes
 from rawlog.formats.kraft.store.state import State, Topic
+from rawlog.io.storage import lock_holder
 from rawlog.reading.tree import open_tree
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -109,12 +110,12 @@ def test_a_disk_without_a_readable_identity_is_noted(text: str | None, tmp_path:
 def test_a_directory_that_a_running_broker_has_locked_is_refused(tmp_path: Path) -> None:
     disk = write(tmp_path / "one", meta(1), "a-0")
     (disk / ".lock").write_bytes(b"")
-    assert lock_holder(str(disk)) is None
+    assert lock_holder(f"{disk}/.lock") is None
     code = f"import fcntl; f = open({str(disk / '.lock')!r}, 'wb'); fcntl.lockf(f, fcntl.LOCK_EX); print('locked', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
-        assert lock_holder(str(disk)) == other.pid
+        assert lock_holder(f"{disk}/.lock") == other.pid
         with pytest.raises(OptionError, match="a broker is running on it"):
             found(tmp_path)
         other.communicate(b"\n")

@@ -35,7 +35,7 @@ from rawlog.formats.ambry.store.rewrite import carry_out, number_option, probabi
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores
 from rawlog.formats.ambry.store.union import Replica, Union
 from rawlog.io.output import Folder
-from rawlog.io.storage import Source, lock_holder, place_of
+from rawlog.io.storage import Places, Source, refuse_locked
 from rawlog.kernels import byte_view
 
 OPTIONS = ("max_entries", "probability", "capacity")
@@ -78,20 +78,13 @@ class Rescue:
     def plan(self, roots: Sequence[str], files: Sequence[File], stores: Sequence[Store]) -> list[SurveySplit]:
         """A split for each partition: its replicas are compared with one another."""
         found: dict[int, list[ReplicaFiles]] = {}
-        places: dict[object, str] = {}
+        places = Places(self.report.notes)
         for store in blob_stores([file for file in files if file.place.state != "copying"]):
             if not store.logs and not store.lost_segments():
                 continue
-            holder = lock_holder(f"{store.folder}/.lock")
-            if holder is not None:
-                raise OptionError(
-                    f"{store.folder}: process {holder} has it locked: a server is running on it. Stop it, or use a copy"
-                )
-            place = place_of(store.folder)
-            if place in places:
-                self.report.notes.append(f"{store.folder} is the same directory as {places[place]}: used once")
+            refuse_locked(store.folder, ".lock", "server")
+            if not places.is_new(store.folder):
                 continue
-            places[place] = store.folder
             number = partition_of(store)
             if number is None:
                 self.report.notes.append(

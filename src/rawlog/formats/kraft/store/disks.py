@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,14 +14,12 @@ from rawlog.formats.kafka.texts import properties
 from rawlog.formats.kraft.names import DIRECTORIES
 from rawlog.formats.kraft.paths import METADATA_DIRECTORY
 from rawlog.formats.kraft.store.state import State
-from rawlog.io.storage import Source, exists, is_remote, local_path
+from rawlog.io.storage import Places, Source, exists, refuse_locked
 
 META, LOCK = "meta.properties", ".lock"
 LARGEST_TEXT = 1 << 20
 #: Formats of files that only the top of a log directory has.
 AT_TOP = ("kafka.meta", "kafka.checkpoint")
-#: struct flock of Linux: type, origin of the start, start, length, process.
-_FLOCK = struct.Struct("hhqqi4x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +71,11 @@ def find_disks(roots: Sequence[str], files: Sequence[File]) -> Disks:
     """
     found: dict[str, Disk] = {}
     notes: list[str] = []
-    places: dict[object, str] = {}
+    places = Places(notes)
     paths = sorted({path for path in map(_disk_path, files) if path is not None})
     for path in paths:
-        place = _place(path)
-        if place in places:
-            notes.append(f"{path} is the same directory as {places[place]}: used once")
+        if not places.is_new(path):
             continue
-        places[place] = path
         found[path], why = read_disk(path)
         notes += [] if why is None else [why]
     notes += [
@@ -95,7 +86,8 @@ def find_disks(roots: Sequence[str], files: Sequence[File]) -> Disks:
         raise OptionError(f"{', '.join(roots)}: no log directory of a Kafka broker")
     _refuse_mixed(found.values())
     _refuse_copies(found.values())
-    _refuse_running(found.values())
+    for path in found:
+        refuse_locked(path, LOCK)
     notes += _doubled(found, files)
     ids = {one.cluster_id for one in found.values() if one.cluster_id is not None}
     return Disks(found, next(iter(ids), None), notes)
@@ -135,17 +127,6 @@ def _disk_path(file: File) -> str | None:
     folder, name = split(file.path)
     is_top = file.format in AT_TOP or name in (META, "bootstrap.checkpoint")
     return folder if is_top and directory_place(folder).topic is None else None
-
-
-def _place(path: str) -> object:
-    """What two paths of one directory have in common, whatever links and mounts lead to it."""
-    if is_remote(path):
-        return path
-    try:
-        found = os.stat(local_path(path) or ".")
-    except OSError:
-        return os.path.realpath(local_path(path))
-    return found.st_dev, found.st_ino
 
 
 def _empty(roots: Iterable[str], paths: Collection[str]) -> Iterator[str]:
@@ -192,28 +173,6 @@ def _doubled(disks: Mapping[str, Disk], files: Sequence[File]) -> Iterator[str]:
         if other != path and (other, path) not in noted:
             noted.add((other, path))
             yield f"{other} and {path} are both of node {disk.node} and both have {name}: perhaps copies of one disk"
-
-
-def _refuse_running(disks: Iterable[Disk]) -> None:
-    for one in disks:
-        holder = lock_holder(one.path)
-        if holder is not None:
-            raise OptionError(
-                f"{one.path}: process {holder} has it locked: a broker is running on it. Stop the broker, or use a copy"
-            )
-
-
-def lock_holder(path: str) -> int | None:
-    """The process that has locked a log directory, as a running broker does; None if there is none, or if that cannot be known."""
-    if is_remote(path) or sys.platform != "linux":
-        return None
-    try:
-        with open(f"{local_path(path)}/{LOCK}", "rb") as file:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
-    except (OSError, struct.error):
-        return None
-    return None if kind == fcntl.F_UNLCK else int(process)
 
 
 # Disks that do not say whose they are ------------------------------------------------------------------------------------

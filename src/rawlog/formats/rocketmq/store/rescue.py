@@ -51,7 +51,7 @@ from rawlog.formats.rocketmq.store.survey import (
 )
 from rawlog.formats.rocketmq.store.union import LogCopy, Union, moment
 from rawlog.io.output import Folder, why_unsafe
-from rawlog.io.storage import Source, lock_holder, place_of
+from rawlog.io.storage import Places, Source, refuse_locked
 
 OPTIONS = (*SIZE_OPTIONS.values(), "delay_levels")
 MOST_QUEUE_BYTES = 256 << 20
@@ -204,21 +204,10 @@ class Rescue:
 
     def _distinct(self, found: Sequence[StoreCopy]) -> list[StoreCopy]:
         """The stores, each once. OptionError for one that a broker is running on."""
-        places: dict[object, str] = {}
-        kept = []
+        places = Places(self.report.notes)
         for one in found:
-            holder = lock_holder(f"{one.root}/lock")
-            if holder is not None:
-                raise OptionError(
-                    f"{one.root}: process {holder} has it locked: a broker is running on it. Stop it, or use a copy"
-                )
-            place = place_of(one.root)
-            if place in places:
-                self.report.notes.append(f"{one.root} is the same directory as {places[place]}: used once")
-                continue
-            places[place] = one.root
-            kept.append(one)
-        return kept
+            refuse_locked(one.root, "lock")
+        return [one for one in found if places.is_new(one.root)]
 
     def survey(self, split: SurveySplit, advance: Callable[[int], None]) -> Any:
         """Read one commit-log file, or what queues know of missing ones."""
