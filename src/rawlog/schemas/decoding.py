@@ -296,15 +296,10 @@ class Decoder:
 
     def _documents(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
         """JSON with a schema."""
-        good, texts = [], []
-        for row in rows.tolist():
-            try:
-                texts.append(documents.to_json(work.framed.body(row)))
-                good.append(row)
-            except ValueError:
-                work.result.failed(row, CORRUPT)
-        named = self._named(found, topic, work.side, "")
-        work.result.done(np.array(good, np.int64), pa.array(texts, pa.string()), named)
+        framed = work.framed
+        numbers, texts = documents.texts(framed.data, framed.start[rows], framed.stop[rows])
+        work.result.failed(rows, CORRUPT)
+        work.result.done(rows[numbers], texts, self._named(found, topic, work.side, ""))
 
     def _messages(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
         """Protobuf. A value names its message, and the message's name tells the subject."""
@@ -443,18 +438,11 @@ class Decoder:
     def _plain_json(self, column: pa.Array, work: _Work) -> None:
         """Values without a schema that are JSON texts."""
         framed, result = work.framed, work.result
-        plain = np.flatnonzero((framed.kind == framing.PLAIN) | (framed.kind == framing.TOO_SHORT))
-        good, texts = [], []
-        for row in plain.tolist():
-            value = column[row].as_py()
-            if value is None:
-                continue
-            try:
-                texts.append(documents.to_json(bytes(value)))
-                good.append(row)
-            except ValueError:
-                result.failed(row, NOT_JSON)
-        result.done(np.array(good, np.int64), pa.array(texts, pa.string()), None)
+        is_plain = (framed.kind == framing.PLAIN) | (framed.kind == framing.TOO_SHORT)
+        plain = np.flatnonzero(is_plain & column.is_valid().to_numpy(zero_copy_only=False))
+        numbers, texts = documents.texts(framed.data, framed.start[plain], framed.stop[plain])
+        result.failed(plain, NOT_JSON)
+        result.done(plain[numbers], texts, None)
 
 
 @dataclass(slots=True)
