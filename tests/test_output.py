@@ -28,7 +28,9 @@ from rawlog.formats.ambry.writer import Properties, put_message
 from rawlog.formats.rocketmq.store.repair import repair
 from rawlog.formats.rocketmq.store.rewrite import rebuild
 from rawlog.io import output
-from rawlog.io.output import Folder, Output, child, descendant, refuse_nested, scratch, writing
+from rawlog.io.files import writing
+from rawlog.io.output import Folder, Output, child, descendant, refuse_nested, scratch
+from rawlog.io.stages import remove_stage
 from rawlog.reading.tree import Tree
 
 LOCAL = ("--engine", "local")
@@ -498,7 +500,7 @@ def test_a_stage_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     with Output(tmp_path / "out") as one:
         one.open()
     assert stage.exists()
-    output.remove_stage(str(stage))
+    remove_stage(str(stage))
     assert not list(tmp_path.iterdir())
 
 

@@ -156,7 +156,8 @@ def _record_through(settings: Settings, asked: Any, target: str, as_: str, limit
     """Record native directories next to the target, then convert or ingest them, and remove them when that is done."""
     from rawlog.api.ask import ingest
     from rawlog.api.move import convert
-    from rawlog.io.output import Output, refuse_staged, remove_stage
+    from rawlog.io.output import Output, refuse_staged
+    from rawlog.io.stages import remove_stage
     from rawlog.live.recording import NATIVE, record
 
     if as_ != "lake":

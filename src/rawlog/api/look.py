@@ -360,7 +360,7 @@ def explain(
     tree = open_tree(path, format=format)
     found = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
     if html is not None:
-        from rawlog.io.output import writing
+        from rawlog.io.files import writing
 
         with writing(os.fspath(html), overwrite=True, sources=tree.sources) as out:
             out.write(found.to_html().encode())

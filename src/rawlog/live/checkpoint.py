@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.formats.kafka.layouts import Attributes
-from rawlog.io.output import writing
+from rawlog.io.files import writing
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.fetching import SEQUENCES, written_after
 

@@ -38,7 +38,8 @@ from rawlog.formats.kafka.store.growing import GrowingPartition
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.replay.layouts import FILE_HEADER
 from rawlog.formats.replay.writer import entries, file_header
-from rawlog.io.output import Folder, Output, unwritable, writing
+from rawlog.io.files import writing
+from rawlog.io.output import Folder, Output, unwritable
 from rawlog.jobs.job import Progress
 from rawlog.live.cluster import BEGINNING, END, Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
 from rawlog.live.errors import OUT_OF_RANGE, BrokerError

@@ -311,7 +311,7 @@ def test_a_full_disk_is_an_access_error(tmp_path: Path, monkeypatch: pytest.Monk
     def full(_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(output, "_sync", full)
+    monkeypatch.setattr(output, "sync", full)
     with pytest.raises(AccessError, match="No space left"):
         rawlog.write(tmp_path / "out", table(row(0)), format="kafka")
     assert not list(tmp_path.iterdir())
