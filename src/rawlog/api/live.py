@@ -222,7 +222,8 @@ def replay(
     >>> import rawlog
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
-    from rawlog.live.replaying import Asked, Source, replay
+    from rawlog.live.replay_request import Asked, Source
+    from rawlog.live.replaying import replay
     from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
 
     settings = settings_of(options)
