@@ -126,8 +126,9 @@ def record(
     >>> import rawlog
     >>> rawlog.record("orders", "recording/", brokers="localhost:9092", until_end=True)  # doctest: +SKIP
     """
+    from rawlog.live.bounds import Asked
     from rawlog.live.pacing import parse_duration
-    from rawlog.live.recording import Asked, record, segment_limits
+    from rawlog.live.recording import record, segment_limits
 
     connection, selection = _divided(options, Recording)
     if as_ not in FORMS:
@@ -302,9 +303,9 @@ def mirror(
     >>> import rawlog
     >>> rawlog.mirror("orders", brokers="old:9092", to="new:9092", until_end=True)  # doctest: +SKIP
     """
+    from rawlog.live.bounds import Asked as Recorded
     from rawlog.live.mirroring import Asked, mirror
     from rawlog.live.pacing import parse_duration
-    from rawlog.live.recording import Asked as Recorded
 
     connection, selection = _divided(options, Mirroring)
     selection = selection.replace(isolation="read_committed")
