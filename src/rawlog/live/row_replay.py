@@ -18,6 +18,7 @@ from rawlog.live.checkpoint import Checkpoints
 from rawlog.live.cluster import TopicPartition
 from rawlog.live.sending import Sending
 from rawlog.live.sources import RowStream, by_time, in_turn
+from rawlog.reading.select import limited
 
 AHEAD_BYTES, TICK_BYTES = 32 << 20, 256 << 10
 """How much is made ready before it is due; a tick counts as so much more than its batches."""
@@ -64,11 +65,7 @@ class RowReplay:
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
         """Rows that are to be sent, and the number of the target of each."""
-        left = self.asked.selection.limit
-        for batch in batches:
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
+        for batch in limited(batches, self.asked.selection.limit):
             self.sending.read += batch.num_rows
             self.sending.read_bytes += batch.nbytes
             keys = self.assignment.targets_of(batch)
@@ -79,8 +76,6 @@ class RowReplay:
                 self.sending.find_shift(times.slice(0, 1).to_pylist())
             if batch.num_rows:
                 yield batch, keys
-            if left == 0:
-                break
 
     def _without_skipped(
         self, batch: pa.RecordBatch, keys: NDArray[np.int64]

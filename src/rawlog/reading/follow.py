@@ -37,7 +37,7 @@ from rawlog.reading.last import INTERVAL, last_rows
 from rawlog.reading.parts import Part, whole
 from rawlog.reading.replicas import choose
 from rawlog.reading.rows import Loss, Note, Rows, dict_rows, read_all
-from rawlog.reading.select import Selection
+from rawlog.reading.select import Selection, limited
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
@@ -527,15 +527,7 @@ class Following:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches. It waits for more, until `stop` is set or there were as many rows as the limit says."""
-        left = self.limit
-        for batch in self._every():
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            if batch.num_rows:
-                yield batch
-            if left == 0:
-                return
+        return limited(self._every(), self.limit)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows as dicts, waiting for more."""
