@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer
 
 import rawlog
-from tests.conftest import needed, server_closed
+from tests.conftest import running
 from tests.golden_data import GOLDEN
 from tests.services.kafka import KAFKA_4, KafkaBroker, run_tool
 
@@ -37,9 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Kaf
                 file.unlink()
         (partition / f"{0:020}.log").touch()
     shutil.copytree(data, scratch / "served")
-    with needed():
-        broker = KafkaBroker(KAFKA_4, scratch / "served", QUIET).__enter__()
-    with server_closed(broker):
+    with running(KafkaBroker(KAFKA_4, scratch / "served", QUIET)) as broker:
         yield data, broker
 
 

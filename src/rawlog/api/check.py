@@ -307,7 +307,7 @@ def _write_report(html: Path, done: Report, sources: Iterable[str]) -> None:
 
 
 def _write_page(html: Path, page: str, sources: Iterable[str]) -> None:
-    from rawlog.io.output import writing
+    from rawlog.io.files import writing
 
     with writing(os.fspath(html), overwrite=True, sources=sources) as out:
         out.write(page.encode())

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rawlog.core.findings import Account, Rule
 from rawlog.core.layout import Layout
+from rawlog.core.sharing import Sharing
 from rawlog.core.tables import Table
 from rawlog.core.verb import Verb
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from rawlog.io.output import Folder, Output
     from rawlog.io.storage import Source
 
-T = TypeVar("T")
 MAX_DECOMPRESSED, MAX_HEADERS = 64 << 20, 1 << 20
 """Limits of reading, unless the caller says otherwise: the bytes that one compressed part may grow to, the headers of one record."""
 #: Which rows of a batch would read back otherwise than they are, by column.
@@ -473,7 +473,7 @@ class Family:
 
 
 @dataclass(slots=True)
-class Replicas:
+class Replicas(Sharing):
     """What a rule over two replicas sees: the files of both, and what rules share. One side may have none."""
 
     name: str
@@ -481,15 +481,9 @@ class Replicas:
     b: Sequence[File]
     _shared: dict[object, Any] = field(default_factory=dict)
 
-    def share(self, make: Callable[[Replicas], T]) -> T:
-        """What `make` gives for these replicas, computed once and shared by all rules that ask for it."""
-        if make not in self._shared:
-            self._shared[make] = make(self)
-        return self._shared[make]  # type: ignore[no-any-return]
-
 
 @dataclass(slots=True)
-class Inspection:
+class Inspection(Sharing):
     """What a rule sees of a file: the window it is at, its own memory of the windows before, and what rules share."""
 
     file: File
@@ -501,9 +495,3 @@ class Inspection:
     _shared: dict[object, Any] = field(default_factory=dict)
     #: Where the bytes end that are checked; None: with the file.
     end: int | None = None
-
-    def share(self, make: Callable[[Inspection], T]) -> T:
-        """What `make` gives for this window, computed once and shared by all rules that ask for it."""
-        if make not in self._shared:
-            self._shared[make] = make(self)
-        return self._shared[make]  # type: ignore[no-any-return]

@@ -114,14 +114,6 @@ def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:
-    """The columns as Python's values; times are microseconds, since Python's calendar ends with the year 9999."""
-    return {
-        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
-        for field, column in zip(made.schema, made.columns, strict=True)
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Marks:
     """What the columns of a batch cannot hold although the file has it: header keys and topics whose bytes are not UTF-8, which read as

@@ -25,7 +25,7 @@ from rawlog.core.text import counted
 from rawlog.io.walk import walk
 from rawlog.kernels.columns import constant
 from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, plan, reads_itself
-from rawlog.reading.select import Selection, Transform, partition_columns
+from rawlog.reading.select import Selection, Transform, limited, partition_columns
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -363,17 +363,11 @@ class Rows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, a batch at a time; memory stays bounded. Raises DataError at damage unless `errors` says otherwise."""
-        left = self.selection.limit
-        if left == 0:
+        if self.selection.limit == 0:
             return
         changes = self.selection.begun().transforms
         parts = ((part, one.replace(transforms=changes) if changes else one) for part, one in self.part_selections())
-        for batch in read_all(parts, self.table, self.note):
-            if left is not None and batch.num_rows >= left:
-                yield batch.slice(0, left)
-                break
-            left = None if left is None else left - batch.num_rows
-            yield batch
+        yield from limited(read_all(parts, self.table, self.note), self.selection.limit)
         self.judge(changes)
 
     def judge(self, changes: Sequence[Transform]) -> None:

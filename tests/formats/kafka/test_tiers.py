@@ -17,7 +17,7 @@ from rawlog.core.errors import AccessError, CorruptError, RawlogError
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.manifests import chunk_sizes, parse
 from rawlog.io.storage import Source, is_view, stored_path, view_path
-from rawlog.reading.follow import lines_of
+from rawlog.reading.lines import lines_of
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, bounded, wounded

@@ -29,7 +29,7 @@ from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.target import LossError, Lost, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
-from rawlog.reading.select import Selection, Tally
+from rawlog.reading.select import Selection, Tally, limited
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -396,20 +396,10 @@ class _Reading:
             self.notes.append(text)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        left = self.split.limit
-        for batch in self._every():
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            if batch.num_rows:
-                yield batch
-            if left == 0:
-                return
+        return limited(self._every(), self.split.limit)
 
     def _every(self) -> Iterator[pa.RecordBatch]:
         table = self.job.target.source
-        if self.split.limit == 0:
-            return
         changes = self.selection.transforms
         if self.job.drop:  # keys as they were before they are masked
             changes = (self.dropping, *changes)

@@ -21,9 +21,9 @@ from rawlog.formats.kafka.layouts import NONE, ControlType
 from rawlog.formats.kafka.log import decode, decode_bounded, only
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.kraft.paths import is_metadata_log
+from rawlog.formats.kraft.reader import COLUMNS
 from rawlog.io.walk import walk
 
-COLUMNS = ("value", "offset", "timestamp", "leader_epoch", "is_control", "control_type", "batch_position")
 #: Contents keep so many compressed bytes of records for one file; of a larger file the records are read again where they are needed.
 MOST_KEPT = 32 << 20
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
