@@ -189,18 +189,25 @@ def offsets(files: Sequence[File], options: Options) -> Batches:
     """Consumer offsets with the lag of each queue; with light queues on, ordinary offsets are in the other file."""
     bounds = queue_bounds(files)
     rows = []
+    for file, group, (topic, queue_id), offset in committed(files):
+        low, high = bounds.get((file.place.group, topic, queue_id), (None, None))
+        rows.append(_offset_row(file, group, topic, queue_id, offset, low, high))
+    return batch_of(tables.OFFSETS, rows)
+
+
+def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
+    """The offsets that consumer groups have committed, each with the file that says so. ValueError and the like for settings of an
+    unexpected shape.
+    """
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         for file, value in config.load(files, name):
             for key, queues in sorted((value.get("offsetTable") or {}).items()):
                 topic, _, group = key.partition("@")
                 for queue_id, offset in sorted(queues.items(), key=lambda pair: int(pair[0])):
-                    low, high = bounds.get((file.place.group, topic, int(queue_id)), (None, None))
-                    rows.append(_offset_row(file, group, topic, int(queue_id), offset, low, high))
+                    yield file, group, (topic, int(queue_id)), offset
             for key, offset in sorted((value.get("lmqOffsetTable") or {}).items()):
                 topic, _, group = key.partition("@")
-                low, high = bounds.get((file.place.group, topic, 0), (None, None))
-                rows.append(_offset_row(file, group, topic, 0, offset, low, high))
-    return batch_of(tables.OFFSETS, rows)
+                yield file, group, (topic, 0), offset
 
 
 def consumer_groups(files: Sequence[File], errors: str) -> list[Group]:
@@ -424,7 +431,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
         done.update(
             {(file.place.group, int(level)): int(offset) for level, offset in (value.get("offsetTable") or {}).items()}
         )
-    reached = max(_read_until(files), default=0)
+    reached = max(read_until(files), default=0)
     lengths = delays_of(files, options)
     rows = []
     for entry in waiting:
@@ -459,7 +466,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
     return batch_of(tables.SCHEDULED, rows)
 
 
-def _read_until(files: Iterable[File]) -> Iterator[int]:
+def read_until(files: Iterable[File]) -> Iterator[int]:
     """The time up to which each store's timer has come."""
     for file in files:
         if file.format == "rocketmq.timercheck" and file.problem is None:
