@@ -49,6 +49,8 @@ from rawlog.kernels import columns
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]
 COMMITTED_MASK = int(SysFlag.COMMIT)
+#: So many queues of a topic without a message are known at most.
+MOST_QUEUES = 1 << 12
 
 
 Fold = Callable[[Sequence[File], Options], Batches]
@@ -187,12 +189,27 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
 @guarded
 def offsets(files: Sequence[File], options: Options) -> Batches:
     """Consumer offsets with the lag of each queue; with light queues on, ordinary offsets are in the other file."""
-    bounds = queue_bounds(files)
+    bounds, empty = queue_bounds(files), _unused_queues(files)
     rows = []
     for file, group, (topic, queue_id), offset in committed(files):
-        low, high = bounds.get((file.place.group, topic, queue_id), (None, None))
+        key = (file.place.group, topic, queue_id)
+        low, high = bounds.get(key, (0, 0) if key in empty else (None, None))
         rows.append(_offset_row(file, group, topic, queue_id, offset, low, high))
     return batch_of(tables.OFFSETS, rows)
+
+
+def _unused_queues(files: Sequence[File]) -> set[tuple[str | None, str, int]]:
+    """The queues of known topics, in stores whose consume queues are files: a broker makes no file for a queue before its first message."""
+    stores = {
+        file.place.group for file in files if file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
+    }
+    found: set[tuple[str | None, str, int]] = set()
+    for file, value in config.load(files, "topics.json"):
+        if file.place.group in stores:
+            for name, topic in (value.get("topicConfigTable") or {}).items():
+                queues = range(min(topic.get("readQueueNums") or 0, MOST_QUEUES))
+                found.update((file.place.group, name, number) for number in queues)
+    return found
 
 
 def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
