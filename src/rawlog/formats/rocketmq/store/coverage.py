@@ -56,15 +56,17 @@ class Covered:
 def cover(store: View, queue: Queue, units: Numbers, entries: Entries | None = None) -> Covered:
     """What became of the offsets of a queue. `units` are those that the log gives (`U_…`), `entries` those of its consume queue."""
     entries = Entries.none() if entries is None else entries
-    units = units[:, (units[U_OFFSET] >= 0) & (units[U_OFFSET] < LARGEST_OFFSET)]
-    units = units[:, np.argsort(units[U_OFFSET], kind="stable")]
-    last = units[U_OFFSET] + np.clip(units[U_BATCH], 1, LARGEST_BATCH) - 1
-    rows: Ranges = np.stack([units[U_OFFSET], last], axis=1)
+    valid = (units[U_OFFSET] >= 0) & (units[U_OFFSET] < LARGEST_OFFSET)
+    units = units if valid.all() else units[:, valid]
+    rows: Ranges = np.empty((units.shape[1], 2), np.int64)
+    rows[:, 0] = units[U_OFFSET]
+    rows[:, 1] = units[U_OFFSET] + np.clip(units[U_BATCH], 1, LARGEST_BATCH) - 1
+    placeholders = total(rows[np.isin(units[U_PHYSICAL], store.fillers)]) if store.fillers else 0
+    if (rows[1:, 0] < rows[:-1, 0]).any():
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
     start, stop = _bounds(store, rows, entries)
     missing = between(clipped(rows, start, stop), start, stop)
     unexplained = total(missing)
-    is_placeholder = np.isin(units[U_PHYSICAL], store.fillers)
-    placeholders = total(rows[is_placeholder])
     made = Covered(
         queue, start, stop, stop - start - unexplained - placeholders, placeholders, start, None, unexplained
     )
@@ -109,8 +111,8 @@ def _mark(store: View, made: Covered, units: Numbers, entries: Entries, first: i
             why = "after the end of the commit log" if is_after else "in a commit-log file that is missing"
             return Mark(f"{words}: byte {address:,} of the log is {why}", offset=first, path=store.root, found=address)
         return Mark(f"{words}: no sound message is there", place[1], offset=first, path=place[0])
-    after = units[U_PHYSICAL][units[U_OFFSET] > last]
-    place = store.log_at(int(after[0])) if after.size else None
+    after = units[:, units[U_OFFSET] > last]
+    place = store.log_at(int(after[U_PHYSICAL, np.argmin(after[U_OFFSET])])) if after.size else None
     why = "no message of the commit log has them"
     if place is None:
         return Mark(f"{words}: {why}", offset=first, path=store.root)
