@@ -385,8 +385,10 @@ class Family:
     options: tuple[str, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
-    #: (the files of a group) -> what became of every offset in it; None if it has none. For `verify --complete`.
-    account: Callable[[Sequence[File]], Account | None] | None = None
+    #: (the files of a group) -> what became of every offset in it, for each partition or queue. For `verify --complete`.
+    accounts: Callable[[Sequence[File]], Sequence[Account]] | None = None
+    #: Each of its files is a store of its own: it has accounts without a group.
+    is_single: bool = False
     #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
     replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
     #: (a store) -> its name in the system, by its place alone; None if nothing can be a replica of it. Stores with different names are

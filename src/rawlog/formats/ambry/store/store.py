@@ -256,6 +256,13 @@ class BlobStore:
                 found[_segment(file), start_of(file.path)] = (file.path, bloom)
         return found
 
+    @cached_property
+    def is_compacted(self) -> bool:
+        """Whether a compaction has ever run here: it raises the generation of what it writes, and leaves a log."""
+        return any(one.generation > 0 for one in self.segments) or any(
+            file.format == COMPACTION_FORMAT for file in self.others
+        )
+
     def lost_segments(self) -> dict[Segment, list[File]]:
         """Log segments that are not there although their index files are, with these: nothing says that a compaction removed them."""
         logs = [_segment(file) for file in (*self.logs, *self.others) if file.format == LOG_FORMAT]

@@ -360,7 +360,9 @@ def queue_types(files: Sequence[File]) -> Iterator[Mark]:
 
 def rules() -> Sequence[Rule[Sequence[File]]]:
     """The rules over the files of a store."""
+    from rawlog.formats.rocketmq.store import complete
+
     return (
         stray_file, file_sizes, file_names, missing_files, missing_blank, next_start, queue_differs, queue_dangling, queue_missing,
-        queue_gap, index_differs, checkpoint, abort, config_files, queue_types,
+        queue_gap, index_differs, checkpoint, abort, config_files, queue_types, *complete.rules(),
     )  # fmt: skip

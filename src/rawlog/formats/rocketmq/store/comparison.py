@@ -19,6 +19,7 @@ from rawlog.core.layout import Layout
 from rawlog.core.store import Store
 from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
+from rawlog.formats.rocketmq.store.coverage import Covered, Entries, cover
 from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue
 from rawlog.formats.rocketmq.store.rewrite import placed
 from rawlog.formats.rocketmq.store.settings import ext_tags
@@ -54,6 +55,21 @@ class Comparison:
             _, self.wanted, _ = placed(self.given)
         self.addresses = self.rows["physical_offset"].astype(np.int64)
         self.is_real = self.rows["size"] != PRE_BLANK_SIZE
+
+    @property
+    def entries(self) -> Entries:
+        """The units with the queue offsets that their places give."""
+        if self.is_batch:
+            numbers, counts = self.rows["base_offset"].astype(np.int64), self.rows["batch_size"].astype(np.int64)
+        else:
+            left, pieces = len(self.rows), [np.empty(0, np.int64)]
+            for file in self.files:
+                count = min(left, file.size // self.unit_size)
+                pieces.append((file.place.start_offset or 0) // self.unit_size + np.arange(count))
+                left -= count
+            numbers = np.concatenate(pieces)
+            counts = np.ones(numbers.size, np.int64)
+        return Entries(numbers, counts, self.addresses, self.is_real)
 
     def place(self, row: int) -> tuple[str, int]:
         """The file and position of a unit."""
@@ -132,6 +148,8 @@ class Compared:
     dangling: list[Mark] = field(default_factory=list)
     missing: list[Mark] = field(default_factory=list)
     gaps: list[Mark] = field(default_factory=list)
+    #: Which offsets of each queue are there.
+    covered: list[Covered] = field(default_factory=list)
     end: int = -1
 
 
@@ -152,12 +170,14 @@ def _compared(files: Store) -> Compared:
                 made.differing += seen.differing()
                 made.dangling += seen.dangling()
                 made.missing += seen.missing()
+                made.covered.append(cover(store, queue, seen.given, seen.entries))
             made.gaps += _gaps(store, queue, seen.given)
         known = dict(queues)
         for queue in store.derived_queues():
             if queue not in known:
                 units = store.units(queue)
                 made.gaps += _gaps(store, queue, units)
+                made.covered.append(cover(store, queue, units))
                 if queues:
                     made.missing.append(_missing(store, queue, units, np.arange(units.shape[1]), False))
     return made
