@@ -376,6 +376,22 @@ def test_a_watermark_beyond_the_end_is_a_loss(directory: Path) -> None:
     assert codes(directory) == {"kafka.checkpoint.beyond"}
 
 
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [((53_843, -1_419_480_576), "order"), ((53_843, 0), "mismatch"), ((-1, 4_000), "order"), ((74, -5), "order")],
+)
+def test_the_first_entry_of_an_index_is_not_negative_and_points_at_its_offset(
+    entry: tuple[int, int], code: str, tmp_path: Path
+) -> None:
+    """After a clean stop a broker served nothing of a log whose index had such an entry and no other; verify called it clean."""
+    folder = tmp_path / "broker-uncompressed-0"
+    shutil.copytree(DATA / folder.name, folder)
+    (folder / f"{0:020}.index").write_bytes(struct.pack(">ii", *entry))
+    assert codes(folder) == {f"kafka.index.{code}"}
+    rawlog.repair(folder, tmp_path / "out" / folder.name)
+    assert codes(tmp_path / "out") == set()
+
+
 def test_a_partition_whose_segments_are_all_gone(directory: Path, tmp_path: Path) -> None:
     """A broker makes an empty log in its place; verify called the directory clean, and repair left it out with exit code 0."""
     for path in (directory / "codec-none-0").glob("*.log"):
