@@ -44,15 +44,15 @@ def test_a_jvm_that_has_ended_is_named() -> None:
     class Ended:
         """A session whose JVM ends inside."""
 
-        class sparkContext:  # noqa: N801
+        class sparkContext:
             is_ended = False
 
             @classmethod
-            def getLocalProperty(cls, name: str) -> None:  # noqa: N802
+            def getLocalProperty(cls, name: str) -> None:
                 return None
 
             @classmethod
-            def setLocalProperty(cls, name: str, value: str | None) -> None:  # noqa: N802
+            def setLocalProperty(cls, name: str, value: str | None) -> None:
                 if cls.is_ended:
                     raise ConnectionRefusedError
 

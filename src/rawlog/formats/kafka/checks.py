@@ -451,8 +451,8 @@ def _column(seen: Inspection, layout: Layout, name: str) -> NDArray[np.int64]:
 
 @rule("kafka.index.order", Severity.ERROR)
 def index_order(seen: Inspection) -> Iterator[Mark]:
-    """Offsets and positions of an offset index must rise, and are never negative. A broker finds records through it by halving: it will look in
-    the wrong place, and after a clean stop it does not check.
+    """Offsets and positions of an offset index must rise, and are never negative. A broker finds records through it by halving: it will
+    look in the wrong place, and after a clean stop it does not check.
 
     Delete the file: a broker rebuilds it, and so does `rebuild`.
     """
