@@ -43,17 +43,22 @@ def is_counting(path: str) -> bool:
 def missing_partitions(folder: str, known: Container[str]) -> list[Missing]:
     """The partitions of a log directory that have no segment, by name. `known` are directories that have one.
 
-    A partition that a broker has put aside is not missing: it was deleted, or is being moved.
+    A partition that a broker has put aside is not missing: it was deleted, or is being moved. Where more directories are gone than there
+    are, these were copied alone, and nothing is said of the others.
     """
-    starts, found = offsets_in(folder, LOG_START), dict[str, Missing]()
+    starts, found, there = offsets_in(folder, LOG_START), dict[str, Missing](), set[str]()
     for name in COUNTING:
         for (topic, partition), stop in offsets_in(folder, name).items():
             directory, first = f"{folder}/{topic}-{partition}", max(starts.get((topic, partition), 0), 0)
-            if topic != METADATA_TOPIC and directory not in known and stop > first and "/" not in topic:
+            if directory in known:
+                there.add(directory)
+            elif topic != METADATA_TOPIC and stop > first and "/" not in topic:
                 before = found.get(directory)
                 if before is None or before.stop < stop:
                     found[directory] = Missing(directory, f"{folder}/{name}", first, stop)
-    return [one for _, one in sorted(found.items()) if not has_segment(one.directory) and not _is_aside(one.directory)]
+    gone = [one for _, one in sorted(found.items()) if not has_segment(one.directory) and not _is_aside(one.directory)]
+    is_part = sum(not one.is_certain for one in gone) > len(there)
+    return [one for one in gone if one.is_certain] if is_part else gone
 
 
 def has_segment(directory: str) -> bool:
