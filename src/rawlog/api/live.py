@@ -223,6 +223,7 @@ def replay(
     >>> import rawlog
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
+    from rawlog.io.output import refuse_nested
     from rawlog.live.replay_request import Asked, Source
     from rawlog.live.replaying import replay
     from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
@@ -240,6 +241,8 @@ def replay(
     is_rows = _is_rows(source)
     paths = [] if is_rows else whole_paths(listed(source))
     tree = Tree((), ()) if is_rows else open_source(paths)
+    if checkpoint is not None:
+        refuse_nested(checkpoint, paths)
     selection = bound(selection, tree, RECORDS)
     asked = Asked(
         topic_map=dict(topic_map or {}),

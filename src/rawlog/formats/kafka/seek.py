@@ -66,7 +66,12 @@ def index_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
         [raw["relative_offset"].astype(np.int64) + (file.place.start_offset or 0), raw["position"].astype(np.int64)], 1
     )
     rising = np.ones(len(rows), np.bool_)
-    rising[:1] = rows[:1, 1] > 0
+    first = raw[:1]  # zeros are padding
+    rising[:1] = (
+        (first["position"] >= 0)
+        & (first["relative_offset"] >= 0)
+        & ((first["position"] > 0) | (first["relative_offset"] > 0))
+    )
     rising[1:] = (rows[1:] > rows[:-1]).all(axis=1)
     stop = int(np.argmin(rising)) if not rising.all() else len(rows)
     return rows[:stop]

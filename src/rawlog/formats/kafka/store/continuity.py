@@ -20,9 +20,10 @@ from rawlog.core.format import File
 from rawlog.core.report import Action
 from rawlog.formats.kafka.checkpoints import CLEANER, offsets_in
 from rawlog.formats.kafka.heads import Heads
-from rawlog.formats.kafka.layouts import NONE
+from rawlog.formats.kafka.indexes import scan_index, scan_timeindex
+from rawlog.formats.kafka.layouts import INDEX_ENTRY, NONE, TIME_INDEX_ENTRY
 from rawlog.formats.kafka.paths import INTERNAL
-from rawlog.formats.kafka.store.extents import Extent, Span, read_extent
+from rawlog.formats.kafka.store.extents import Extent, Span, bytes_of, read_extent
 from rawlog.formats.kafka.store.identity import is_compacted_topic, parent_of
 from rawlog.formats.kafka.store.leader_epochs import Correction, EpochRuns
 from rawlog.formats.kafka.store.salvage import HUGE, NEAR, PADDING, UNFINISHED, longest
@@ -30,16 +31,20 @@ from rawlog.formats.kafka.store.salvage import HUGE, NEAR, PADDING, UNFINISHED, 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `first` to `last` that are missing before the segment `file`, or after it at the end of the log."""
+    """Offsets `first` to `last` that are missing before the segment `file`; or after it at the end of the log, as a `trace` shows."""
 
     first: int
     last: int
     file: File
-    is_end: bool = False
+    trace: str = ""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether they are missing at the end of the log."""
+        return bool(self.trace)
 
     def __str__(self) -> str:
-        at_end = ": a snapshot of the producers was taken after them" if self.is_end else ""
-        return f"offsets {self.first} to {self.last} are missing{at_end}"
+        return f"offsets {self.first} to {self.last} are missing{self.trace and ': '}{self.trace}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +253,21 @@ def _gaps(extents: Sequence[Extent], pieces: Sequence[Piece], segments: Sequence
 
 
 def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[Piece]) -> list[Gap]:
-    """What is missing at the end: a snapshot of the producers is named by an offset that the log had reached. The cleaner keeps it."""
+    """What is missing at the end: a snapshot of the producers is named by an offset that the log had reached, and the cleaner keeps it; the
+    index of a segment that is gone says how far that one went.
+    """
     if not extents:
         return []
     # One of the same name as a segment may have been renamed with it.
+    names = {one.first for one in extents}
     snapshots = {one.place.start_offset or 0 for one in files if one.format == "kafka.snapshot"}
-    taken = max(snapshots - {one.first for one in extents}, default=0)
+    taken, trace = max(snapshots - names, default=0), "a snapshot of the producers was taken after them"
+    for one in files:
+        base = one.place.start_offset or 0
+        if one.format in ("kafka.index", "kafka.timeindex") and base > max(names):
+            reached = base + _indexed(one)
+            if reached > taken:
+                taken, trace = reached, f"{base:020d}.{one.format[6:]} is there without its segment"
     end = max((one.last + 1 for one in pieces), default=extents[-1].first)
     if not extents[-1].has_batches:
         end = max(end, extents[-1].first)
@@ -261,7 +275,18 @@ def _end_gap(files: Sequence[File], extents: Sequence[Extent], pieces: Sequence[
     # An unfinished batch at the end is normal, and says itself that something is missing; not so in a segment that others follow.
     holes = last.found.holes if last.found is not None and not last.file.place.sealed else []
     is_unfinished = any(one.reason == UNFINISHED for one in holes)
-    return [Gap(end, taken - 1, extents[-1].file, is_end=True)] if taken > end and not is_unfinished else []
+    return [Gap(end, taken - 1, extents[-1].file, trace)] if taken > end and not is_unfinished else []
+
+
+def _indexed(index: File) -> int:
+    """How many offsets an index says its segment has at least; 0 for an empty one, and for one whose entries do not rise."""
+    layout = INDEX_ENTRY if index.format == "kafka.index" else TIME_INDEX_ENTRY
+    data = bytes_of(index)
+    frames = scan_index(data, 0) if layout is INDEX_ENTRY else scan_timeindex(data, 0)
+    entries = layout.take(data, frames.starts)["relative_offset"].astype(np.int64)
+    if not entries.size or entries[0] < 0 or (np.diff(entries) < 0).any():
+        return 0
+    return int(entries[-1]) + 1
 
 
 def _cleaned_up_to(files: Sequence[File], extents: Sequence[Extent]) -> int:

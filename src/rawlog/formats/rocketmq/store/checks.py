@@ -14,7 +14,7 @@ from rawlog.core.format import File
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.layouts import BATCH_UNIT, UNIT
 from rawlog.formats.rocketmq.paths import parts
-from rawlog.formats.rocketmq.store.comparison import compared, compared_index
+from rawlog.formats.rocketmq.store.comparison import compared, compared_index, units_of
 from rawlog.formats.rocketmq.store.settings import is_batch, usual_size
 from rawlog.formats.rocketmq.store.store import LogSummary, View, views
 
@@ -81,9 +81,10 @@ def file_names(files: Sequence[File]) -> Iterator[Mark]:
 
 @rule("rocketmq.store.missing-file", Severity.ERROR)
 def missing_files(files: Sequence[File]) -> Iterator[Mark]:
-    """A commit-log file in the middle is missing.
+    """A commit-log file in the middle is missing, or all of them are, and queues have messages in them.
 
-    A broker skips it and reports nothing; queues that it rebuilds have no gap, so that their numbers are not those in the messages.
+    A broker skips it and reports nothing; queues that it rebuilds have no gap, so that their numbers are not those in the messages. Where
+    there is no commit log at all, it deletes the queues too.
     Where the last file ends with a blank entry, the log went on in another, which is not here: no more than a remark, for these files may
     be only a part of the store.
     """
@@ -96,6 +97,10 @@ def missing_files(files: Sequence[File]) -> Iterator[Mark]:
                     expected=f"{log.stop:020}",
                     found=f"{following.start:020}",
                 )
+        if not store.logs and store.of("rocketmq.checkpoint") and not store.of("rocketmq.dledgerstate"):
+            known = sum(len(units_of([file], UNIT)) for file in store.of("rocketmq.consumequeue"))
+            if known:
+                yield Mark(f"no commit log is here, and consume queues know {known:,} messages in one", path=store.root)
         logs = {_key(file) for file in store.of("rocketmq.compactionlog")}
         for file in store.of("rocketmq.compactioncq"):
             if _key(file) not in logs:

@@ -27,7 +27,7 @@ from rawlog.formats.rocketmq.store.store import View, views
 from rawlog.io.storage import Source
 
 
-def _units_of(files: list[File], layout: Layout) -> NDArray[np.void]:
+def units_of(files: list[File], layout: Layout) -> NDArray[np.void]:
     """The valid units of a queue's files, end to end."""
     pieces = []
     for file in files:
@@ -49,7 +49,7 @@ class Comparison:
         self.is_batch = files[0].format == "rocketmq.batchconsumequeue"
         layout = BATCH_UNIT if self.is_batch else UNIT
         self.unit_size = layout.size
-        self.rows = _units_of(files, layout)
+        self.rows = units_of(files, layout)
         self.given = self.wanted = store.units(queue)
         if self.wanted.shape[1] and not self.is_batch:
             _, self.wanted, _ = placed(self.given)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rawlog.core.errors import DataError, OptionError
+from rawlog.core.errors import DataError, OptionError, UnknownFormatError
 from rawlog.core.format import File
 from rawlog.core.report import Action, Report
 from rawlog.core.rescue import RescueAsked, RescuedUnit, RescueSplit, Surveyed, SurveySplit, UnitPlan, plan_facts
@@ -113,7 +113,7 @@ class Rescue:
         empty = [root for root in dict.fromkeys(roots) if not any(one.disk == root for one in found)]
         self.report.notes += [f"{root}: no commit log is here: nothing is used" for root in empty]
         if not any(store.logs for store in self._stores):
-            raise OptionError(f"{', '.join(roots)}: no commit log is here")
+            raise UnknownFormatError(f"{', '.join(roots)}: no commit log is here")
         splits = []
         for number, store in enumerate(self._stores):
             logs, size = store.logs, store.sizes.commit_log
