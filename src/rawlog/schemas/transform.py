@@ -283,6 +283,9 @@ class Decode:
                 notes.append(f"--decode: fields of {text} are encrypted, and stay so")
         if self.decoder is not None and not self.decoder.catalog and any(r == "unknown_schema_id" for _, r in counts):
             notes.append(f"--decode: no schemas: there is no topic {TOPIC} among the files; --schemas names a place")
+        problems = [] if self.decoder is None else self.decoder.catalog.problems
+        if problems and counts:
+            notes.append(f"--decode: {counted(len(problems), 'record')} of the schemas' topic ignored: {problems[0]}")
         return notes
 
     def findings(self, file: File) -> list[Finding]:
