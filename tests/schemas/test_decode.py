@@ -257,6 +257,12 @@ def test_schemas_from_files_and_from_next_to_a_partition(tmp_path: Path) -> None
     (folder / "4.avsc").write_text('{"type":"record","name":"O","fields":[{"name":"id","type":"string"}]}')
     one = rawlog.read(tmp_path / "alone", decode="value=auto@written", schemas=folder, limit=1).to_pylist()[0]
     assert list(json.loads(one["value"])) == ["id"]  # it lies: the rest of the value is trailing bytes
+    file = tmp_path / "orders-value.avsc"  # a schema without an id is used for its topic
+    text = '{"type":"record","name":"O","fields":[{"name":"id","type":"string"},{"name":"number","type":"long"}]}'
+    file.write_text(text)
+    named = rawlog.rows(tmp_path / "alone", decode="value=auto@written", schemas=file, limit=1, note=notes.append)
+    assert json.loads(named.to_arrow()["value"][0].as_py()).keys() == {"id", "number"}
+    assert any("ids are not known: orders-value is used for its topic" in note for note in notes)
     with pytest.raises(AccessError, match="no schemas"):
         rawlog.read(tmp_path / "alone", decode="value=auto", schemas=tmp_path / "alone")
 

@@ -92,7 +92,7 @@ class Catalog:
     _numbers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.by_id)
+        return bool(self.by_id or self.versions)
 
     # Filling ---------------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Catalog:
         own = f"{topic}-{side}"
         contexts = [context for context, number in self.by_id if number == id]
         if not contexts:
-            return []
+            return self._without_id(own)
         mine = [
             one.context
             for one in self.versions.values()
@@ -187,6 +187,14 @@ class Catalog:
                 for one in found
             ]
         return found
+
+    def _without_id(self, subject: str) -> list[Found]:
+        """The schema of a file that is named after a subject: nothing tells ids, so it is taken for all of them that are not known."""
+        return [
+            Found(one.schema, one.name, one.version, one.state, f"ids are not known: {one.name} is used for its topic")
+            for one in self.versions.values()
+            if one.subject == subject and one.schema.id is None
+        ]
 
     def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[Found]:
         """The schema with a GUID; none if unknown."""

@@ -3,7 +3,7 @@
 `value` becomes JSON text, as each value was written: or a nested column, where all rows are of one topic with an Avro schema. Next to it
 are `value_schema` (id, subject, version) and `value_error` (why a value was not decoded). Nothing is lost: in JSON text such a value is
 what `rawlog cat` prints for its bytes, and next to a nested column or text its bytes are in `value_raw`. A lake keeps the bytes, and gets
-JSON texts next to them.
+JSON texts and the nested columns of each topic (`value_fields`) next to them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import pyarrow as pa
 
+from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.findings import Finding, Severity
 from rawlog.core.tables import JSON, RECORDS, Column, Table, spark_type
@@ -25,6 +26,7 @@ from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import TOPIC, Catalog, Version
 from rawlog.schemas.columns import Reader
 from rawlog.schemas.decoding import HOW, Decoded, Decoder
+from rawlog.schemas.fields import Fields
 from rawlog.schemas.masking import SchemaMask
 from rawlog.schemas.messages import MessageReader
 from rawlog.schemas.reasons import NOT_TEXT, REASONS, SIDES, code
@@ -40,6 +42,8 @@ MOST_PLACES = 3
 #: The ways to decode that may give nested columns.
 COLUMNS = ("auto", "avro", "protobuf")
 WRITTEN, LATEST = "written", "latest"
+#: Counted next to the reasons: values that are decoded, and not in the columns of their topic.
+TEXT_ONLY = "text only"
 SCHEMA_TYPE = "struct<id:int,subject:string,version:int>"
 
 
@@ -97,6 +101,11 @@ def added_columns(side: str) -> list[Column]:
     ]
 
 
+def fields_column(side: str, type: pa.DataType) -> Column:
+    """The column of a lake that has the nested columns of topics."""
+    return Column(f"{side}_fields", _ddl(type), "decoded, as columns of each topic with one schema")
+
+
 class Decode:
     """The transform of a selection that decodes keys and values. It must be bound to a tree, whose schemas it then has."""
 
@@ -111,11 +120,13 @@ class Decode:
         is_shown: bool = True,
     ) -> None:
         """`source` is where schemas come from: a directory, a file or a URL; None: the registry's topic among the files. `keeps_bytes`:
-        the bytes stay, and JSON texts come next to them. Decoded rows are tested, shown, or both.
+        the bytes stay, and JSON texts and columns of topics come next to them. Decoded rows are tested, shown, or both.
         """
         self.wishes, self.source, self.keeps_bytes, self.decoder = dict(wishes), source, keeps_bytes, decoder
         self.is_tested, self.is_shown = is_tested, is_shown
+        #: By side: the schema of a nested column; the nested columns of topics, next to the bytes.
         self.readers: dict[str, Reader | MessageReader] = {}
+        self.fields: dict[str, Fields] = {}
         self.counts: Tally = Counter()
 
     def __str__(self) -> str:
@@ -160,12 +171,17 @@ class Decode:
 
     def _more(self, side: str) -> list[Column]:
         if self.keeps_bytes:
-            return added_columns(side)
+            return [*added_columns(side), *self._fields_column(side)]
         _, schema, error = added_columns(side)
         raw = Column(f"{side}_raw", "binary", "its bytes, where it was not decoded")
         if self.wishes[side].how == "string":
             return [error, raw]
         return [schema, error, *([raw] if side in self.readers else [])]
+
+    def _fields_column(self, side: str) -> list[Column]:
+        if side not in self.fields or not self.fields[side].readers:
+            return []
+        return [fields_column(side, self.fields[side].arrow)]
 
     def needs(self, table: Table, names: Sequence[str]) -> Sequence[str]:
         """The bytes of a side for what is made of them, with what names the schema and the place."""
@@ -209,7 +225,12 @@ class Decode:
         self._count(side, found, columns)
         made = {f"{side}_schema": found.schemas(), f"{side}_error": found.errors()}
         if self.keeps_bytes:
-            return {**made, f"{side}_json": found.values(pa.string())}
+            made[f"{side}_json"] = found.values(pa.string())
+            if self._fields_column(side):
+                values, has_value = self.fields[side].values(self.decoder, raw, columns.get("headers"), topics)
+                made[f"{side}_fields"] = values
+                self.counts[side, TEXT_ONLY] += self.fields[side].missed(topics, found.is_decoded & ~has_value)
+            return made
         if reader is not None:
             rest = pa.array(found.is_decoded)
             return {**made, side: found.values(reader.arrow), f"{side}_raw": _without(raw, rest)}
@@ -250,9 +271,17 @@ class Decode:
 
     def begin(self) -> Self:
         """A copy that has counted nothing; what was made of schemas is shared."""
-        return self._with(self.decoder, self.readers)
+        return self._with(self.decoder, self.readers, self.fields)
 
-    def _with(self, decoder: Decoder | None, readers: dict[str, Reader | MessageReader]) -> Self:
+    def for_topics(self, topics: Sequence[str]) -> Self:
+        """The same for rows of some topics: without columns of others."""
+        return self._with(
+            self.decoder, self.readers, {side: fields.only(topics) for side, fields in self.fields.items()}
+        )
+
+    def _with(
+        self, decoder: Decoder | None, readers: dict[str, Reader | MessageReader], fields: dict[str, Fields]
+    ) -> Self:
         made = type(self)(
             self.wishes,
             self.source,
@@ -261,7 +290,7 @@ class Decode:
             is_tested=self.is_tested,
             is_shown=self.is_shown,
         )
-        made.readers = readers
+        made.readers, made.fields = readers, fields
         return made
 
     def judge(self, counts: Tally) -> list[str]:
@@ -269,6 +298,12 @@ class Decode:
         notes = []
         for (side, reason), count in sorted(counts.items()):
             if side not in SIDES:
+                continue
+            if reason == TEXT_ONLY:
+                if count:
+                    notes.append(
+                        f"--decode: {counted(count, side)} only in {side}_json: the topic's newest schema cannot have them"
+                    )
                 continue
             if reason == "trailing":
                 notes.append(f"--decode: {counted(count, side)} with more bytes than the schema has")
@@ -311,13 +346,26 @@ class Decode:
         if self.decoder is not None:
             return self
         catalog = _catalog(self, tree) if catalog is None else catalog
-        made = self._with(Decoder(catalog, {side: one.how for side, one in self.wishes.items()}), {})
-        for side, wish in self.wishes.items() if not self.keeps_bytes else ():
-            if wish.how in COLUMNS and wish.version != WRITTEN:
-                reader = _reader(side, wish, catalog, _topics(tree, selection))
-                if reader is not None:
-                    made.readers[side] = reader
+        made = self._with(Decoder(catalog, {side: one.how for side, one in self.wishes.items()}), {}, {})
+        for side, wish in self.wishes.items():
+            if wish.how not in COLUMNS or wish.version == WRITTEN:
+                continue
+            topics = _topics(tree, selection)
+            if self.keeps_bytes:
+                topics = sorted({*topics, *_unplaced(tree, selection, catalog, side)})
+                made.fields[side] = Fields(side, _readers(side, wish, catalog, topics))
+            elif (reader := _reader(side, wish, catalog, topics)) is not None:
+                made.readers[side] = reader
         return made
+
+    def joined(self, table: pa.Schema) -> tuple[Self, list[str]]:
+        """The same with the columns of topics that a table has already, and notes on topics that get none."""
+        fields, notes = {}, []
+        for side, one in self.fields.items():
+            name = f"{side}_fields"
+            fields[side], said = one.joined(table.field(name).type if name in table.names else None)
+            notes += said
+        return self._with(self.decoder, self.readers, fields), notes
 
 
 def bind(selection: Selection, tree: Tree, schemas: Callable[[], Catalog] | None = None) -> Selection:
@@ -353,6 +401,32 @@ def _topics(tree: Tree, selection: Selection) -> list[str]:
     ):  # of tables, whose places tell no topics
         names = set(selection.topics)
     return sorted(one for one in names if one != TOPIC and not one.startswith("__"))
+
+
+def _unplaced(tree: Tree, selection: Selection, catalog: Catalog, side: str) -> set[str]:
+    """Topics that have a schema, if there are files whose places tell no topic: rows of any topic may be in them."""
+    suffix = f"-{side}"
+    if all(file.place.topic is not None for file in tree if file.format in registry.formats_with(RECORDS)):
+        return set()
+    subjects = {one.subject for one in catalog.versions.values() if one.subject.endswith(suffix)}
+    return {one for one in (name.removesuffix(suffix) for name in subjects) if selection.takes_topic(one)}
+
+
+def _readers(side: str, wish: Wish, catalog: Catalog, topics: Sequence[str]) -> dict[str, Reader | MessageReader]:
+    """The schemas of topics that have one each. OptionError if a version was asked for that none of them has."""
+    found: dict[str, Reader | MessageReader] = {}
+    failure: OptionError | None = None
+    for topic in topics:
+        try:
+            reader = _reader(side, wish, catalog, [topic])
+        except OptionError as error:
+            failure = failure or error
+            continue
+        if reader is not None:
+            found[topic] = reader
+    if failure is not None and not found:
+        raise failure
+    return found
 
 
 def _reader(side: str, wish: Wish, catalog: Catalog, topics: Sequence[str]) -> Reader | MessageReader | None:

@@ -207,7 +207,8 @@ def views(source: Source, reading: Selection | None = None, note: Callable[[str]
         raise OptionError(f"{lakes[0]} is a lake: give it a name of its own, as lake={lakes[0]}")
     if lakes and reading is not None and reading.transforms and note is not None:
         note(
-            f"{lakes[0]}: --decode does not change a lake: `rawlog ingest --decode` fills value_json, which `value_json:field` looks into; "
+            f"{lakes[0]}: --decode does not change a lake: `rawlog ingest --decode` fills value_json and value_fields "
+            "(`value_fields.orders.total`); "
             f"`rawlog convert {lakes[0]} orders.parquet --to parquet --topic orders --decode value=auto` gives nested columns"
         )
     tables: Mapping[str, Files | LakeTable] = (

@@ -93,8 +93,9 @@ def command(
     have grown. The rows of files that were compacted, truncated or replaced meanwhile are replaced (--on-rewrite). Tables that are a
     state (a cluster's topics, committed offsets, the blobs of a store) are replaced by what the files say now. The bytes of a message
     are stored once, in records. Damage does not stop it: sound rows are stored, findings say what is lost, the exit code is 1. With
-    --mask only records, files and findings are filled. With --decode the table records has value_json, value_schema and value_error
-    next to the bytes. Several runs may work at the same time. --since does not change tables whose rows have no time.
+    --mask only records, files and findings are filled. With --decode the table records has value_json, value_fields (nested columns
+    of each topic), value_schema and value_error next to the bytes. Several runs may work at the same time. --since does not change
+    tables whose rows have no time.
     """
     from rawlog import api
     from rawlog.cli.notes import Notes

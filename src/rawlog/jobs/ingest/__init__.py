@@ -29,7 +29,7 @@ from rawlog.jobs.ingest.rewritten import check_policy, mark
 from rawlog.jobs.ingest.values import Decoded, Distrusted, Ingested, IngestSplit, Reached, Recut, Span
 from rawlog.jobs.job import Job, Split, Stage
 from rawlog.jobs.lake import Lake, Overtaken
-from rawlog.jobs.lake.names import check_url, data_path, known_tables, unit_mark
+from rawlog.jobs.lake.names import check_url, data_path, known_tables, lake_name, unit_mark
 from rawlog.jobs.lake.payload import References, stored
 from rawlog.jobs.lake.removal import findings_among, thin
 from rawlog.jobs.partitions import Cut, check_names
@@ -89,6 +89,7 @@ class Ingest(Job[Decoded, Ingested]):
         #: What decodes values, and the same with the schemas of the tree that was planned.
         self.asked = None if decode is None else Decode(decode.wishes, decode.source, keeps_bytes=True)
         self.decode: Decode | None = None
+        self._decode_notes: list[str] = []
         self.cuts: Mapping[str, Sequence[Cut]] = {}
         self.orders: Mapping[str, Sequence[str]] = {}
         self.uncut: frozenset[str] = frozenset()
@@ -153,7 +154,7 @@ class Ingest(Job[Decoded, Ingested]):
         if self._plan is not None:
             self.lake.sweep(self._plan.run)
         chosen: list[str] = []
-        self.decode = None if self.asked is None else self.asked.bound(tree, self.selection)
+        self._bind(tree)
         self.selection = bind(self.chosen, tree)
         with remembering():
             tree = choose(tree, self.selection, chosen.append)
@@ -184,6 +185,14 @@ class Ingest(Job[Decoded, Ingested]):
             IngestSplit(planned.run, old_files=old) for old in splits_of(planned.old_files, lambda file: file.size)
         ]
         return self._numbered(splits)
+
+    def _bind(self, tree: Tree) -> None:
+        """Find the schemas for the tree, and the columns of topics that the lake has already."""
+        assert self.lake is not None
+        self.decode, self._decode_notes = None, []
+        if self.asked is not None:
+            present = self.lake.table_of(lake_name(RECORDS)) or RECORDS
+            self.decode, self._decode_notes = self.asked.bound(tree, self.selection).joined(present.schema)
 
     def _numbered(self, splits: Sequence[IngestSplit]) -> list[Split]:
         first, self._splits = self._splits, self._splits + len(splits)
@@ -318,8 +327,9 @@ class Ingest(Job[Decoded, Ingested]):
         references = References(f"{own.run}/{stage.name}")
         decoded: Tally = Counter()
         selection = self.selection.begun()
+        narrowed = _narrowed(self.decode, own.spans)
         for span in own.spans:
-            decode = None if self.decode is None else self.decode.begin()
+            decode = None if narrowed is None else narrowed.begin()
             taking = _Taking(span, selection, sheets, stage, references, decode)
             checked = taking.run()
             if decode is not None:
@@ -396,7 +406,7 @@ class Ingest(Job[Decoded, Ingested]):
         records = RECORDS
         if self.decode is not None:
             records = self.decode.table(RECORDS)
-            notes += self.decode.judge(sum((one.decoded for one in done), Counter()))
+            notes += [*self._decode_notes, *self.decode.judge(sum((one.decoded for one in done), Counter()))]
         made = Commit(self.lake, self._plan, done, self._merged or (), records).run()
         return replace(made, notes=(*made.notes, *notes)) if notes else made
 
@@ -416,6 +426,7 @@ class _Taking:
         self.span, self.sheets, self.stage, self.references, self.decode = span, sheets, stage, references, decode
         tables = [(registry.table_named(name), part) for name, part in span.parts]
         self.decoders = [Decoder(part, table, selection.suited(table), compact=True) for table, part in tables]
+        self.records = stored(RECORDS if decode is None else decode.table(RECORDS))
         self.stop, self.frames, self.windows = span.start, 0, 0
         self.first_row = references.rows
         #: Where a decoder stopped at an unknown version, and after how many frames. Verification reports it; rows before it are ingested.
@@ -491,8 +502,7 @@ class _Taking:
     def _add(self, table: Table, batch: pa.RecordBatch) -> None:
         """Add rows as the lake stores them; those of `records` are decoded, if that is asked for."""
         if self.decode is not None and table is RECORDS:
-            made = stored(self.decode.table(RECORDS))
-            self.sheets.add(made, self.decode.apply(batch, RECORDS).select(list(made.names)))
+            self.sheets.add(self.records, self.decode.apply(batch, RECORDS).select(list(self.records.names)))
             return
         self.sheets.add(stored(table), batch)
 
@@ -520,6 +530,14 @@ class _Taking:
             rows = self.references.since(self.first_row) if name == RECORDS.name else ()
             made.append(Reached(name, part, stop, frames, marks[stop], rows))
         return made
+
+
+def _narrowed(decode: Decode | None, spans: Sequence[Span]) -> Decode | None:
+    """What decodes values of a split: it writes columns of its own topics only, where places tell them."""
+    topics = {span.file.place.topic for span in spans}
+    if decode is None or None in topics:
+        return decode
+    return decode.for_topics([one for one in topics if one is not None])
 
 
 def _finish(checked: Checked, rows: list[dict[str, Any]]) -> Findings:

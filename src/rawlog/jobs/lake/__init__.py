@@ -21,6 +21,7 @@ from rawlog.core.tables import RECORDS, Table
 from rawlog.io.output import make_directory
 from rawlog.io.storage import is_remote, listing, local_path
 from rawlog.jobs.lake import commits
+from rawlog.jobs.lake.decoded import is_narrow, schema_of, with_decoded
 from rawlog.jobs.lake.lookup import SPLIT, DataFile
 from rawlog.jobs.lake.names import (
     CATALOG,
@@ -50,7 +51,6 @@ from rawlog.jobs.lake.state import (
 from rawlog.jobs.lake.writers import Writer, is_alive, is_run
 from rawlog.jobs.partitions import Cut
 from rawlog.jobs.sheet import Written
-from rawlog.schemas.transform import added_columns
 
 __all__ = [
     "JOBS",
@@ -247,9 +247,7 @@ class Lake:
         found = self.load(name) if known is not None and known.name == RECORDS.name else None
         if known is None or found is None:
             return known
-        there = {field.name for field in found.schema().fields}
-        more = [column for side in ("key", "value") for column in added_columns(side) if column.name in there]
-        return known.with_columns(*known.columns, *more)
+        return with_decoded(known, schema_of(found))
 
     def data_files(self, name: str, row_filter: Any = None) -> list[str]:
         """The Parquet files that hold a table's rows now, as URLs; with an expression of PyIceberg, those that may have such rows."""
@@ -301,15 +299,15 @@ class Lake:
             if found is None:
                 make_once(lambda: self._create(name, table, cuts, order), lambda: self.catalog.table_exists(name))
                 found = self.catalog.load_table(name)
-            known = {field.name for field in found.schema().fields}
             missing = {key: value for key, value in _properties(table).items() if key not in found.properties}
             if int(found.properties.get("rawlog.lake", 0)) < _version(table):
                 missing["rawlog.lake"] = str(_version(table))
-            if not known.issuperset(table.names) or missing:
+            grows = is_narrow(schema_of(found), table)
+            if grows or missing:
                 with found.transaction() as transaction:
                     if missing:
                         transaction.set_properties(missing)
-                    if not known.issuperset(table.names):
+                    if grows:
                         with transaction.update_schema() as update:
                             update.union_by_name(table.schema)
             return found

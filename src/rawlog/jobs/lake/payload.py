@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.tables import RECORDS, Column, Table
 from rawlog.io.storage import file_system
+from rawlog.jobs.lake.decoded import DECODED
 from rawlog.jobs.lake.lookup import BOUNDED, ROW, SPLIT, DataFile, Found, Lookup, bounds_of
 from rawlog.jobs.sheet import dataset
 from rawlog.kernels.columns import constant
-from rawlog.schemas.reasons import SIDES
-from rawlog.schemas.transform import added_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +31,6 @@ REFERENCE = (
     Column(SPLIT, "string", "of the row of rawlog.records that holds the payload: the split of a run that wrote it"),
     Column(ROW, "bigint", "of the same row: its number in that split; null: the payload is in this row"),
 )
-#: Columns that `records` has where values were decoded.
-DECODED = frozenset(column.name for side in SIDES for column in added_columns(side))
 #: Rows that are read and completed at a time, and about how many bytes of payload.
 ROWS, BYTES = 1 << 14, 64 << 20
 
