@@ -79,13 +79,14 @@ def valid_text(text: str) -> str:
 
 
 def counted(count: int, what: str, plural: str | None = None) -> str:
-    """A number of things: `1 file`, `2,000 files`, `2 entries` of `entry`."""
+    """A number of things: `1 file`, `2,000 files`, `2 entries` of `entry`, `2 keys`."""
     if count == 1:
         return f"1 {what}"
     if plural is None:
-        plural = (
-            f"{what[:-1]}ies" if what[-1] == "y" else f"{what}es" if what.endswith(("ch", "s", "x")) else f"{what}s"
-        )
+        if what[-1] == "y" and what[-2:-1] not in tuple("aeiou"):
+            plural = f"{what[:-1]}ies"
+        else:
+            plural = f"{what}es" if what.endswith(("ch", "s", "x")) else f"{what}s"
     return f"{count:,} {plural}"
 
 

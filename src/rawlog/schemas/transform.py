@@ -29,7 +29,7 @@ from rawlog.schemas.decoding import HOW, Decoded, Decoder
 from rawlog.schemas.fields import Fields
 from rawlog.schemas.masking import SchemaMask
 from rawlog.schemas.messages import MessageReader
-from rawlog.schemas.reasons import NOT_TEXT, REASONS, SIDES, code
+from rawlog.schemas.reasons import NOT_TEXT, REASONS, SIDES, Undecoded, code
 from rawlog.schemas.sources import catalog_for
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class Decode:
 
     def judge(self, counts: Tally) -> list[str]:
         """Notes on values that were not decoded, with the first places, and on schemas that may be wrong ones."""
-        notes = []
+        notes: list[str] = []
         for (side, reason), count in sorted(counts.items()):
             if side not in SIDES:
                 continue
@@ -310,7 +310,8 @@ class Decode:
                 continue
             places = [place for name, place in counts if name == f"{side} {reason}"][:MOST_PLACES]
             where = f" ({', '.join(places)}{', …' if count > len(places) else ''})" if places else ""
-            notes.append(f"--decode: {counted(count, side)} not decoded, bytes as they are: {REASONS[reason]}{where}")
+            text = f"--decode: {counted(count, side)} not decoded, bytes as they are: {REASONS[reason]}{where}"
+            notes.append(Undecoded(text))
         for name, text in sorted(counts):
             if name.endswith(" remark"):
                 notes.append(f"--decode: {text}")

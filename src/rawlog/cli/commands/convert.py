@@ -8,6 +8,7 @@ import click
 
 from rawlog.cli import engine, options, output
 from rawlog.cli.errors import DONE, FOUND, say
+from rawlog.cli.notes import code_after
 from rawlog.core.text import printable
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from rawlog.jobs.target import LossError
 
 EXIT_HELP = """
-Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), or rows lost to damage under --errors stop or skip; 2 wrong
-usage; 3 cannot be read or written. An existing target is not changed unless --force is given.
+Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), rows lost to damage under --errors stop or skip, or values that
+were not decoded; 2 wrong usage; 3 cannot be read or written. An existing target is not changed unless --force is given.
 """
 
 
@@ -121,4 +122,4 @@ def show(report: Report, *, as_json: bool) -> int:
             output.line(text)
         output.line("nothing was written" if report.is_dry_run else f"{report.verb}: {printable(report.target)}")
     output.flush()
-    return DONE if report.is_whole else FOUND
+    return code_after(DONE, report.notes) if report.is_whole else FOUND
