@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rawlog.jobs.target import LossError
 
 EXIT_HELP = """
-Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), rows lost to damage under --errors stop or skip, or values that
-were not decoded; 2 wrong usage; 3 cannot be read or written. An existing target is not changed unless --force is given.
+Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), rows lost to damage under --errors stop or skip, or values
+that were not decoded; 2 wrong usage; 3 cannot be read or written. An existing target is not changed unless --force is given.
 """
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         "rawlog ingest kafka-logs/ --to lake",
         "rawlog ingest kafka-logs/ rocketmq-store/ --to lake --tables records,kafka.batches --since -7d",
         "rawlog ingest kafka-logs/ --to lake --follow --every 10",
-        more="Exit codes: 0 done; 1 damage was found, files were refused, or values were not decoded; 2 wrong usage; 3 cannot be read or written.",
+        more="Exit codes: 0 done; 1 damage was found, files were refused, or values were not decoded; 2 wrong usage; 3 cannot be read or "
+        "written.",
     )
 )
 @options.paths
