@@ -25,6 +25,14 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         list(rawlog.transactions(KAFKA, id="tx0"))
 
 
+def test_a_pattern_that_matches_nothing_is_noted() -> None:
+    """Nothing at all was shown, with exit code 0; a topic without a group was unknown."""
+    assert rawlog.groups(KAFKA, topic="nosuch*").notes[0] == "--topic nosuch*: no topic matches"
+    assert rawlog.groups(KAFKA, group="nosuch*").notes[0] == "--group nosuch*: no group matches"
+    assert rawlog.transactions(KAFKA, id="nosuch*").notes == ["--id nosuch*: no id matches"]
+    assert rawlog.groups(KAFKA, topic="idempotent").notes == ["no group has offsets of what was asked for"]
+
+
 def test_files_without_groups_or_transactions_are_an_error() -> None:
     with pytest.raises(AccessError, match="no consumer groups"):
         rawlog.groups(KAFKA / "codec-none-0")

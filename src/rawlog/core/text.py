@@ -78,6 +78,11 @@ def valid_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+def is_text(text: str) -> bool:
+    """Whether a text is Unicode: an argument of the command line may have bytes that are not."""
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
+
+
 def counted(count: int, what: str, plural: str | None = None) -> str:
     """A number of things: `1 file`, `2,000 files`, `2 entries` of `entry`, `2 keys`."""
     if count == 1:

@@ -11,14 +11,13 @@ from rawlog.core import groups, transactions
 from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.patterns import is_glob, matches
 from rawlog.core.times import parse_time
-from rawlog.core.verb import Kind, Parameter, Verb
+from rawlog.core.verb import Kind, Parameter, Shown, Verb
 from rawlog.io.output import Output
 from rawlog.reading.tree import open_tree
 
 if TYPE_CHECKING:
     from rawlog.core.format import File
     from rawlog.core.report import Report
-    from rawlog.core.verb import Shown
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -85,12 +84,17 @@ def _show_groups(files: Sequence[File], roots: Sequence[str], options: Mapping[s
     ]
     if not found:
         raise AccessError(f"{', '.join(roots)}: no consumer groups were found")
-    _check(options["group"], {one.name for one in found}, "group")
-    _check(options["topic"], {position.topic for one in found for position in one.positions}, "topic")
+    topics = {position.topic for one in found for position in one.positions}
+    yield from _missing(options["group"], {one.name for one in found}, "group")
+    yield from _missing(options["topic"], topics | _topics(files), "topic")
+    is_shown = False
     for group in sorted(found, key=lambda one: (one.system, one.name)):
         group.positions = [one for one in group.positions if matches(one.topic, options["topic"])]
         if matches(group.name, options["group"]) and (group.positions or not options["topic"]):
+            is_shown = True
             yield from groups.show(group)
+    if not is_shown:
+        yield Shown(note="no group has offsets of what was asked for")
 
 
 def _show_transactions(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
@@ -98,8 +102,8 @@ def _show_transactions(files: Sequence[File], roots: Sequence[str], options: Map
     found = [one(files, options["errors"]) for one in (family.transactions for family in registry.families()) if one]
     if not any(found):
         raise AccessError(f"{', '.join(roots)}: no transactions were found")
-    _check(options["topic"], {file.place.topic for file in files if file.place.topic is not None}, "topic")
-    _check(options["id"], {one.transactional_id for every in found for one in every.ids}, "id")
+    yield from _missing(options["topic"], _topics(files), "topic")
+    yield from _missing(options["id"], {one.transactional_id for every in found for one in every.ids}, "id")
     for every in found:
         every.open = [
             one
@@ -112,10 +116,18 @@ def _show_transactions(files: Sequence[File], roots: Sequence[str], options: Map
             yield from transactions.show(every)
 
 
-def _check(asked: Iterable[str], known: set[str], what: str) -> None:
+def _topics(files: Sequence[File]) -> set[str]:
+    return {file.place.topic for file in files if file.place.topic is not None}
+
+
+def _missing(asked: Iterable[str], known: set[str], what: str) -> Iterator[Shown]:
+    """A note on each pattern that matches nothing. OptionError for a name that does not exist."""
     for name in asked:
-        if not is_glob(name) and name not in known:
+        if name in known or (is_glob(name) and any(matches(one, (name,)) for one in known)):
+            continue
+        if not is_glob(name):
             raise unknown(what, name, sorted(known))
+        yield Shown(note=f"--{what} {name}: no {what} matches")
 
 
 _TOPIC = Parameter("topic", "Only these topics; may be given again.", is_repeated=True, metavar="GLOB")

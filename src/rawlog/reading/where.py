@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from rawlog.core.errors import OptionError
 from rawlog.core.tables import HEADERS
+from rawlog.core.text import is_text
 from rawlog.core.times import parse_time
 from rawlog.reading.fields import field_of
 from rawlog.reading.paths import has_fields
@@ -31,6 +32,8 @@ def _parsed(text: str) -> Any:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
+    if not is_text(text):
+        raise OptionError(f"--where {text!r}: not UTF-8; bytes are written as x'ff00'")
     try:
         return sqlglot.parse_one(text, into=sqlglot.exp.Condition, read="spark")
     except SqlglotError:
