@@ -197,6 +197,17 @@ def test_of_two_schemas_with_one_id_the_one_that_takes_all_bytes_is_used() -> No
     assert decoded(known, [b"\2", b"\2\2z", b"\2\xff\xff"]) == [{"a": 1}, {"a": 1, "b": "z"}, {"a": 1}]
 
 
+def test_data_that_is_not_of_a_registry_has_another_id_in_each_row() -> None:
+    """Each id took a look at all rows and at all schemas: minutes for a batch. What was made of unknown ids was kept for ever."""
+    decoder = Decoder(catalog(*(schema(f"s{number}", number, '"int"') for number in range(1, 2000))), {"value": "auto"})
+    column = pa.array([b"\0" + (row * 65_537).to_bytes(4, "big") + b"\2" for row in range(40_000)], pa.binary())
+    found = decoder.decode(column, None, pa.array(["t"] * len(column)), "value")
+    assert found.is_decoded.sum() == 0
+    assert len(decoder._made) == 0
+    known = decoder.decode(pa.array([b"\0\0\0\0\7\2", b"\0\0\0\0\6\4"] * 3), None, pa.array(["t"] * 6), "value")
+    assert known.values(pa.string()).to_pylist() == ["1", "2"] * 3
+
+
 # Protobuf ----------------------------------------------------------------------------------------------------------------
 
 UNIT = 'syntax = "proto3"; package two; message Unit { int64 n = 1; map<string, string> tags = 2; }'

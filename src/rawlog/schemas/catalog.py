@@ -90,6 +90,8 @@ class Catalog:
     _users: dict[tuple[str, int], list[Version]] = field(default_factory=dict)
     #: The numbers of the versions of each subject.
     _numbers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    #: The contexts that have an id.
+    _contexts: dict[int, list[str]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.by_id or self.versions)
@@ -136,6 +138,8 @@ class Catalog:
         self._numbers.setdefault((version.context, version.subject), set()).add(version.version)
         schema = version.schema
         if schema.id is not None:
+            if (schema.context, schema.id) not in self.by_id:
+                self._contexts.setdefault(schema.id, []).append(schema.context)
             known = self.by_id.setdefault((schema.context, schema.id), [])
             if all(_content(one) != _content(schema) for one in known):
                 known.append(schema)
@@ -159,14 +163,10 @@ class Catalog:
     def find(self, id: int, topic: str | None, side: str) -> list[Found]:
         """The schemas that an id may mean in a record of a topic (`side` is key or value), the most credible first; none if unknown."""
         own = f"{topic}-{side}"
-        contexts = [context for context, number in self.by_id if number == id]
+        contexts = self._contexts.get(id, [])
         if not contexts:
             return self._without_id(own)
-        mine = [
-            one.context
-            for one in self.versions.values()
-            if one.subject == own and one.schema.id == id and one.context != DEFAULT
-        ]
+        mine = [context for context in contexts if context != DEFAULT and self._has(context, own, id)]
         remark = None
         if mine:
             context = mine[0]
@@ -192,9 +192,14 @@ class Catalog:
         """The schema of a file that is named after a subject: nothing tells ids, so it is taken for all of them that are not known."""
         return [
             Found(one.schema, one.name, one.version, one.state, f"ids are not known: {one.name} is used for its topic")
-            for one in self.versions.values()
-            if one.subject == subject and one.schema.id is None
+            for number in sorted(self._numbers.get((DEFAULT, subject), ()))
+            if (one := self.versions[DEFAULT, subject, number]).schema.id is None
         ]
+
+    def _has(self, context: str, subject: str, id: int) -> bool:
+        """Whether a version of a subject has an id."""
+        numbers = self._numbers.get((context, subject), ())
+        return any(self.versions[context, subject, number].schema.id == id for number in numbers)
 
     def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[Found]:
         """The schema with a GUID; none if unknown."""

@@ -175,15 +175,20 @@ class Decoder:
         if not rows.size:
             return
         both = codes[rows].astype(np.int64) << 32 | work.framed.id[rows]
-        for one in np.unique(both).tolist():
+        order = np.argsort(both, kind="stable")  # data that is not of a registry may have another id in each row
+        ids, starts = np.unique(both[order], return_index=True)
+        for one, own in zip(ids.tolist(), np.split(rows[order], starts[1:]), strict=True):
             number, topic = one & 0xFFFF_FFFF, topics[one >> 32]
-            self._group(rows[both == one], self._find(number, topic, work.side), topic, work)
+            self._group(own, self._find(number, topic, work.side), topic, work)
 
     def _find(self, id: int, topic: str | None, side: str) -> list[Found]:
         key = "find", id, topic, side
-        if key not in self._made:
-            self._made[key] = self.catalog.find(id, topic, side)
-        found: list[Found] = self._made[key]
+        if key in self._made:
+            known: list[Found] = self._made[key]
+            return known
+        found = self.catalog.find(id, topic, side)
+        if found:
+            self._made[key] = found
         return found
 
     def _by_guid(self, work: _Work, codes: NDArray[Any], topics: list[str | None]) -> None:
