@@ -31,3 +31,15 @@ def test_values_that_are_not_decoded_are_exit_code_1(run, tmp_path: Path, argume
         assert ran.code == code, ran.err
         assert ("values not decoded" in ran.err + ran.text) == bool(code)
         assert "keies" not in ran.err + ran.text
+
+
+def test_rows_after_the_limit_are_not_decoded(run) -> None:
+    """All rows of the batch were decoded and counted: a note, and an exit code, about values that nobody sees."""
+    ran = run("cat", CONFLUENT / "awkward-0", "--decode", "value=auto", "--json")
+    good = next(number for number, row in enumerate(ran.rows) if row["value_error"] is not None)
+    assert good
+    head = run("head", CONFLUENT / "awkward-0", "--decode", "value=auto", "--json", "-n", good)
+    assert (head.code, head.err, head.rows) == (0, "", ran.rows[:good])
+    assert run("head", CONFLUENT / "awkward-0", "--decode", "value=auto", "-n", good + 1).code == 1
+    asked = ("--columns", "offset,value.id", "--where", "offset > 0", "-n", "2")
+    assert len(run("cat", CONFLUENT / "orders-0", "--decode", "value=auto", "--json", *asked).rows) == 2

@@ -208,6 +208,29 @@ def test_data_that_is_not_of_a_registry_has_another_id_in_each_row() -> None:
     assert known.values(pa.string()).to_pylist() == ["1", "2"] * 3
 
 
+@pytest.mark.parametrize("kind", ["JSON", "PROTOBUF", "AVRO", "recursive"])
+def test_characters_that_steer_a_terminal_are_escaped(kind: str) -> None:
+    """Only Avro by columns escaped them: `cat --json` printed what a document has."""
+    evil = "a\u009b31m\u202e\x7f\u2028z"
+    size = bytes([2 * len(evil.encode())])
+    text, body = {
+        "JSON": ("{}", json.dumps({"s": evil}, ensure_ascii=False).encode()),
+        "PROTOBUF": (
+            'syntax="proto3"; message M { string s = 1; }',
+            b"\0\x0a" + bytes([len(evil.encode())]) + evil.encode(),
+        ),
+        "AVRO": (record("R", s="string"), size + evil.encode()),
+        "recursive": (record("R", s="string", r=["null", "R"]), size + evil.encode() + b"\0"),
+    }[kind]
+    known = catalog(schema("t-value", 7, text, "AVRO" if kind == "recursive" else kind))
+    found = Decoder(known, {"value": "auto"}).decode(pa.array([PREFIX + body]), None, pa.array(["t"]), "value")
+    (shown,) = found.values(pa.string()).to_pylist()
+    assert shown is not None
+    assert shown.isascii()
+    assert "\x7f" not in shown
+    assert json.loads(shown)["s"] == evil
+
+
 # Protobuf ----------------------------------------------------------------------------------------------------------------
 
 UNIT = 'syntax = "proto3"; package two; message Unit { int64 n = 1; map<string, string> tags = 2; }'

@@ -20,8 +20,12 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def to_json(value: Any) -> str:
     """A value as one line of JSON: compact, text as it is, except control and direction characters, which are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_default)
-    text = _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return safe_json(_SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+
+def safe_json(text: str) -> str:
+    """A JSON text whose strings have control and direction characters as escapes: the same values."""
+    return text if text.isascii() and "\x7f" not in text else _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

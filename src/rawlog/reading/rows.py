@@ -367,14 +367,27 @@ class Rows:
         if left == 0:
             return
         changes = self.selection.begun().transforms
-        parts = ((part, one.replace(transforms=changes) if changes else one) for part, one in self.part_selections())
+        # Where a limit cuts rows off, those after it are not changed, and what is noted is about rows that are given.
+        late = self.selection.replace(transforms=changes)
+        is_late = left is not None and bool(changes) and not late.tests_changes
+        parts = ((part, self._reading(part, one, changes, is_late)) for part, one in self.part_selections())
         for batch in read_all(parts, self.table, self.note):
-            if left is not None and batch.num_rows >= left:
-                yield batch.slice(0, left)
+            is_last = left is not None and batch.num_rows >= left
+            chosen = batch.slice(0, left) if is_last else batch
+            yield late.changed(chosen, self.table) if is_late else chosen
+            if is_last:
                 break
             left = None if left is None else left - batch.num_rows
-            yield batch
         self.judge(changes)
+
+    def _reading(self, part: Part, one: Selection, changes: Sequence[Transform], is_late: bool) -> Selection:
+        """What is read of a part: rows as transforms change them, or those that they are to change later."""
+        if not changes:
+            return one
+        changing = one.replace(transforms=tuple(changes))
+        if not is_late:
+            return changing
+        return one.replace(transforms=(), columns=changing.needed(self.table, part.file.system).names)
 
     def judge(self, changes: Sequence[Transform]) -> None:
         """Note what transforms have to say about the rows."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rawlog.core.text import safe_json
+
 _SPACES = bytes.maketrans(b"\r\n\t", b"   ")
 
 
@@ -16,7 +18,7 @@ def to_json(body: bytes) -> str:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     # Inside strings these characters are escaped, so that all of them are white space between values.
-    return body.translate(_SPACES).decode("utf-8").strip()
+    return safe_json(body.translate(_SPACES).decode("utf-8").strip())
 
 
 def _refuse(name: str) -> Any:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rawlog.core.text import to_json as line_of
 from rawlog.schemas.avro import SchemaError
 
 MAIN, READY = "rawlog_schema.proto", "rawlog_ready.pb"
@@ -303,4 +304,4 @@ def to_json(message: Any, body: bytes) -> str:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
-    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    return line_of(shown)

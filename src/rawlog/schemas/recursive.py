@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from rawlog.core.text import safe_json
 from rawlog.schemas import kernels as k
 from rawlog.schemas.avro import Type, Unfit, decimal_text, float_text, number_column, parse_shared, shown_text
 
@@ -39,7 +40,7 @@ class OneByOne:
             walk.run(self.type)
         except _Ended as ended:
             return ended.status, None, 0
-        return k.OK, "".join(walk.made), len(body) - walk.at
+        return k.OK, safe_json("".join(walk.made)), len(body) - walk.at
 
 
 class _Ended(Exception):

@@ -73,10 +73,10 @@ def parse_decode(given: str | Sequence[str] | Mapping[str, str]) -> dict[str, Wi
             raise unknown("side", side, SIDES)
         if side in found:
             raise OptionError(f"--decode: {side} is given twice")
-        how, _, version = text.partition("@")
+        how, mark, version = text.partition("@")
         if how not in HOW:
             raise unknown("way to decode", how, HOW)
-        found[side] = Wish(how, _version(part, how, version) if version else None)
+        found[side] = Wish(how, _version(part, how, version) if mark else None)
     if not found:
         raise OptionError("--decode: such as value=auto expected")
     return found
