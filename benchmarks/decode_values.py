@@ -1,4 +1,4 @@
-"""How fast Avro values become JSON texts and columns, and fields of JSON values become columns, next to loops over fastavro and json.
+"""How fast Avro and Protobuf values become JSON texts and columns, and fields of JSON values columns, next to loops over the libraries.
 
 python benchmarks/decode_values.py [--rows 100000]
 """
@@ -17,10 +17,12 @@ import fastavro
 import pyarrow as pa
 
 from rawlog.reading.fields import field_of
+from rawlog.schemas import protobuf
 from rawlog.schemas.avro import parse
 from rawlog.schemas.catalog import Catalog, Schema, Version
 from rawlog.schemas.columns import Reader
 from rawlog.schemas.decoding import Decoder
+from rawlog.schemas.messages import MessageReader
 
 SCHEMA = {
     "type": "record",
@@ -44,6 +46,35 @@ def best(work: Callable[[], Any]) -> float:
         work()
         times.append(time.process_time() - began)
     return min(times)
+
+
+PROTO = """syntax = "proto3";
+message Order { string id = 1; int64 number = 2; int64 placed = 3; double total = 4; Status status = 5; optional string note = 6;
+enum Status { NEW = 0; PAID = 1; SENT = 2; } }"""
+
+
+def messages(rows: list[dict[str, Any]]) -> None:
+    """The same rows as Protobuf."""
+    from google.protobuf.json_format import MessageToDict
+
+    made = protobuf.compile_schema(PROTO)
+    message, count = made.message((0,)), len(rows)
+    bodies = [message(**row).SerializeToString() for row in rows]
+    catalog = Catalog()
+    catalog.put(Version(".", "orders-value", 1, Schema("PROTOBUF", PROTO, (), ".", 7)))
+    column = pa.array([b"\0\0\0\0\7\0" + body for body in bodies], pa.binary())
+    topics, decoder, reader = (
+        pa.array(["orders"] * count),
+        Decoder(catalog, {"value": "auto"}),
+        MessageReader(made, (0,)),
+    )
+    decoder.decode(column.slice(0, 10), None, topics.slice(0, 10), "value")
+    slow = best(lambda: [json.dumps(MessageToDict(message.FromString(one))) for one in bodies])
+    shown = best(lambda: decoder.decode(column, None, topics, "value").values(pa.string()))
+    nested = best(lambda: decoder.decode(column, None, topics, "value", reader).values(reader.arrow))
+    print(f"protobuf, MessageToDict {count / slow:12,.0f} rows/s")
+    print(f"protobuf to JSON text   {count / shown:12,.0f} rows/s  {slow / shown:5.1f} x")
+    print(f"protobuf to columns     {count / nested:12,.0f} rows/s  {slow / nested:5.1f} x")
 
 
 def main() -> None:
@@ -75,6 +106,7 @@ def main() -> None:
     print(f"avro, fastavro's loop   {count / slow:12,.0f} rows/s")
     print(f"avro to JSON text       {count / shown:12,.0f} rows/s  {slow / shown:5.1f} x")
     print(f"avro to columns         {count / nested:12,.0f} rows/s  {slow / nested:5.1f} x")
+    messages(rows)
     documents = pa.array([json.dumps(row).encode() for row in rows], pa.binary())
     texts = documents.to_pylist()
     field_of(documents.slice(0, 10), ("status",))

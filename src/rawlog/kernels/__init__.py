@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 
 PACKAGE = __name__.partition(".")[0]
-SOURCES = frozenset({"kernels.py", "layouts.py", "layout.py", "status.py"})
+SOURCES = frozenset({"kernels.py", "wire_kernels.py", "layouts.py", "layout.py", "status.py"})
 VARIABLE = "RAWLOG_KERNELS"
 LIBRARY = "library.abi3.so"
 FEATURES = {"base": (), "v1": (), "v2": ("sse4.1", "sse4.2", "pclmul")}

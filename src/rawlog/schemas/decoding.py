@@ -6,6 +6,8 @@ A value that cannot be decoded stays as it is, and is counted by reason.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import Catalog, Found
 from rawlog.schemas.columns import Reader
 from rawlog.schemas.editing import AvroEditor, DocumentCheck, MessageEditor
-from rawlog.schemas.messages import MessageReader
+from rawlog.schemas.messages import ColumnMessages, MessageReader
 from rawlog.schemas.reasons import (
     BAD_HEADER,
     BAD_INDEX,
@@ -31,6 +33,7 @@ from rawlog.schemas.reasons import (
     UNKNOWN_ID,
 )
 from rawlog.schemas.recursive import OneByOne
+from rawlog.schemas.wire import JsonMessages, rows_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rawlog.schemas.framing import Framed
+    from rawlog.schemas.protobuf import Compiled
+    from rawlog.schemas.wire import Layout
 
 HOW = ("auto", "avro", "protobuf", "json", "string", "raw")
 #: So many rows are decoded one by one where one of them has a value that no column can have.
@@ -242,12 +247,12 @@ class Decoder:
 
     def _with(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
         if found.schema.type != "AVRO":
-            if work.reader is None:
-                self._one_by_one(found, rows, topic, work)
-            elif isinstance(work.reader, MessageReader) and found.schema.type == "PROTOBUF":
-                self._messages(work.reader, found, rows, topic, work)
-            else:
+            if isinstance(work.reader, Reader) or (work.reader is not None and found.schema.type != "PROTOBUF"):
                 work.result.failed(rows, OTHER_SCHEMA)
+            elif found.schema.type == "PROTOBUF":
+                self._messages(found, rows, topic, work)
+            else:
+                self._documents(found, rows, topic, work)
             return
         if isinstance(work.reader, MessageReader):
             work.result.failed(rows, OTHER_SCHEMA)
@@ -317,74 +322,100 @@ class Decoder:
                 work.result.trailing[row] = left
         work.result.done(np.array(good, np.int64), pa.array(texts, pa.string()), found)
 
-    def _one_by_one(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
-        """JSON and Protobuf. A message's name tells the subject, so that rows with the same one are put together."""
-        result, is_json = work.result, found.schema.type == "JSON"
-        good: dict[str, list[tuple[int, str]]] = {}
+    def _documents(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
+        """JSON with a schema."""
+        good, texts = [], []
         for row in rows.tolist():
             try:
-                text = (
-                    documents.to_json(work.framed.body(row))
-                    if is_json
-                    else self._protobuf(found, row, work.framed, result)
-                )
+                texts.append(documents.to_json(work.framed.body(row)))
+                good.append(row)
+            except ValueError:
+                work.result.failed(row, CORRUPT)
+        named = self._named(found, topic, work.side, "")
+        work.result.done(np.array(good, np.int64), pa.array(texts, pa.string()), named)
+
+    def _messages(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
+        """Protobuf. A value names its message, and the message's name tells the subject."""
+        made: Compiled = self._maker(found)
+        for path, (own, starts) in self._by_message(made, rows, work).items():
+            name = made.messages[path]
+            work.result.messages.update(zip(own.tolist(), repeat((name, path)), strict=False))
+            chosen, at = made, path
+            if isinstance(work.reader, MessageReader):
+                if work.reader.name != name:
+                    work.result.failed(own, OTHER_SCHEMA)
+                    continue
+                chosen, at = work.reader.compiled, work.reader.path
+            named, layout = self._named(found, topic, work.side, name), chosen.layout(at)
+            step = own.size if layout is None else rows_at_once(layout)
+            for first in range(0, own.size, step):
+                part = slice(first, first + step)
+                self._bodies(chosen.message(at), layout, own[part], starts[part], named, work)
+
+    def _by_message(
+        self, made: Compiled, rows: NDArray[np.int64], work: _Work
+    ) -> dict[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows by the message that they hold, with where its bytes begin. Nearly all name the first one, with a byte 0."""
+        framed, result = work.framed, work.result
+        starts = framed.start[rows]
+        is_plain = ~np.isin(rows, list(framed.rest)) if framed.rest else np.ones(rows.size, np.bool_)
+        has_byte = is_plain & (starts < framed.stop[rows])
+        is_first = np.zeros(rows.size, np.bool_)
+        is_first[has_byte] = framed.data[starts[has_byte]] == 0
+        found: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
+        for row, start in zip(rows[~is_first].tolist(), starts[~is_first].tolist(), strict=True):
+            try:
+                if row in framed.rest:
+                    path, size = protobuf.read_indexes(framed.rest[row])[0], 0
+                else:
+                    path, size = protobuf.read_indexes(framed.body(row))
+                made.message(path)
             except EOFError:
                 result.failed(row, TRUNCATED)
             except protobuf.BadIndex:
                 result.failed(row, BAD_INDEX)
-            except (SchemaError, LookupError):
-                raise
-            except ValueError:
-                result.failed(row, CORRUPT)
             else:
-                good.setdefault("" if is_json else result.messages[row][0], []).append((row, text))
-        for name, pairs in good.items():
-            own, texts = zip(*pairs, strict=True)
-            named = self._named(found, topic, work.side, name)
-            result.done(np.array(own, np.int64), pa.array(texts, pa.string()), named)
+                own, places = found.setdefault(path, ([], []))
+                own.append(row)
+                places.append(start + size)
+        groups = {path: (np.array(own), np.array(places)) for path, (own, places) in found.items()}
+        if is_first.any():
+            if (0,) not in made.messages:
+                result.failed(rows[is_first], BAD_INDEX)
+                return groups
+            others = groups.get((0,), (np.zeros(0, np.int64), np.zeros(0, np.int64)))
+            firsts = rows[is_first], starts[is_first] + 1
+            groups[0,] = np.concatenate((firsts[0], others[0])), np.concatenate((firsts[1], others[1]))
+        return groups
 
-    def _messages(
-        self, reader: MessageReader, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work
+    def _bodies(
+        self,
+        message: Any,
+        layout: Layout | None,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        named: Found,
+        work: _Work,
     ) -> None:
-        """Protobuf as columns: rows that hold the reader's message."""
-        good, values = [], []
-        for row in rows.tolist():
+        """Bodies of one message: all at once, then those one by one that only the library can read."""
+        framed, result = work.framed, work.result
+        left, stops = np.ones(rows.size, np.bool_), framed.stop[rows]
+        if layout is not None:
+            form = JsonMessages if work.reader is None else ColumnMessages
+            many = form(framed.data, starts, stops)
+            values, left = many.make(layout), many.is_unusual
+            result.done(rows[~left], values.filter(pa.array(~left)), named)
+        read = work.reader.value if isinstance(work.reader, MessageReader) else partial(protobuf.to_json, message)
+        good, found = [], []
+        for row, start, stop in zip(rows[left].tolist(), starts[left].tolist(), stops[left].tolist(), strict=True):
             try:
-                _, body = self._body(found, row, work.framed, work.result)
-            except EOFError:
-                work.result.failed(row, TRUNCATED)
-                continue
-            except protobuf.BadIndex:
-                work.result.failed(row, BAD_INDEX)
-                continue
-            if work.result.messages[row][0] != reader.name:
-                work.result.failed(row, OTHER_SCHEMA)
-                continue
-            try:
-                values.append(reader.value(body))
+                found.append(read(framed.data[start:stop].tobytes()))
                 good.append(row)
             except ValueError:
-                work.result.failed(row, CORRUPT)
+                result.failed(row, CORRUPT)
         if good:
-            named = self._named(found, topic, work.side, reader.name)
-            work.result.done(np.array(good, np.int64), reader.columns(values), named)
-
-    def _body(self, found: Found, row: int, framed: Framed, result: Decoded) -> tuple[Any, bytes]:
-        """The message that a value names, and its body."""
-        made = self._maker(found)
-        if row in framed.rest:
-            path, _ = protobuf.read_indexes(framed.rest[row])
-            body = framed.body(row)
-        else:
-            whole = framed.body(row)
-            path, at = protobuf.read_indexes(whole)
-            body = whole[at:]
-        message = made.message(path)
-        result.messages[row] = made.messages[path], path
-        return message, body
-
-    def _protobuf(self, found: Found, row: int, framed: Framed, result: Decoded) -> str:
-        return protobuf.to_json(*self._body(found, row, framed, result))
+            type = pa.string() if work.reader is None else work.reader.arrow
+            result.done(np.array(good, np.int64), pa.array(found, type), named)
 
     def _maker(self, found: Found) -> Any:
         """What decodes values of a schema. SchemaError or LookupError if it cannot be used."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from rawlog.reading.masking import DROP, EVERY, Number, Rule, Step
 from rawlog.schemas.avro import PRIMITIVES, NamedTypes, SchemaError, full_name, loaded_schema
-from rawlog.schemas.messages import WRAPPERS
 from rawlog.schemas.protobuf import Compiled
+from rawlog.schemas.wire import WRAPPERS
 
 BRANCH, INNER = "rawlog_branch_", "v"
 INTEGERS = {"int": 31, "long": 63}

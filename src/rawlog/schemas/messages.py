@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from rawlog.schemas.avro import MAX_US, MIN_US, SchemaError
 from rawlog.schemas.protobuf import Compiled, to_json
+from rawlog.schemas.wire import TIMESTAMP, WRAPPERS, Layout, Level, Messages, instants
 
 MOST_FIELDS = 2000
 #: Arrow's types for those of fields, by the numbers that descriptors have (`FieldDescriptor.TYPE_…`).
@@ -21,13 +23,7 @@ _SIMPLE = {
     8: pa.bool_(), 9: pa.string(), 12: pa.binary(), 13: pa.int64(), 14: pa.string(), 15: pa.int32(), 16: pa.int64(), 17: pa.int32(),
     18: pa.int64(),
 }  # fmt: skip
-_ENUM, _MESSAGE, _GROUP = 14, 11, 10
-_TIMESTAMP = "google.protobuf.Timestamp"
-#: Messages that hold one value, which JSON shows instead of them.
-WRAPPERS = frozenset(
-    f"google.protobuf.{name}Value"
-    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-)
+_STRING, _GROUP, _MESSAGE, _ENUM = 9, 10, 11, 14
 Read = Callable[[Any], Any]
 
 
@@ -61,10 +57,6 @@ class MessageReader:
             raise ValueError(str(error)) from None
         return self._read(message)
 
-    def columns(self, values: Sequence[Any]) -> pa.Array:
-        """Values as a column."""
-        return pa.array(values, self.arrow)
-
 
 class _Columns:
     """Makes a type, and what reads values of it, from descriptors."""
@@ -74,7 +66,7 @@ class _Columns:
 
     def message(self, descriptor: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
         name = descriptor.full_name
-        if name == _TIMESTAMP:
+        if name == TIMESTAMP:
             return pa.timestamp("us", "UTC"), _instant
         if name in WRAPPERS:
             return _SIMPLE[descriptor.fields_by_name["value"].type], lambda message: _plain(message.value)
@@ -88,7 +80,7 @@ class _Columns:
         self.count += len(names)
         if self.count > MOST_FIELDS:
             raise SchemaError(f"more than {MOST_FIELDS:,} fields")
-        made = [(field, *self._field(field, (*above, name))) for field in descriptor.fields]
+        made = [(field, *self.field(field, (*above, name))) for field in descriptor.fields]
         reads = [(field.name, read, _has_presence(field)) for field, _, read in made]
 
         def read_all(message: Any) -> dict[str, Any]:
@@ -99,7 +91,7 @@ class _Columns:
 
         return pa.struct([pa.field(field.name, type) for field, type, _ in made]), read_all
 
-    def _field(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
+    def field(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             key, key_read = self._one(field.message_type.fields_by_name["key"], above)
             item, read = self._one(field.message_type.fields_by_name["value"], above)
@@ -115,7 +107,58 @@ class _Columns:
         if field.type == _ENUM:
             symbols = {value.number: value.name for value in field.enum_type.values}
             return pa.string(), lambda number: symbols.get(number, str(number))
-        return _SIMPLE[field.type], _plain
+        return _SIMPLE[field.type], _string if field.type == _STRING else _plain
+
+
+class ColumnMessages(Messages):
+    """The columns of messages: the same values as those that are read one by one."""
+
+    def is_shown(self, field: Any, values: Any, sizes: Any, seen: Any) -> Any:
+        return seen if field.has_presence else np.ones(seen.size, np.bool_)
+
+    def nothing(self, layout: Layout, place: int, count: int) -> pa.Array:
+        field = layout.fields[place]
+        type, _ = _Columns().field(field, ())
+        return (
+            pa.array([[]], type).take(pa.array(np.zeros(count, np.int64)))
+            if field.is_repeated
+            else pa.nulls(count, type)
+        )
+
+    def unknown(self, layout: Layout, count: int) -> pa.Array:
+        return pa.nulls(count, pa.string())
+
+    def joined(self, layout: Layout, made: Sequence[pa.Array], count: int) -> pa.Array:
+        by_name = {field.name: one for field, one in zip(layout.fields, made, strict=True)}
+        names = [field.name for field in layout.declared]
+        fields = [pa.field(name, by_name[name].type) for name in names]
+        return pa.StructArray.from_arrays([by_name[name] for name in names], fields=fields)
+
+    def listed(self, items: pa.Array, offsets: Any) -> pa.Array:
+        type = pa.list_(pa.field("element", items.type))
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), items, type=type)
+
+    def keys(self, field: Any, values: Any, sizes: Any, owners: Any) -> pa.Array:
+        return self.leaves(field, values, sizes, owners)
+
+    def mapped(self, keys: pa.Array, items: pa.Array, offsets: Any) -> pa.Array:
+        return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), keys, items)
+
+    def symbols(self, names: Sequence[str | int]) -> pa.Array:
+        return pa.array([str(one) for one in names], pa.string())
+
+    def leaves(self, field: Any, values: Any, sizes: Any, owners: Any) -> pa.Array:
+        made = super().leaves(field, values, sizes, owners)
+        type = _SIMPLE[field.type]
+        return made if made.type == type else made.cast(type)
+
+    def timestamps(self, level: Level, owners: Any) -> pa.Array:
+        seconds, nanos = instants(level)
+        is_far = (seconds < MIN_US // 1_000_000) | (seconds > MAX_US // 1_000_000)
+        micros = np.where(is_far, 0, seconds) * 1_000_000 + nanos // 1000
+        is_far |= (nanos % 1000 != 0) | (micros < MIN_US) | (micros > MAX_US)
+        self.is_unusual[owners[is_far]] = True
+        return pa.array(np.where(is_far, 0, micros), pa.timestamp("us", "UTC"))
 
 
 def _has_presence(field: Any) -> bool:
@@ -123,6 +166,12 @@ def _has_presence(field: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):  # proto2 gives bytes that are not UTF-8 as they are
+        raise ValueError("a text that is not UTF-8")
     return value
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from rawlog.core.text import to_json as line_of
 from rawlog.schemas.avro import SchemaError
+from rawlog.schemas.wire import Layout
 
 MAIN, READY = "rawlog_schema.proto", "rawlog_ready.pb"
 #: A number that no field may have marks messages that are map entries, while protoc reads the text.
@@ -58,13 +59,23 @@ class Compiled:
     files: bytes
     messages: dict[tuple[int, ...], str]
     _classes: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    _layouts: dict[tuple[int, ...], Layout | None] = field(default_factory=dict)
 
     def __getstate__(self) -> tuple[bytes, dict[tuple[int, ...], str]]:
         return self.files, self.messages
 
     def __setstate__(self, state: tuple[bytes, dict[tuple[int, ...], str]]) -> None:
         self.files, self.messages = state
-        self._classes = {}
+        self._classes, self._layouts = {}, {}
+
+    def layout(self, path: tuple[int, ...]) -> Layout | None:
+        """The fields of a message, for reading many at once; None if only the library can read it."""
+        if path not in self._layouts:
+            try:
+                self._layouts[path] = Layout(self.message(path).DESCRIPTOR)
+            except SchemaError:
+                self._layouts[path] = None
+        return self._layouts[path]
 
     def message(self, path: tuple[int, ...]) -> Any:
         """The class of the message at an index path. BadIndex if there is none."""
