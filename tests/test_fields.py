@@ -111,3 +111,60 @@ def test_the_column_of_a_field_is_read() -> None:
     ]
     with pytest.raises(OptionError):
         columns_of("topic.user = 'x'", RECORDS)
+
+
+def test_half_a_character_is_replaced() -> None:
+    """JSON can write one half of a character, UTF-8 cannot: the run ended with an internal error."""
+    texts = [
+        rb'{"a":"\ud800"}',
+        rb'{"\u0061":"\udc00x"}',
+        rb'{"a":"\ud83d\ude00"}',
+        rb'{"a":{"b":"\ud800"},"\u0062":1}',
+    ]
+    found = field_of(pa.array(texts, pa.binary()), ("a",)).to_pylist()
+    assert found == ["\ufffd", "\ufffdx", "\U0001f600", r'{"b":"\ud800"}']
+
+
+def test_escapes_do_not_change_which_member_counts() -> None:
+    """Texts with escapes were read by Python, where the last member of a name counts, and the rest of the text matters."""
+    texts = [b'{"a":"x","a":"y"}', rb'{"a":"\u0078","a":"y"}', rb'{"a":"\u0078" damaged', rb'{"\u0061":"x","a":"y"}']
+    assert field_of(pa.array(texts, pa.binary()), ("a",)).to_pylist() == ["x"] * 4
+    numbers = [b'{"a":1.10}', rb'{"\u0061":1.10}', rb'{"\u0061":12345678901234567890}', rb'{"\u0061":true}']
+    assert field_of(pa.array(numbers, pa.binary()), ("a",)).to_pylist() == [
+        "1.10",
+        "1.10",
+        "12345678901234567890",
+        "true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ("value.n = 9223372036854775807", [0]),
+        ("value.n = 9223372036854775808", [1]),
+        ("value.n > 9007199254740992", [0, 1, 2, 5]),
+        ("9007199254740992 < value.n", [0, 1, 2, 5]),
+        ("value.n = 9007199254740993", [2]),
+        ("value.n < -9007199254740993", [6]),
+        ("value.n IN (9223372036854775808, 1.5)", [1, 3]),
+        ("value.n BETWEEN 9223372036854775807 AND 12345678901234567890", [0, 1]),
+    ],
+)
+def test_large_whole_numbers_are_compared_exactly(where: str, rows: list[int]) -> None:
+    """They were compared as floats: 2^53 + 1 was 2^53, and a literal above it an error."""
+    numbers = [
+        "9223372036854775807",
+        "9223372036854775808",
+        "9007199254740993",
+        "1.5",
+        '"x"',
+        "1e300",
+        "-9007199254740994",
+    ]
+    batch = pa.RecordBatch.from_pylist(
+        [{"value": f'{{"n":{one}}}'.encode(), "offset": row} for row, one in enumerate(numbers)],
+        schema=pa.schema([RECORDS.schema.field("value"), RECORDS.schema.field("offset")]),
+    )
+    found = evaluate(where, batch, RECORDS).to_pylist()
+    assert [row for row, holds in enumerate(found) if holds] == rows

@@ -112,3 +112,19 @@ def test_an_id_among_systems_without_ids_is_exit_code_2(run) -> None:
     ran = run("count", KAFKA, "--id", "x")
     assert ran.code == 2
     assert "no ids" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("find", "\udcff", KAFKA, "--topic", "codec-none"), 0),
+        (("cat", KAFKA, "--find", "\udcff"), 2),
+        (("cat", KAFKA, "--where", "key = '\udcff'"), 2),
+        (("cat", KAFKA, "--columns", "value.\udcff"), 2),
+    ],
+    ids=lambda one: one[2] if isinstance(one, tuple) else None,
+)
+def test_bytes_on_the_command_line_that_are_not_text(spawn, arguments: tuple[object, ...], code: int) -> None:
+    """They ended in an internal error; `find` looks for such bytes."""
+    ran = spawn(*arguments)
+    assert ran.code == code, ran.err

@@ -197,6 +197,7 @@ def test_a_certificate_that_was_tampered_with_is_found(tmp_path: Path) -> None:
         lambda one: one.pop("stores"),
         lambda one: one.update(asked={"keys": 7}),
         lambda one: one.update(asked={"where": "nonsense = 1"}),
+        lambda one: one["asked"].update(decode=True),
         lambda one: one["result"].update(files=[{"path": 1}]),
         lambda one: one["stores"][0]["removed"].pop(),
         lambda one: one.update(records_kept=1),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner
 
 import rawlog
 from rawlog.cli import cli
-from rawlog.errors import AccessError, OptionError
+from rawlog.errors import AccessError, DataError, OptionError
 from tests.golden_data import GOLDEN
 
 KAFKA = GOLDEN / "kafka" / "broker-4.3.0" / "data"
@@ -23,6 +26,30 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         list(rawlog.groups(KAFKA, topic="codec-non"))
     with pytest.raises(OptionError, match="tx-0"):
         list(rawlog.transactions(KAFKA, id="tx0"))
+
+
+def test_a_pattern_that_matches_nothing_is_noted() -> None:
+    """Nothing at all was shown, with exit code 0; a topic without a group was unknown."""
+    assert rawlog.groups(KAFKA, topic="nosuch*").notes[0] == "--topic nosuch*: no topic matches"
+    assert rawlog.groups(KAFKA, group="nosuch*").notes[0] == "--group nosuch*: no group matches"
+    assert rawlog.transactions(KAFKA, id="nosuch*").notes == ["--id nosuch*: no id matches"]
+    assert rawlog.groups(KAFKA, topic="idempotent").notes == ["no group has offsets of what was asked for"]
+
+
+@pytest.mark.parametrize("errors", ["skip", "stop"])
+def test_damage_that_is_passed_over_is_a_finding(errors: Literal["skip", "stop"], tmp_path: Path) -> None:
+    """Groups and transactions were shown without a word, with exit code 0."""
+    for ask, topic in ((rawlog.groups, "__consumer_offsets-0"), (rawlog.transactions, "__transaction_state-0")):
+        shutil.copytree(KAFKA / topic, tmp_path / topic)
+        (log,) = (tmp_path / topic).glob("*.log")
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 1
+        log.write_bytes(data)
+        with pytest.raises(DataError):
+            ask(tmp_path / topic)
+        found = ask(tmp_path / topic, errors=errors)
+        assert found.has_findings
+        assert "checksum" in found.notes[0]
 
 
 def test_files_without_groups_or_transactions_are_an_error() -> None:

@@ -181,3 +181,10 @@ def test_what_is_not_json_has_no_fields() -> None:
         None,
     ]
     assert functions.json_of(values).to_pylist() == ['{"a": {"b": [1, "x"]}}', None, None, None, "5"]
+
+
+def test_half_a_character_does_not_end_a_query() -> None:
+    """DuckDB refuses such a text, and with it the whole statement; both engines see the same text now."""
+    values = pa.array([rb'{"a":"\ud800","b":"\\ud800 \ud83d\ude00"}', b'{"a":"x"}', b"{"], pa.binary())
+    texts = functions.json_of(values).to_pylist()
+    assert texts == [r'{"a":"\ufffd","b":"\\ud800 \ud83d\ude00"}', '{"a":"x"}', None]

@@ -102,8 +102,10 @@ def verify(
 
 
 def _decoding(asked: Any, tree: Tree) -> tuple[Transform, ...]:
-    """What decodes rows as an erasure did."""
-    if not isinstance(asked, dict) or not asked.get("decode"):
+    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate."""
+    from rawlog.reading.certificate import decode_is_valid
+
+    if not isinstance(asked, dict) or not asked.get("decode") or not decode_is_valid(asked):
         return ()
     return bound(Selection(transforms=transforms_of(asked, as_bytes=True)), tree).transforms
 

@@ -170,7 +170,7 @@ def find(
     if asked.transforms:
         raise OptionError("a text is looked for in bytes, which are not decoded: `rawlog cat --decode` has --where")
     found = _rows(paths, "records", format, asked, note)
-    return FoundRows(found, text.encode() if isinstance(text, str) else text, wanted)
+    return FoundRows(found, os.fsencode(text) if isinstance(text, str) else text, wanted)
 
 
 def tail(

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE, say
 
 
+def code_after(code: int, notes: Iterable[str]) -> int:
+    """The exit code of a verb that noted something: 1 instead of 0 if values were not decoded."""
+    from rawlog.schemas.reasons import Undecoded
+
+    return FOUND if code == DONE and any(isinstance(one, Undecoded) for one in notes) else code
+
+
 class Notes:
-    """Give it to a function as `note`. A file that could not be read makes `code` 3; rows lost to damage make it 1."""
+    """Give it to a function as `note`. A file that could not be read makes `code` 3; rows lost to damage, and values that were not decoded,
+    make it 1.
+    """
 
     def __init__(self) -> None:
         self.code = DONE
@@ -20,6 +31,5 @@ class Notes:
             self.code = UNREADABLE
             say(f"{text}; --as FORMAT names one" if isinstance(text, Unrecognised) else text)
             return
-        if isinstance(text, Loss):
-            self.code = FOUND
+        self.code = FOUND if isinstance(text, Loss) else code_after(self.code, [text])
         say(text, "note")

@@ -20,8 +20,12 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 def to_json(value: Any) -> str:
     """A value as one line of JSON: compact, text as it is, except control and direction characters, which are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_default)
-    text = _SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
-    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return safe_json(_SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+
+def safe_json(text: str) -> str:
+    """A JSON text whose strings have control and direction characters as escapes: the same values."""
+    return text if text.isascii() and "\x7f" not in text else _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -78,14 +82,20 @@ def valid_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+def is_text(text: str) -> bool:
+    """Whether a text is Unicode: an argument of the command line may have bytes that are not."""
+    return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)
+
+
 def counted(count: int, what: str, plural: str | None = None) -> str:
-    """A number of things: `1 file`, `2,000 files`, `2 entries` of `entry`."""
+    """A number of things: `1 file`, `2,000 files`, `2 entries` of `entry`, `2 keys`."""
     if count == 1:
         return f"1 {what}"
     if plural is None:
-        plural = (
-            f"{what[:-1]}ies" if what[-1] == "y" else f"{what}es" if what.endswith(("ch", "s", "x")) else f"{what}s"
-        )
+        if what[-1] == "y" and what[-2:-1] not in tuple("aeiou"):
+            plural = f"{what[:-1]}ies"
+        else:
+            plural = f"{what}es" if what.endswith(("ch", "s", "x")) else f"{what}s"
     return f"{count:,} {plural}"
 
 

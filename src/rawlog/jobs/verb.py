@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rawlog import registry
 from rawlog.core import groups, transactions
-from rawlog.core.errors import AccessError, OptionError, unknown
+from rawlog.core.errors import AccessError, DataError, OptionError, unknown
 from rawlog.core.patterns import is_glob, matches
 from rawlog.core.times import parse_time
-from rawlog.core.verb import Kind, Parameter, Verb
+from rawlog.core.verb import Kind, Parameter, Shown, Verb
 from rawlog.io.output import Output
 from rawlog.reading.tree import open_tree
 
 if TYPE_CHECKING:
     from rawlog.core.format import File
+    from rawlog.core.groups import Group
     from rawlog.core.report import Report
-    from rawlog.core.verb import Shown
+    from rawlog.core.transactions import Transactions
+
+T = TypeVar("T")
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -77,45 +80,74 @@ def _value(parameter: Parameter, value: Any) -> Any:
 
 def _show_groups(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
     """The consumer groups of every system. OptionError for a name that does not exist; AccessError if there is no group at all."""
-    found = [
-        group
-        for family in registry.families()
-        if family.groups is not None
-        for group in family.groups(files, options["errors"])
-    ]
+    found: list[Group] = []
+    for ask in (family.groups for family in registry.families()):
+        if ask is not None:
+            some, damage = _read(ask, files, options["errors"])
+            found += some
+            yield from damage
     if not found:
         raise AccessError(f"{', '.join(roots)}: no consumer groups were found")
-    _check(options["group"], {one.name for one in found}, "group")
-    _check(options["topic"], {position.topic for one in found for position in one.positions}, "topic")
+    topics = {position.topic for one in found for position in one.positions}
+    yield from _missing(options["group"], {one.name for one in found}, "group")
+    yield from _missing(options["topic"], topics | _topics(files), "topic")
+    is_shown = False
     for group in sorted(found, key=lambda one: (one.system, one.name)):
         group.positions = [one for one in group.positions if matches(one.topic, options["topic"])]
         if matches(group.name, options["group"]) and (group.positions or not options["topic"]):
+            is_shown = True
             yield from groups.show(group)
+    if not is_shown:
+        yield Shown(note="no group has offsets of what was asked for")
 
 
 def _show_transactions(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
     """The transactions of every system. OptionError for a topic or id that does not exist; AccessError if there are none."""
-    found = [one(files, options["errors"]) for one in (family.transactions for family in registry.families()) if one]
+    found: list[Transactions] = []
+    for ask in (family.transactions for family in registry.families()):
+        if ask is not None:
+            one, damage = _read(ask, files, options["errors"])
+            found.append(one)
+            yield from damage
     if not any(found):
         raise AccessError(f"{', '.join(roots)}: no transactions were found")
-    _check(options["topic"], {file.place.topic for file in files if file.place.topic is not None}, "topic")
-    _check(options["id"], {one.transactional_id for every in found for one in every.ids}, "id")
+    yield from _missing(options["topic"], _topics(files), "topic")
+    yield from _missing(options["id"], {one.transactional_id for every in found for one in every.ids}, "id")
     for every in found:
         every.open = [
-            one
-            for one in every.open
-            if matches(one.topic, options["topic"]) and matches(one.transactional_id, options["id"])
+            each
+            for each in every.open
+            if matches(each.topic, options["topic"]) and matches(each.transactional_id, options["id"])
         ]
-        every.ids = [one for one in every.ids if matches(one.transactional_id, options["id"])]
-        every.aborted = [one for one in every.aborted if matches(one.topic, options["topic"]) and not options["id"]]
+        every.ids = [each for each in every.ids if matches(each.transactional_id, options["id"])]
+        every.aborted = [each for each in every.aborted if matches(each.topic, options["topic"]) and not options["id"]]
         if every:
             yield from transactions.show(every)
 
 
-def _check(asked: Iterable[str], known: set[str], what: str) -> None:
+def _read(ask: Callable[[Sequence[File], str], T], files: Sequence[File], errors: str) -> tuple[T, list[Shown]]:
+    """What a family reads, and a finding if damage was passed over. DataError at damage unless `errors` says otherwise."""
+    try:
+        return ask(files, "raise"), []
+    except DataError as error:
+        if errors == "raise":
+            raise
+        what = "nothing is read from there on" if errors == "stop" else "skipped, as is other damage"
+        return ask(files, errors), [Shown(note=f"{str(error).splitlines()[0]}; {what}", is_finding=True)]
+
+
+def _topics(files: Sequence[File]) -> set[str]:
+    return {file.place.topic for file in files if file.place.topic is not None}
+
+
+def _missing(asked: Iterable[str], known: set[str], what: str) -> Iterator[Shown]:
+    """A note on each pattern that matches nothing. OptionError for a name that does not exist."""
     for name in asked:
-        if not is_glob(name) and name not in known:
+        if name in known or (is_glob(name) and any(matches(one, (name,)) for one in known)):
+            continue
+        if not is_glob(name):
             raise unknown(what, name, sorted(known))
+        yield Shown(note=f"--{what} {name}: no {what} matches")
 
 
 _TOPIC = Parameter("topic", "Only these topics; may be given again.", is_repeated=True, metavar="GLOB")

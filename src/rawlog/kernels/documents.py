@@ -9,13 +9,14 @@ import numpy as np
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.fields import BACKSLASH, CLOSE, CLOSE_LIST, COLON, COMMA, OPEN, OPEN_LIST, QUOTE
 from rawlog.kernels.ints import read_u8
-from rawlog.kernels.json import is_utf8
+from rawlog.kernels.json import character_at, is_hidden
 from rawlog.kernels.types import I64, U8, OutI64, OutU8
 
 # What may come next. In a list or an object that has just been opened, its end too.
 VALUE, ITEM, NAME, FIRST_NAME, REST = range(5)
 SPACE, TAB, LINE_FEED, RETURN = 0x20, 0x09, 0x0A, 0x0D
 MINUS, PLUS, POINT, ZERO, NINE = 0x2D, 0x2B, 0x2E, 0x30, 0x39
+DELETE = 0x7F
 LITTLE_E, LARGE_E, LETTER_U = 0x65, 0x45, 0x75
 #: What may follow a backslash, without u: " \ / b f n r t
 ESCAPES = (0x22, 0x5C, 0x2F, 0x62, 0x66, 0x6E, 0x72, 0x74)
@@ -79,7 +80,8 @@ def after_number(data: Any, position: Any, end: Any) -> Any:
     after = np.int64(position + 1) if first == ZERO else after_digits(data, position, end)
     if after >= 0 and after < end and read_u8(data, after) == POINT:
         after = after_digits(data, after + 1, end)
-    if after >= 0 and after < end and read_u8(data, after) in (LITTLE_E, LARGE_E):
+    if after >= 0 and after < end and read_u8(data, after) in (DELETE = 0x7F
+LITTLE_E, LARGE_E):
         after += 1
         if after < end and read_u8(data, after) in (PLUS, MINUS):
             after += 1
@@ -114,11 +116,26 @@ def after_plain(data: Any, position: Any, end: Any, byte: Any) -> Any:
     return np.int64(-1)
 
 
+@inline
+def is_plain(data: Any, start: Any, stop: Any) -> Any:
+    """Whether a run of bytes is UTF-8 without characters that must be escaped before a terminal shows them."""
+    position = np.int64(start)
+    while position < stop:
+        if read_u8(data, position) < DELETE:
+            position += 1
+            continue
+        size, code = character_at(data, position, stop)
+        if size == 0 or is_hidden(code):
+            return False
+        position += size
+    return True
+
+
 @kernel
 def check_documents(data: U8, starts: I64, stops: I64, stack: OutU8, begins: OutI64, ends: OutI64) -> Any:
     """Find the documents of runs of bytes: where each begins and ends without the white space around it.
 
-    `ends` is -1 where the bytes are not certain to be one document in UTF-8: `stack` limits how deeply it is nested. -> how many are
+    `ends` is -1 where the bytes are not certain to be one document in UTF-8 that can be shown as it is: `stack` limits how deeply it is nested. -> how many are
     """
     good = 0
     for row in range(starts.size):
@@ -164,7 +181,7 @@ def check_documents(data: U8, starts: I64, stops: I64, stack: OutU8, begins: Out
             position = after
             if expected == REST and depth == 0 and after >= 0:
                 ends[row] = after
-        if after < 0 or not is_utf8(data, begins[row], ends[row]):
+        if after < 0 or not is_plain(data, begins[row], ends[row]):
             ends[row] = -1
         else:
             good += 1

@@ -191,9 +191,16 @@ _SHAPE: dict[str, Any] = {
 }
 
 
+def decode_is_valid(asked: Mapping[str, Any]) -> bool:
+    """Whether a certificate says in words how rows were decoded, or that they were not."""
+    return all(asked.get(name) is None or isinstance(asked[name], str) for name in ("decode", "schemas"))
+
+
 def _invalid(made: Mapping[str, Any], transforms: tuple[Transform, ...]) -> str | None:
     """The first part of a certificate that cannot be used."""
     try:
+        if not decode_is_valid(made.get("asked", {})):
+            return "asked"
         Erasure.from_json(made.get("asked", {}), transforms).selection.check(RECORDS)
     except (OptionError, TypeError, ValueError, KeyError, AttributeError):
         return "asked"

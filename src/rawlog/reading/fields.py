@@ -15,8 +15,6 @@ from rawlog.kernels import fields as kernels
 from rawlog.kernels.columns import nullable_spans
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from rawlog.reading.paths import Step
 
 
@@ -49,32 +47,66 @@ def _json_field(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:
     kernels.find_fields(data, starts, stops, byte_view(b"".join(names)), edges, numbers, begins, ends, kinds)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     there = valid & ((kinds == kernels.TEXT) | (kinds == kernels.OTHER))
-    made = nullable_spans(data, begins, np.where(there, ends - begins, -1))
-    return _as_text(made, column, steps, valid & ((kinds == kernels.ESCAPED) | (kinds == kernels.BROKEN)))
-
-
-def _as_text(made: pa.Array, column: pa.Array, steps: tuple[Step, ...], slow: NDArray[np.bool_]) -> pa.Array:
-    """The same as text; rows that the kernel does not answer (escapes) are read by Python, those that are not JSON are null."""
-    try:
-        text = made.cast(pa.string())
-    except pa.ArrowInvalid:
-        text = pa.array(
-            [None if one is None else one.decode("utf-8", "replace") for one in made.to_pylist()], pa.string()
-        )
-    rows = np.flatnonzero(slow)
-    if not rows.size:
+    text = _as_text(nullable_spans(data, begins, np.where(there, ends - begins, -1)))
+    escaped, broken = (np.flatnonzero(valid & (kinds == one)) for one in (kernels.ESCAPED, kernels.BROKEN))
+    if not escaped.size and not broken.size:
         return text
     values = text.to_pylist()
-    for row in rows.tolist():
+    for row in escaped.tolist():
+        values[row] = _unescaped(data[begins[row] : ends[row]].tobytes())
+    for row in broken.tolist():
         values[row] = _slow_field(column[row].as_py(), steps)
     return pa.array(values, pa.string())
 
 
-def _slow_field(value: bytes | str, steps: tuple[Step, ...]) -> str | None:
+def _as_text(made: pa.Array) -> pa.Array:
+    """Bytes as text; what is not UTF-8 in them is replaced."""
     try:
-        found: Any = json.loads(value)
+        return made.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(
+            [None if one is None else one.decode("utf-8", "replace") for one in made.to_pylist()], pa.string()
+        )
+
+
+def _unescaped(text: bytes) -> str | None:
+    """A string of JSON without its escapes; null if they are not valid."""
+    try:
+        return _valid(json.loads(b'"' + text + b'"', strict=False))
+    except ValueError:
+        return None
+
+
+def _valid(text: str) -> str:
+    """A text without halves of characters, which JSON can write and UTF-8 cannot."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+def _first(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of several members with one name the first counts, as the kernel has it."""
+    return dict(reversed(members))
+
+
+def _slow_field(value: bytes | str, steps: tuple[Step, ...]) -> str | None:
+    """The field of a text that the kernel does not answer: it has names with escapes, or is not JSON."""
+    try:
+        found = _at(json.loads(value, object_pairs_hook=_first, parse_float=_Number, parse_int=_Number), steps)
+        if not isinstance(found, dict | list):
+            return None if found is None else _valid(found) if isinstance(found, str) else json.dumps(found)
+        found = _at(json.loads(value, object_pairs_hook=_first), steps)
+        return _valid(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
     except (ValueError, RecursionError):
         return None
+
+
+def _at(found: Any, steps: tuple[Step, ...]) -> Any:
+    """What steps lead to; None if there is nothing."""
     for step in steps:
         is_there = (
             step in found
@@ -84,9 +116,7 @@ def _slow_field(value: bytes | str, steps: tuple[Step, ...]) -> str | None:
         if not is_there:
             return None
         found = found[step]
-    if found is None or isinstance(found, str):
-        return found
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return found
 
 
 def _nested(column: pa.Array, steps: tuple[Step, ...]) -> pa.Array:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rawlog.core.errors import OptionError
 from rawlog.core.tables import HEADERS, JSON, Column, Table, arrow_type, spark_type
+from rawlog.core.text import is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,6 +19,8 @@ _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,9})\]")
 
 def parse_path(text: str) -> tuple[str, tuple[Step, ...]]:
     """`value.items[0].sku` -> the column and the steps from there. OptionError if it is anything else."""
+    if not is_text(text):
+        raise OptionError(f"{text!r}: not UTF-8")
     steps: list[Step] = []
     at = 0
     while at < len(text):

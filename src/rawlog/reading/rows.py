@@ -399,9 +399,22 @@ class Rows:
         if self.selection.limit == 0:
             return
         changes = self.selection.begun().transforms
-        parts = ((part, one.replace(transforms=changes) if changes else one) for part, one in self.part_selections())
-        yield from limited(read_all(parts, self.table, self.note), self.selection.limit)
+        # Where a limit cuts rows off, those after it are not changed, and what is noted is about rows that are given.
+        late = self.selection.replace(transforms=changes)
+        is_late = self.selection.limit is not None and bool(changes) and not late.tests_changes
+        parts = ((part, self._reading(part, one, changes, is_late)) for part, one in self.part_selections())
+        for batch in limited(read_all(parts, self.table, self.note), self.selection.limit):
+            yield late.changed(batch, self.table) if is_late else batch
         self.judge(changes)
+
+    def _reading(self, part: Part, one: Selection, changes: Sequence[Transform], is_late: bool) -> Selection:
+        """What is read of a part: rows as transforms change them, or those that they are to change later."""
+        if not changes:
+            return one
+        changing = one.replace(transforms=tuple(changes))
+        if not is_late:
+            return changing
+        return one.replace(transforms=(), columns=changing.needed(self.table, part.file.system).names)
 
     def judge(self, changes: Sequence[Transform]) -> None:
         """Note what transforms have to say about the rows."""

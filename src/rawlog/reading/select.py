@@ -293,8 +293,15 @@ class Selection:
     def apply(self, batch: pa.RecordBatch, table: Table, system: str | None = None) -> pa.RecordBatch:
         """The wanted rows and columns of a batch of `needed(table, system)`."""
         mask = self.suited(table)._mask(batch, table, system)
-        if mask is not None:
-            batch = batch.filter(mask)
+        return self.changed(batch if mask is None else batch.filter(mask), table)
+
+    @property
+    def tests_changes(self) -> bool:
+        """Whether `where` sees rows after a transform."""
+        return self.where is not None and bool(self._tests)
+
+    def changed(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+        """Rows as the transforms change them, and the wanted columns of them."""
         made, last = table, self._tests[-1] if self._tests else None
         for one in self.transforms:
             changed, seen = one.apply(batch, made), one.table(made)

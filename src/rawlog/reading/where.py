@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from rawlog.core.errors import OptionError
 from rawlog.core.tables import HEADERS
+from rawlog.core.text import is_text
 from rawlog.core.times import parse_time
 from rawlog.reading.fields import field_of
 from rawlog.reading.paths import has_fields
@@ -30,6 +32,8 @@ def _parsed(text: str) -> Any:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
+    if not is_text(text):
+        raise OptionError(f"--where {text!r}: not UTF-8; bytes are written as x'ff00'")
     try:
         return sqlglot.parse_one(text, into=sqlglot.exp.Condition, read="spark")
     except SqlglotError:
@@ -165,7 +169,7 @@ class _Evaluator:
         if isinstance(node, exp.Paren):
             return self.value(node.this)
         if isinstance(node, exp.Literal):
-            return pa.scalar(node.this) if node.is_string else pa.scalar(_number(node.this))
+            return pa.scalar(node.this) if node.is_string else _number(node.this)
         if isinstance(node, exp.Boolean):
             return pa.scalar(bool(node.this))
         if isinstance(node, exp.Null):
@@ -245,6 +249,15 @@ class _Evaluator:
         return result
 
     def compare(self, function: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+        for number, field in ((one, other), (other, one)):
+            if _is_large(number) and any(field is each for each in self.fields):
+                exact = _whole_numbers(field)
+                near, large = _like(field, pa.float64()), pa.scalar(float(number.as_py()))
+                if number is one:
+                    return pc.if_else(exact.is_valid(), function(number.cast(LARGE), exact), function(large, near))
+                return pc.if_else(exact.is_valid(), function(exact, number.cast(LARGE)), function(near, large))
+        if LARGE in (one.type, other.type):
+            raise OverflowError
         return function(*_alike(*self.numbers(one, other)))
 
 
@@ -260,14 +273,32 @@ def _like(field: Any, type: pa.DataType) -> Any:
     return pc.if_else(pc.match_substring_regex(text, _NUMBER), text, pa.scalar(None, pa.string())).cast(pa.float64())
 
 
+def _is_large(number: Any) -> bool:
+    """Whether an operand is a whole number that a float does not hold exactly."""
+    is_number = isinstance(number, pa.Scalar) and (pa.types.is_integer(number.type) or number.type == LARGE)
+    return is_number and number.is_valid and abs(number.as_py()) >= EXACT
+
+
+def _whole_numbers(field: Any) -> Any:
+    """A field as large whole numbers; null where its text is anything else."""
+    text = field.cast(pa.string()) if pa.types.is_binary(field.type) else field
+    is_whole = pc.match_substring_regex(text, r"^-?[0-9]{1,38}$")
+    return pc.if_else(is_whole, text, pa.scalar(None, pa.string())).cast(LARGE)
+
+
+#: Whole numbers below this one are exact as floats; others are compared as decimals.
+EXACT, LARGE = 1 << 53, pa.decimal128(38, 0)
 _NUMBER = r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
 
-def _number(text: str) -> int | float:
+def _number(text: str) -> pa.Scalar:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        return float(text)
+        return pa.scalar(float(text))
+    if number >= 10**LARGE.precision:
+        raise OverflowError
+    return pa.scalar(number) if number < 1 << 63 else pa.scalar(Decimal(number), LARGE)
 
 
 def _hex(digits: str) -> bytes:

@@ -1,14 +1,14 @@
 """Avro bodies as Arrow columns, without a container file.
 
 A schema becomes a small program that a kernel runs over many bodies at once; its entries then become Arrow arrays. A schema that contains
-itself has no columns: see `recursive`.
+itself, or has too many parts, has no columns: see `recursive`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 MOST_NODES = 10_000
 MOST_DEPTH = 64
+#: What the branches of all unions leave out: for each branch, the parts of the others.
+MOST_FILLS = 1 << 18
+#: Parts of a schema whose types are shared; the length of its text limits them too.
+MOST_SHARED = 1 << 18
+#: Digits of a decimal type, and bytes of a value of it: more take too long to be written as text.
+MOST_PRECISION, LARGEST_DECIMAL = 1000, 4096
 #: Words that the entries of one call may take before bodies are decoded in several calls.
 MOST_WORDS = 1 << 25
 MICROSECOND = {
@@ -43,8 +49,12 @@ class SchemaError(ValueError):
     """A schema that cannot be used, with the reason."""
 
 
-class RecursiveSchema(SchemaError):
-    """A schema that contains itself: it has no columns."""
+class NoColumns(SchemaError):
+    """A schema without columns: it contains itself, or has too many parts."""
+
+
+class Unfit(ValueError):
+    """A value that no column can have: a string that is not UTF-8, or a decimal of thousands of digits."""
 
 
 class _NoDefault:
@@ -125,10 +135,9 @@ class _Parser(NamedTypes):
         self.count = 0
 
     def parse(self, schema: Any, space: str, above: tuple[str, ...]) -> Type:
-        """The type of a schema. RecursiveSchema if it contains itself, SchemaError if it is not a schema."""
+        """The type of a schema. NoColumns if it contains itself, SchemaError if it is not a schema."""
         self.count += 1
-        if self.count > MOST_NODES or len(above) > MOST_DEPTH:
-            raise SchemaError(f"more than {MOST_NODES:,} parts")
+        self._limit(above)
         if isinstance(schema, list):
             return Type("union", inner=[self.parse(one, space, (*above, "")) for one in schema])
         if isinstance(schema, str):
@@ -147,10 +156,14 @@ class _Parser(NamedTypes):
         found = self.parse(kind, space, (*above, ""))
         return with_logical(found, schema)
 
+    def _limit(self, above: tuple[str, ...]) -> None:
+        if self.count > MOST_NODES or len(above) > MOST_DEPTH:
+            raise NoColumns(f"more than {MOST_NODES:,} parts")
+
     def _complex(self, schema: dict[str, Any], kind: str, space: str, above: tuple[str, ...]) -> Type:
         full = full_name(schema, space)
         if full in above:
-            raise RecursiveSchema(f"{full} contains itself")
+            raise NoColumns(f"{full} contains itself")
         inner_space = full.rpartition(".")[0]
         if kind == "enum":
             symbols = schema.get("symbols")
@@ -163,14 +176,35 @@ class _Parser(NamedTypes):
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
                 raise SchemaError(f"fixed {full}: invalid size {size!r}")
             return with_logical(Type("fixed", full, size=size), schema)
-        fields = schema.get("fields")
-        if not isinstance(fields, list) or not all(isinstance(one, dict) and "type" in one for one in fields):
+        listed = schema.get("fields")
+        if not isinstance(listed, list) or not all(isinstance(one, dict) and "type" in one for one in listed):
             raise SchemaError(f"record {full}: no fields")
-        inner = [self.parse(one["type"], inner_space, (*above, full)) for one in fields]
-        names = tuple(str(one.get("name")) for one in fields)
-        aliases = tuple(tuple(map(str, one.get("aliases") or ())) for one in fields)
-        defaults = tuple(one.get("default", NO_DEFAULT) for one in fields)
+        inner = [self.parse(one["type"], inner_space, (*above, full)) for one in listed]
+        names = tuple(str(one.get("name")) for one in listed)
+        aliases = tuple(tuple(map(str, one.get("aliases") or ())) for one in listed)
+        defaults = tuple(one.get("default", NO_DEFAULT) for one in listed)
         return Type("record", full, names=names, inner=inner, defaults=defaults, aliases=aliases)
+
+
+class _SharedParser(_Parser):
+    """Each type with a name is one Type, wherever it is used, so that types may contain themselves and do not grow."""
+
+    def __init__(self, schemas: Sequence[Any] = ()) -> None:
+        super().__init__(schemas)
+        self.shared: dict[str, Type] = {}
+
+    def _limit(self, above: tuple[str, ...]) -> None:
+        if self.count > MOST_SHARED:
+            raise SchemaError(f"more than {MOST_SHARED:,} parts")
+
+    def _complex(self, schema: dict[str, Any], kind: str, space: str, above: tuple[str, ...]) -> Type:
+        full = full_name(schema, space)
+        if full not in self.shared:
+            made = self.shared[full] = Type(kind, full)
+            found = super()._complex(schema, kind, space, ())
+            for one in fields(Type):
+                setattr(made, one.name, getattr(found, one.name))
+        return self.shared[full]
 
 
 def full_name(schema: Mapping[str, Any], space: str) -> str:
@@ -189,16 +223,32 @@ def with_logical(found: Type, schema: Mapping[str, Any]) -> Type:
         return found
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if logical == "decimal":
-        if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
+        if not isinstance(precision, int) or not isinstance(scale, int) or precision < 1:
+            return found
+        if not 0 <= scale <= precision <= MOST_PRECISION:
             return found  # as in Java: such a logical type is ignored
         return Type(found.kind, found.name, logical, found.size, precision, scale)
     return Type(found.kind, found.name, logical, found.size)
 
 
 def parse(text: str, referenced: Sequence[str] = ()) -> Type:
-    """The type that a schema's text describes; `referenced` are the texts of schemas that it uses. SchemaError if it is not valid."""
+    """The type that a schema's text describes; `referenced` are the texts of schemas that it uses. NoColumns if values must be read one by
+    one, SchemaError if it is not valid.
+    """
+    return _parsed(_Parser, text, referenced)
+
+
+def parse_shared(text: str, referenced: Sequence[str] = ()) -> Type:
+    """The same for values that are read one by one: types may contain themselves. SchemaError if it is not valid."""
+    return _parsed(_SharedParser, text, referenced)
+
+
+def _parsed(parser: type[_Parser], text: str, referenced: Sequence[str]) -> Type:
     loaded = [loaded_schema(one) for one in (*referenced, text)]
-    return _Parser(loaded).parse(loaded[-1], "", ())
+    try:
+        return parser(loaded).parse(loaded[-1], "", ())
+    except RecursionError:
+        raise SchemaError("types are nested too deeply") from None
 
 
 def loaded_schema(text: str) -> Any:
@@ -285,8 +335,8 @@ class Program:
             start = len(self.fills)
             self.fills += [node for other, nodes in enumerate(own) if other != number for node in nodes]
             self.targets[first + number][1:] = [start, len(self.fills)]
-            if len(self.fills) > MOST_NODES:
-                raise SchemaError(f"more than {MOST_NODES:,} parts")
+            if len(self.fills) > MOST_FILLS:
+                raise NoColumns(f"more than {MOST_FILLS:,} parts of unions")
         return [type.node, *(node for nodes in own for node in nodes)]
 
     def _loop(self, type: Type, depth: int) -> list[int]:
@@ -364,7 +414,7 @@ def _arena(program: Program, capacity: NDArray[np.int64]) -> tuple[NDArray[np.in
 
 
 def to_arrow(type: Type, entries: Entries, count: int, valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """The entries of a type as an array of `count` values; those that are not `valid` are null."""
+    """The entries of a type as an array of `count` values; those that are not `valid` are null. Unfit if a value is read one by one."""
     return _Columns(entries).make(type, count, valid)
 
 
@@ -409,8 +459,6 @@ class _Columns:
         if type.kind == "array":
             return pa.ListArray.from_arrays(pa.array(offsets), inner, mask=mask)
         keys = self._leaf(type.inner[0], items, None)
-        if isinstance(keys, pa.BinaryArray) and not isinstance(keys, pa.StringArray):
-            keys = keys.cast(pa.string(), safe=False)
         return pa.MapArray.from_arrays(pa.array(offsets), keys, inner, mask=mask)
 
     def _leaf(self, type: Type, count: int, valid: NDArray[np.bool_] | None) -> pa.Array:
@@ -457,12 +505,9 @@ def _bytes(type: Type, data: NDArray[np.uint8], words: NDArray[np.int64], valid:
         return decimals(made, type)
     if type.kind == "string":
         try:
-            text = made.cast(pa.string())
+            return made.cast(pa.string())
         except pa.ArrowInvalid:
-            return made
-        return text
-    if type.logical == "uuid" and type.kind == "fixed" and type.size == 16:
-        return pa.array([None if one is None else uuid_text(one) for one in made.to_pylist()], pa.string())
+            raise Unfit from None
     return made
 
 
@@ -474,26 +519,24 @@ def _nullable(
     return nullable_spans(data, starts, np.where(valid, sizes, -1))
 
 
-def uuid_text(value: bytes) -> str:
-    """16 bytes as the text of a UUID."""
-    text = value.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
 def decimals(made: pa.Array, type: Type) -> pa.Array:
     """Exact decimals: as Arrow's where they fit the precision, else as text."""
     if type.precision <= 38:
         found = decimal128(made, type)
         if found is not None:
             return found
+    texts = [None if one is None else decimal_text(one, type.scale) for one in made.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def decimal_text(value: bytes, scale: int) -> str:
+    """A decimal as text, without an exponent. Unfit if it has thousands of digits."""
     from decimal import Context, Decimal
 
-    context = Context(prec=100_000)
-    values = (
-        None if one is None else context.scaleb(Decimal(int.from_bytes(one, "big", signed=True)), -type.scale)
-        for one in made.to_pylist()
-    )
-    return pa.array([None if one is None else format(one, "f") for one in values], pa.string())
+    if len(value) > LARGEST_DECIMAL:
+        raise Unfit
+    number = Decimal(int.from_bytes(value, "big", signed=True))
+    return format(Context(prec=4 * LARGEST_DECIMAL).scaleb(number, -scale), "f")
 
 
 def decimal128(made: pa.Array, type: Type) -> pa.Array | None:
@@ -544,7 +587,7 @@ def number_column(type: Type, values: NDArray[np.int64], mask: NDArray[np.bool_]
         and (not there.size or (there.min() >= -719_162 and there.max() <= 2_932_896))
     ):
         return pa.array(values.astype(np.int32), pa.int32(), mask=mask).cast(pa.date32())
-    if kind in ("time-millis", "time-micros"):
+    if (type.kind, kind) in (("int", "time-millis"), ("long", "time-micros")):
         scale = 1000 if kind == "time-millis" else 1
         if not there.size or (there.min() >= 0 and there.max() < DAY_US // scale):
             scaled = np.where(mask, 0, values) if mask is not None else values
@@ -561,7 +604,9 @@ def number_column(type: Type, values: NDArray[np.int64], mask: NDArray[np.bool_]
 
 
 def to_json(type: Type, entries: Entries, count: int, valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """The same values as JSON text: unions without a wrapper, bytes as base64, decimals and times as text."""
+    """The same values as JSON text: unions without a wrapper, bytes as base64, decimals and times as text. Unfit if
+    values must be read one by one.
+    """
     return json_text(_JsonColumns(entries).make(type, count, valid))
 
 

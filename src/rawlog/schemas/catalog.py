@@ -18,6 +18,8 @@ TYPES = ("AVRO", "JSON", "PROTOBUF")
 #: Texts and chains of references beyond these are refused: a schema may come from anywhere.
 LARGEST_TEXT = 4 << 20
 MOST_REFERENCES = 1000
+#: Ids and versions are numbers of 32 bits with a sign; a registry gives none below zero.
+LARGEST_NUMBER = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,10 @@ class Reference:
     name: str
     subject: str
     version: int
+
+
+#: A reference, and the context, subject and version that it leads to.
+_Use = tuple[Reference, str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,10 @@ class Catalog:
     #: How many versions were deleted whose text is gone.
     lost: int = 0
     _users: dict[tuple[str, int], list[Version]] = field(default_factory=dict)
+    #: The numbers of the versions of each subject.
+    _numbers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    #: The contexts that have an id.
+    _contexts: dict[int, list[str]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.by_id or self.versions)
@@ -99,7 +109,9 @@ class Catalog:
         if kind == "SCHEMA" and isinstance(subject, str) and _is_number(version):
             self._add_schema(*split_subject(subject), int(version), value, order)
         elif kind in ("DELETE_SUBJECT", "CLEAR_SUBJECT") and isinstance(subject, str):
-            self._delete(kind, *split_subject(subject), _object(value) or {})
+            self._delete(kind, *split_subject(subject), _object(value))
+        elif kind == "SCHEMA":
+            self.problems.append(f"offset {order}: a schema without a valid subject and version")
         elif kind not in ("CONFIG", "MODE", "CONTEXT", "ASSOC", "NOOP"):
             self.problems.append(f"offset {order}: unknown kind of record {kind!r}")
 
@@ -123,8 +135,11 @@ class Catalog:
     def put(self, version: Version, about: dict[str, Any] | None = None) -> None:
         """Add a version of a subject, or replace it. `about` is the registry's own description of it."""
         self.versions[version.context, version.subject, version.version] = version
+        self._numbers.setdefault((version.context, version.subject), set()).add(version.version)
         schema = version.schema
         if schema.id is not None:
+            if (schema.context, schema.id) not in self.by_id:
+                self._contexts.setdefault(schema.id, []).append(schema.context)
             known = self.by_id.setdefault((schema.context, schema.id), [])
             if all(_content(one) != _content(schema) for one in known):
                 known.append(schema)
@@ -133,16 +148,14 @@ class Catalog:
         if guid is not None:
             self.by_guid.setdefault(guid, schema)
 
-    def _delete(self, kind: str, context: str, subject: str, about: dict[str, Any]) -> None:
-        last = about.get("version")
-        for one in self.versions.values():
-            if (one.context, one.subject) != (context, subject):
-                continue
-            if kind == "CLEAR_SUBJECT" and one.state == "soft_deleted":
-                one.state = "hard_deleted"
-            elif (
-                kind == "DELETE_SUBJECT" and one.state == "live" and (not _is_number(last) or one.version <= int(last))
-            ):
+    def _delete(self, kind: str, context: str, subject: str, about: dict[str, Any] | None) -> None:
+        """Delete versions of a subject. A record without a value, or without a version, deletes none."""
+        last = None if about is None else about.get("version")
+        for number in self._numbers.get((context, subject), ()) if about is not None else ():
+            one = self.versions[context, subject, number]
+            if kind == "CLEAR_SUBJECT":
+                one.state = "hard_deleted" if one.state == "soft_deleted" else one.state
+            elif one.state == "live" and isinstance(last, int) and number <= last:
                 one.state = "soft_deleted"
 
     # Asking ----------------------------------------------------------------------------------------------------------
@@ -150,14 +163,10 @@ class Catalog:
     def find(self, id: int, topic: str | None, side: str) -> list[Found]:
         """The schemas that an id may mean in a record of a topic (`side` is key or value), the most credible first; none if unknown."""
         own = f"{topic}-{side}"
-        contexts = [context for context, number in self.by_id if number == id]
+        contexts = self._contexts.get(id, [])
         if not contexts:
             return self._without_id(own)
-        mine = [
-            one.context
-            for one in self.versions.values()
-            if one.subject == own and one.schema.id == id and one.context != DEFAULT
-        ]
+        mine = [context for context in contexts if context != DEFAULT and self._has(context, own, id)]
         remark = None
         if mine:
             context = mine[0]
@@ -183,9 +192,14 @@ class Catalog:
         """The schema of a file that is named after a subject: nothing tells ids, so it is taken for all of them that are not known."""
         return [
             Found(one.schema, one.name, one.version, one.state, f"ids are not known: {one.name} is used for its topic")
-            for one in self.versions.values()
-            if one.subject == subject and one.schema.id is None
+            for number in sorted(self._numbers.get((DEFAULT, subject), ()))
+            if (one := self.versions[DEFAULT, subject, number]).schema.id is None
         ]
+
+    def _has(self, context: str, subject: str, id: int) -> bool:
+        """Whether a version of a subject has an id."""
+        numbers = self._numbers.get((context, subject), ())
+        return any(self.versions[context, subject, number].schema.id == id for number in numbers)
 
     def find_guid(self, guid: bytes, topic: str | None, side: str) -> list[Found]:
         """The schema with a GUID; none if unknown."""
@@ -216,25 +230,36 @@ class Catalog:
 
     def referenced(self, schema: Schema) -> list[tuple[Reference, Schema]]:
         """The schemas that a schema uses, directly and through others, those that others use first. LookupError for a missing one."""
-        found: dict[tuple[str, str, int], tuple[Reference, Schema]] = {}
-        self._collect(schema, found, ())
+        found: dict[_Use, tuple[Reference, Schema]] = {}
+        open_: dict[_Use, None] = {}
+        todo = [(iter(schema.references), schema.context)]
+        while todo:
+            reference = next(todo[-1][0], None)
+            if reference is None:
+                todo.pop()
+                if open_:
+                    use, _ = open_.popitem()
+                    found[use] = use[0], self.versions[use[1:]].schema
+                continue
+            use = self._use(reference, todo[-1][1])
+            if use in found:
+                continue
+            if use in open_:
+                raise LookupError(f"subject {use[2]!r} refers to itself")
+            if len(found) + len(open_) >= MOST_REFERENCES:
+                raise LookupError(f"more than {MOST_REFERENCES:,} references")
+            open_[use] = None
+            used = self.versions[use[1:]].schema
+            todo.append((iter(used.references), used.context))
         return list(found.values())
 
-    def _collect(
-        self, schema: Schema, found: dict[tuple[str, str, int], tuple[Reference, Schema]], above: tuple[Any, ...]
-    ) -> None:
-        for reference in schema.references:
-            context, subject = split_subject(reference.subject)
-            key = (schema.context if context == DEFAULT else context), subject, reference.version
-            if key in above:
-                raise LookupError(f"subject {subject!r} refers to itself")
-            version = self.versions.get(key)
-            if version is None:
-                raise LookupError(f"{reference.name}: subject {subject!r}, version {reference.version}, is not there")
-            if len(found) >= MOST_REFERENCES:
-                raise LookupError(f"more than {MOST_REFERENCES:,} references")
-            self._collect(version.schema, found, (*above, key))
-            found[reference.name, subject, reference.version] = reference, version.schema
+    def _use(self, reference: Reference, around: str) -> _Use:
+        """The version that a schema of the context `around` refers to. LookupError if it is not there."""
+        context, subject = split_subject(reference.subject)
+        use = reference, (around if context == DEFAULT else context), subject, reference.version
+        if use[1:] not in self.versions:
+            raise LookupError(f"{reference.name}: subject {subject!r}, version {reference.version}, is not there")
+        return use
 
     def latest(self, subject: str) -> Version | None:
         """The newest version of a subject that is not deleted, in any context, the default one first."""
@@ -301,7 +326,8 @@ def _object(data: bytes | None) -> dict[str, Any] | None:
 
 
 def _is_number(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether a value can be an id or a version."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_NUMBER
 
 
 def _schema(about: dict[str, Any], context: str) -> Schema | None:

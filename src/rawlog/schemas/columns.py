@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from rawlog.kernels.columns import nullable_spans
 from rawlog.schemas.avro import (
     DAY_US,
+    LARGEST_DECIMAL,
     MAX_US,
     MICROSECOND,
     MIN_US,
@@ -23,7 +24,6 @@ from rawlog.schemas.avro import (
     SchemaError,
     Type,
     decimal128,
-    uuid_text,
 )
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ def _leaf_type(type: Type) -> pa.DataType:
     if kind == "int" and logical == "date":
         return pa.date32()
     if (kind, logical) in (("int", "time-millis"), ("long", "time-micros")):
-        return pa.string()
-    if kind == "fixed" and logical == "uuid" and type.size == 16:
         return pa.string()
     simple = {
         "boolean": pa.bool_(),
@@ -266,8 +264,6 @@ class _Projection:
                 raise SchemaError("decimals of another scale")
             return self._decimals(made, reader, rows)
         type = _leaf_type(reader)
-        if reader.kind == "fixed" and pa.types.is_string(type):
-            return pa.array([None if one is None else uuid_text(one) for one in made.to_pylist()], pa.string())
         if pa.types.is_binary(type):
             return made
         try:
@@ -294,8 +290,9 @@ class _Projection:
             return found
         values: list[Decimal | None] = []
         for row, one in zip(rows.tolist(), made.to_pylist(), strict=True):
-            number = None if one is None else int.from_bytes(one, "big", signed=True)
-            if number is not None and abs(number) >= 10**reader.precision:
+            is_long = one is not None and len(one) > LARGEST_DECIMAL
+            number = None if one is None or is_long else int.from_bytes(one, "big", signed=True)
+            if is_long or (number is not None and abs(number) >= 10**reader.precision):
                 self.good[row] = False
                 number = None
             values.append(None if number is None else _scaled(number, reader.scale))
@@ -346,7 +343,7 @@ def _value(type: Type, given: Any) -> Any:
         if type.logical == "decimal":
             made = _scaled(int.from_bytes(raw, "big", signed=True), type.scale)
             return made if type.precision <= MOST_DIGITS else format(made, "f")
-        return uuid_text(raw) if pa.types.is_string(_leaf_type(type)) else raw
+        return raw
     if type.kind == "long" and type.logical in MICROSECOND:
         return given * MICROSECOND[type.logical]
     if pa.types.is_string(_leaf_type(type)) and isinstance(given, int):

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rawlog.schemas.wire import Layout
 
 HOW = ("auto", "avro", "protobuf", "json", "string", "raw")
+#: So many rows are decoded one by one where one of them has a value that no column can have.
+MOST_ONE_BY_ONE = 64
 SCHEMA = pa.struct([("id", pa.int32()), ("subject", pa.string()), ("version", pa.int32())])
 
 _REASON = {name: number for number, name in enumerate(REASONS)}
@@ -178,15 +180,20 @@ class Decoder:
         if not rows.size:
             return
         both = codes[rows].astype(np.int64) << 32 | work.framed.id[rows]
-        for one in np.unique(both).tolist():
+        order = np.argsort(both, kind="stable")  # data that is not of a registry may have another id in each row
+        ids, starts = np.unique(both[order], return_index=True)
+        for one, own in zip(ids.tolist(), np.split(rows[order], starts[1:]), strict=True):
             number, topic = one & 0xFFFF_FFFF, topics[one >> 32]
-            self._group(rows[both == one], self._find(number, topic, work.side), topic, work)
+            self._group(own, self._find(number, topic, work.side), topic, work)
 
     def _find(self, id: int, topic: str | None, side: str) -> list[Found]:
         key = "find", id, topic, side
-        if key not in self._made:
-            self._made[key] = self.catalog.find(id, topic, side)
-        found: list[Found] = self._made[key]
+        if key in self._made:
+            known: list[Found] = self._made[key]
+            return known
+        found = self.catalog.find(id, topic, side)
+        if found:
+            self._made[key] = found
         return found
 
     def _by_guid(self, work: _Work, codes: NDArray[Any], topics: list[str | None]) -> None:
@@ -214,21 +221,24 @@ class Decoder:
         if found.schema.type != "AVRO":
             return ""
         made = self._maker(found)
-        if isinstance(made, OneByOne):
-            return str(made.root.get("name", "")) if isinstance(made.root, dict) else ""
         return made.type.name or str(made.type.kind)
 
     def _group(self, rows: NDArray[np.int64], found: list[Found], topic: str | None, work: _Work) -> None:
-        """Decode rows that name the same schema; where an id was given twice, each schema is tried in turn."""
+        """Decode rows that name the same schema. Where an id was given twice, each schema is tried in turn, and one that leaves bytes over
+        only if no other fits.
+        """
         if not found:
             work.result.failed(rows, UNKNOWN_ID)
             return
-        for one in found:
+        attempts = [(one, work) for one in found]
+        if len(found) > 1:
+            attempts = [(one, replace(work, is_whole=True)) for one in found] + attempts
+        for one, own in attempts:
             if work.how != "auto" and one.schema.type != work.how.upper():
                 work.result.failed(rows, OTHER_KIND)
                 continue
             try:
-                self._with(one, rows, topic, work)
+                self._with(one, rows, topic, own)
             except (SchemaError, LookupError):
                 work.result.failed(rows, BAD_SCHEMA)
             rows = rows[~work.result.is_decoded[rows]]
@@ -263,11 +273,17 @@ class Decoder:
         """Rows that were written with one Avro schema."""
         framed, result = work.framed, work.result
         entries = avro.run(made, framed.data, framed.start[rows], framed.stop[rows])
+        if work.is_whole:
+            entries.status[(entries.status == kernels.OK) & (entries.ends != framed.stop[rows])] = kernels.CORRUPT
         is_good = entries.status == kernels.OK
         for status, reason in _STATUS.items():
             result.failed(rows[entries.status == status], reason)
         if work.reader is None:
-            values = avro.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
+            try:
+                values = avro.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
+            except avro.Unfit:
+                self._some_unfit(made, named, rows, work)
+                return
         else:
             assert isinstance(work.reader, Reader)
             try:
@@ -281,10 +297,22 @@ class Decoder:
         for place in np.flatnonzero(is_good & (after != 0)).tolist():
             result.trailing[int(rows[place])] = int(after[place])
 
+    def _some_unfit(self, made: avro.Program, named: Found, rows: NDArray[np.int64], work: _Work) -> None:
+        """Rows of which some have a value that no column can have: by halves, and one by one where they are few."""
+        if rows.size > MOST_ONE_BY_ONE:
+            for half in np.array_split(rows, 2):
+                self._columns(made, named, half, work)
+            return
+        texts = [schema.text for _, schema in self.catalog.referenced(named.schema)]
+        one_by_one: OneByOne = self._kept(named, ("one by one",), lambda: OneByOne(named.schema.text, texts))
+        self._recursive(one_by_one, named, rows, work)
+
     def _recursive(self, made: OneByOne, found: Found, rows: NDArray[np.int64], work: _Work) -> None:
         good, texts = [], []
         for row in rows.tolist():
             status, text, left = made.read(work.framed.body(row))
+            if left and work.is_whole:
+                status = kernels.CORRUPT
             if status != kernels.OK:
                 work.result.failed(row, _STATUS[status])
                 continue
@@ -432,7 +460,7 @@ class Decoder:
         texts = [schema.text for _, schema in used]
         try:
             return avro.Program(avro.parse(found.schema.text, texts))
-        except avro.RecursiveSchema:
+        except avro.NoColumns:
             return OneByOne(found.schema.text, texts)
 
     def _plain_json(self, column: pa.Array, work: _Work) -> None:
@@ -454,3 +482,5 @@ class _Work:
     how: str
     reader: Reader | MessageReader | None
     result: Decoded
+    #: Whether a value must end where its bytes end.
+    is_whole: bool = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from rawlog.core.text import safe_json
 from rawlog.kernels.columns import spans
 from rawlog.kernels.documents import check_documents
 
@@ -59,7 +60,7 @@ def to_json(body: bytes) -> str:
         json.loads(text, parse_float=str, parse_int=str, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return body.translate(_SPACES).decode("utf-8").strip()
+    return safe_json(body.translate(_SPACES).decode("utf-8").strip())
 
 
 def _refuse(name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 import json
 import re
 import subprocess
@@ -18,22 +19,32 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rawlog.core.text import to_json as line_of
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.wire import Layout
 
-MAIN = "rawlog_schema.proto"
+MAIN, READY = "rawlog_schema.proto", "rawlog_ready.pb"
 #: A number that no field may have marks messages that are map entries, while protoc reads the text.
 MARK = 536_870_911
 SECONDS = 60
 MOST_INDEXES = 64
 _TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|\s+|.""", re.DOTALL)
 
+WELL_KNOWN = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 #: Files that Confluent's registry knows without a reference, as far as values need them.
 KNOWN = {
-    "confluent/meta.proto": 'syntax = "proto3"; package confluent;\n'
-    "message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }\n",
+    "confluent/meta.proto": 'syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto";\n'
+    "message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; repeated Rule rules = 4; }\n"
+    "message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }\n"
+    + "".join(
+        f"extend google.protobuf.{''.join(part.title() for part in kind.split('_'))}Options {{ Meta {kind}_meta = 1088; }}\n"
+        for kind in ("file", "message", "field", "enum", "enum_value")
+    ),
     "confluent/type/decimal.proto": 'syntax = "proto3"; package confluent.type;\n'
     "message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }\n",
+    "confluent/type/variant.proto": 'syntax = "proto3"; package confluent.type;\n'
+    "message Variant { bytes metadata = 1; bytes value = 2; }\n",
+    "confluent/types/decimal.proto": 'syntax = "proto3"; import public "confluent/type/decimal.proto";\n',
 }
 
 
@@ -88,8 +99,14 @@ def _pool(files: bytes) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
-    for one in descriptor_pb2.FileDescriptorSet.FromString(files).file:
+    found = descriptor_pb2.FileDescriptorSet.FromString(files).file
+    for one in found:
         pool.Add(one)
+    known = {one.name for one in found}
+    for name in WELL_KNOWN:  # `Any` may hold them, also where the schema does not import them
+        if f"google/protobuf/{name}.proto" not in known:
+            module = importlib.import_module(f"google.protobuf.{name}_pb2")
+            pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     return pool
 
 
@@ -151,15 +168,22 @@ def _restore_maps(message: Any) -> None:
 
 @lru_cache(maxsize=256)
 def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
-    """A FileDescriptorSet of a schema's text and all that it imports."""
+    """A FileDescriptorSet of a schema's text and all that it imports, as text or as descriptors."""
+    from google.protobuf import descriptor_pb2
+
     from rawlog.io.output import scratch
 
     with scratch("schema-") as folder:
         root = Path(folder)
-        files = {**KNOWN, **dict(referenced), MAIN: text}
-        for name, one in files.items():
-            _put(root, name, one)
-        return _run_protoc(root)
+        ready = descriptor_pb2.FileDescriptorSet()
+        for name, one in {**KNOWN, **dict(referenced), MAIN: text}.items():
+            raw = descriptor_of(one)
+            if raw is None:
+                _put(root, name, one)
+            else:
+                ready.file.add().ParseFromString(raw)
+                ready.file[-1].name = name
+        return _run_protoc(root, ready.SerializeToString())
 
 
 def _put(root: Path, name: str, text: str) -> None:
@@ -193,11 +217,13 @@ def _statement(tokens: list[str]) -> str:
         return " "
     if words == ["option", "map_entry", "=", "true", ";"]:
         return f" reserved {MARK}; "
-    is_foreign = words[:2] == ["option", "("] and len(words) > 2 and words[2].lstrip(".").startswith("confluent.")
-    return " " if is_foreign and words[-1] == ";" else "".join(tokens)
+    return "".join(tokens)
 
 
-def _run_protoc(root: Path) -> bytes:
+def _run_protoc(root: Path, ready: bytes) -> bytes:
+    """What protoc makes of the texts below a directory; `ready` is a FileDescriptorSet of files that have no text."""
+    from rawlog.io.output import Folder
+
     try:
         import grpc_tools
     except ImportError:
@@ -206,6 +232,9 @@ def _run_protoc(root: Path) -> bytes:
     target = root / "schema.pb"
     command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{one}" for one in includes)]
     command += [f"--descriptor_set_out={target}", "--include_imports", MAIN]
+    if ready:
+        Folder(str(root)).write(READY, ready)
+        command.append(f"--descriptor_set_in={root / READY}")
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=SECONDS, cwd=root, stdin=subprocess.DEVNULL, check=False
@@ -272,16 +301,18 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 def to_json(message: Any, body: bytes) -> str:
-    """A body as ProtoJSON with the field names of the schema. ValueError if it is not such a message, or a time is out of range."""
+    """A body as ProtoJSON with the field names of the schema; inside `Any` are messages of the same schema. ValueError if it is not such a
+    message, or a time is out of range.
+    """
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError
 
     one = message()
     try:
         one.ParseFromString(body)
-        shown = MessageToDict(one, preserving_proto_field_name=True)
+        shown = MessageToDict(one, preserving_proto_field_name=True, descriptor_pool=message.DESCRIPTOR.file.pool)
     except DecodeError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
-    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    return line_of(shown)

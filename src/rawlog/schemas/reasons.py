@@ -9,6 +9,13 @@ from rawlog.core.findings import Mark, Rule, Severity, rule
 
 SIDES = ("value", "key")
 
+
+class Undecoded(str):
+    """A note on keys or values that were not decoded."""
+
+    __slots__ = ()
+
+
 UNKNOWN_ID, NOT_FRAMED, TRUNCATED, CORRUPT, BAD_INDEX, BAD_HEADER, BAD_SCHEMA, NOT_JSON, NOT_TEXT, OTHER_KIND, OTHER_SCHEMA = (
     "unknown_schema_id", "not_framed", "truncated", "corrupt_body", "bad_message_index", "bad_schema_id_header", "bad_schema", "not_json",
     "not_text", "other_kind", "other_schema",

@@ -29,7 +29,7 @@ from rawlog.schemas.decoding import HOW, Decoded, Decoder
 from rawlog.schemas.fields import Fields
 from rawlog.schemas.masking import SchemaMask
 from rawlog.schemas.messages import MessageReader
-from rawlog.schemas.reasons import NOT_TEXT, REASONS, SIDES, code
+from rawlog.schemas.reasons import NOT_TEXT, REASONS, SIDES, Undecoded, code
 from rawlog.schemas.sources import catalog_for
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def parse_decode(given: str | Sequence[str] | Mapping[str, str]) -> dict[str, Wi
             raise unknown("side", side, SIDES)
         if side in found:
             raise OptionError(f"--decode: {side} is given twice")
-        how, _, version = text.partition("@")
+        how, mark, version = text.partition("@")
         if how not in HOW:
             raise unknown("way to decode", how, HOW)
-        found[side] = Wish(how, _version(part, how, version) if version else None)
+        found[side] = Wish(how, _version(part, how, version) if mark else None)
     if not found:
         raise OptionError("--decode: such as value=auto expected")
     return found
@@ -295,7 +295,7 @@ class Decode:
 
     def judge(self, counts: Tally) -> list[str]:
         """Notes on values that were not decoded, with the first places, and on schemas that may be wrong ones."""
-        notes = []
+        notes: list[str] = []
         for (side, reason), count in sorted(counts.items()):
             if side not in SIDES:
                 continue
@@ -310,7 +310,8 @@ class Decode:
                 continue
             places = [place for name, place in counts if name == f"{side} {reason}"][:MOST_PLACES]
             where = f" ({', '.join(places)}{', …' if count > len(places) else ''})" if places else ""
-            notes.append(f"--decode: {counted(count, side)} not decoded, bytes as they are: {REASONS[reason]}{where}")
+            text = f"--decode: {counted(count, side)} not decoded, bytes as they are: {REASONS[reason]}{where}"
+            notes.append(Undecoded(text))
         for name, text in sorted(counts):
             if name.endswith(" remark"):
                 notes.append(f"--decode: {text}")
@@ -318,6 +319,9 @@ class Decode:
                 notes.append(f"--decode: fields of {text} are encrypted, and stay so")
         if self.decoder is not None and not self.decoder.catalog and any(r == "unknown_schema_id" for _, r in counts):
             notes.append(f"--decode: no schemas: there is no topic {TOPIC} among the files; --schemas names a place")
+        problems = [] if self.decoder is None else self.decoder.catalog.problems
+        if problems and counts:
+            notes.append(f"--decode: {counted(len(problems), 'record')} of the schemas' topic ignored: {problems[0]}")
         return notes
 
     def findings(self, file: File) -> list[Finding]:

@@ -93,7 +93,7 @@ class DuckEngine(Engine):
         lambda column, type, path: (
             f"{column}.{path}" if "<" in type else f"json_field({_as_bytes(column, type)}, '{path}')"
         ),
-        lambda column, type: f"CAST({f'json_of({column})' if type == 'binary' else column} AS JSON)",
+        lambda column, type: f"TRY_CAST({f'json_of({column})' if type == 'binary' else column} AS JSON)",
     )
 
     def __init__(self, given: Sequence[View]) -> None:

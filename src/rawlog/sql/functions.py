@@ -6,6 +6,7 @@ Each takes and gives Arrow arrays of equal length; null in any argument gives nu
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -127,12 +128,22 @@ def _field(column: pa.Array, path: str) -> pa.Array:
     return field_of(column, parse_path(f"value.{path.removeprefix('$.')}")[1])
 
 
+#: Escapes of a JSON text: two halves of a character, one half alone, any other.
+_ESCAPES = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+
+
+def _whole_characters(escape: re.Match[str]) -> str:
+    return r"\ufffd" if escape[1] else escape[0]
+
+
 def json_of(data: Any) -> pa.Array:
-    """Bytes that are a JSON text, as text; null if they are anything else."""
+    """Bytes that are a JSON text, as text; null if they are anything else. Halves of characters, which DuckDB refuses, are replaced."""
     texts: list[str | None] = []
     for value in _whole(data).cast(pa.binary()).to_pylist():
         try:
-            texts.append(None if value is None else to_json(value))
+            texts.append(None if value is None else _ESCAPES.sub(_whole_characters, to_json(value)))
         except ValueError:
             texts.append(None)
     return pa.array(texts, pa.string())

@@ -32,7 +32,7 @@ TEMPLATE_HELP = r"""\b
 EXIT_HELP = """
 Files below a directory that cannot be opened are reported on stderr and the rest is read; the exit code is 3 then. Damage ends the run
 with exit code 1 and its place, unless --errors says otherwise; rows lost by stop or skip give exit code 1 as well. An unfinished last
-frame is normal in a live log and only noted.
+frame is normal in a live log and only noted. With --decode, keys and values that were not decoded give exit code 1 too.
 """
 
 

@@ -8,14 +8,15 @@ import click
 
 from rawlog.cli import engine, options, output, report
 from rawlog.cli.errors import FOUND, say
+from rawlog.cli.notes import code_after
 from rawlog.core.text import printable
 
 if TYPE_CHECKING:
     from rawlog.jobs.target import LossError
 
 EXIT_HELP = """
-Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), or rows lost to damage under --errors stop or skip; 2 wrong
-usage; 3 cannot be read or written. An existing target is not changed unless --force is given.
+Exit codes: 0 done; 1 a loss that was not accepted (nothing is written then), rows lost to damage under --errors stop or skip, or values
+that were not decoded; 2 wrong usage; 3 cannot be read or written. An existing target is not changed unless --force is given.
 """
 
 
@@ -100,7 +101,7 @@ def command(
     except LossError as error:
         ctx.exit(refuse(error, as_json=as_json))
     closing = "nothing was written" if done.is_dry_run else f"{done.verb}: {printable(done.target)}"
-    ctx.exit(report.show(done, as_json=as_json, closing=closing))
+    ctx.exit(code_after(report.show(done, as_json=as_json, closing=closing), done.notes))
 
 
 def refuse(error: LossError, *, as_json: bool) -> int:

@@ -12,6 +12,7 @@ import click
 
 from rawlog.cli import engine, logs, options, output
 from rawlog.cli.errors import DONE, FOUND, say
+from rawlog.cli.notes import code_after
 from rawlog.core.text import counted, printable, size_text
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
         "rawlog ingest kafka-logs/ --to lake",
         "rawlog ingest kafka-logs/ rocketmq-store/ --to lake --tables records,kafka.batches --since -7d",
         "rawlog ingest kafka-logs/ --to lake --follow --every 10",
-        more="Exit codes: 0 done; 1 damage was found, or files were refused; 2 wrong usage; 3 cannot be read or written.",
+        more="Exit codes: 0 done; 1 damage was found, files were refused, or values were not decoded; 2 wrong usage; 3 cannot be read or "
+        "written.",
     )
 )
 @options.paths
@@ -117,7 +119,8 @@ def command(
 
 
 def _code(done: Report) -> int:
-    return FOUND if any(done.counts[name] for name in ("errors", "warnings", "refused")) else DONE
+    has_problems = any(done.counts[name] for name in ("errors", "warnings", "refused"))
+    return FOUND if has_problems else code_after(DONE, done.notes)
 
 
 def _remark(done: Report, said: set[str]) -> None:

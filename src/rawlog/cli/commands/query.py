@@ -21,13 +21,14 @@ from rawlog.cli import asking, options, output
 @click.argument("sql", metavar="SQL")
 @click.argument("paths", nargs=-1, type=options.PATH, metavar="[PATH...]")
 @asking.asking
-def command(sql: str, paths: tuple[str, ...], **given: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, sql: str, paths: tuple[str, ...], **given: Any) -> None:
     """Answer a question in SQL; the tables of the paths are views.
 
     A PATH is files or a lake that `ingest` made. Its views are records, files, findings and the tables of its systems, under their
     short or full names: batches, kafka.batches, kafka.records. With name=PATH they are name.records and so on, and name alone is its
     records, so that one statement can use several paths. --catalog is a lake too: the one whose tables a catalog has. SQL - is read from
-    standard input.
+    standard input. Exit code 1: with --decode, some keys or values were not decoded.
     """
     from rawlog import api
 
@@ -38,3 +39,4 @@ def command(sql: str, paths: tuple[str, ...], **given: Any) -> None:
     with answer:
         asking.show(given, answer)
     output.flush()
+    ctx.exit(chosen["note"].code)
