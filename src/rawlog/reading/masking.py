@@ -288,8 +288,9 @@ class Mask:
 
         [rule], column = rules, columns[name]
         self.counts[rule.text, "masked"] += len(column)
-        change = rule.bytes_mask(self.masker)
-        return pa.array([None if one is None else change(one) for one in column.to_pylist()], column.type)
+        change, values = rule.bytes_mask(self.masker), column.dictionary_encode()
+        made = pa.array([change(one) for one in values.dictionary.to_pylist()], column.type)
+        return made.take(values.indices)
 
     def _fields(self, name: str, columns: Mapping[str, pa.Array], rules: Sequence[Rule]) -> pa.Array:
         """Fields of values that are JSON texts. Others are counted."""
@@ -313,9 +314,7 @@ class Mask:
             if document is not None and not isinstance(document, list):
                 raise ValueError("a number or a text has no fields")
         except (ValueError, RecursionError):
-            for rule, _ in changes:
-                self.counts[rule.text, "not JSON"] += 1
-            return None if self.other == "drop" else self.masker.hash(value) if self.other == "hash" else value
+            return self.not_read(value, [rule for rule, _ in changes])
         is_changed = False
         for rule, change in changes:
             found = _change(document, rule.steps, change)
@@ -328,6 +327,12 @@ class Mask:
             made = made.ljust(len(value) - start)
             self.counts["", "larger"] += len(made) > len(value) - start
         return value[:start] + made
+
+    def not_read(self, value: bytes, rules: Sequence[Rule]) -> bytes | None:
+        """What becomes of a value whose fields are not known. It is counted for each rule."""
+        for rule in rules:
+            self.counts[rule.text, "not JSON"] += 1
+        return None if self.other == "drop" else self.masker.hash(value) if self.other == "hash" else value
 
     def _headers(self, column: pa.Array, old: pa.Array | None, new: pa.Array | None) -> pa.Array:
         """The headers of rows, masked by their names, or as the key if they repeat it."""

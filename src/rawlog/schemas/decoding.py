@@ -31,12 +31,14 @@ from rawlog.schemas.reasons import (
     UNKNOWN_ID,
 )
 from rawlog.schemas.recursive import OneByOne
+from rawlog.schemas.splicing import Splicer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from rawlog.reading.masking import Rule
     from rawlog.schemas.framing import Framed
 
 HOW = ("auto", "avro", "protobuf", "json", "string", "raw")
@@ -142,16 +144,18 @@ class Decoder:
         topics: pa.Array,
         side: str,
         reader: Reader | MessageReader | None = None,
+        *,
+        with_text: bool = True,
     ) -> Decoded:
         """The values of a binary column of records: as JSON texts, or as columns of a `reader` schema. A way other than auto takes only
-        values of that kind.
+        values of that kind. Without text it is only known which were decoded; those of Avro are null.
         """
         how = self.wishes.get(side, "raw")
         if how in ("raw", "string") or not len(column):
             return Decoded(len(column))
         framed = framing.frame(column, headers, side)
         result = Decoded(len(column), framed)
-        work = _Work(framed, side, how, reader, result)
+        work = _Work(framed, side, how, reader, result, with_text)
         encoded = topics.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), None]
         codes = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
@@ -261,7 +265,9 @@ class Decoder:
         is_good = entries.status == kernels.OK
         for status, reason in _STATUS.items():
             result.failed(rows[entries.status == status], reason)
-        if work.reader is None:
+        if not work.with_text:
+            values = pa.nulls(rows.size, pa.string())
+        elif work.reader is None:
             values = avro.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
         else:
             assert isinstance(work.reader, Reader)
@@ -389,6 +395,17 @@ class Decoder:
         editor: AvroEditor | MessageEditor = self._kept(found, ("editor", path), make)
         return editor
 
+    def splicer(self, found: Found, rules: Sequence[Rule]) -> Splicer | None:
+        """What changes fields of many values of an Avro schema at once; None if that is not possible. SchemaError or LookupError if the
+        schema cannot be used.
+        """
+        used = self.catalog.referenced(found.schema)
+        texts = [schema.text for _, schema in used]
+        made: Splicer | None = self._kept(
+            found, ("splicer", *rules), lambda: Splicer.of(found.schema.text, texts, rules)
+        )
+        return made
+
     def document_check(self, found: Found) -> DocumentCheck:
         """What says whether JSON texts fit their schema. SchemaError or LookupError if it cannot be used."""
 
@@ -435,3 +452,4 @@ class _Work:
     how: str
     reader: Reader | MessageReader | None
     result: Decoded
+    with_text: bool

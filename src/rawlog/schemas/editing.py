@@ -309,6 +309,7 @@ def _is_decimal(about: Mapping[str, Any]) -> bool:
         and isinstance(precision, int)
         and isinstance(scale, int)
         and 0 <= scale <= precision
+        and precision >= 1
     )
 
 
