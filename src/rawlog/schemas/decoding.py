@@ -15,7 +15,8 @@ from rawlog.schemas import avro, documents, framing, kernels, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import Catalog, Found
 from rawlog.schemas.columns import Reader
-from rawlog.schemas.editing import AvroEditor, DocumentCheck, MessageEditor
+from rawlog.schemas.editing import AvroEditor, DocumentCheck
+from rawlog.schemas.message_editing import MessageEditor
 from rawlog.schemas.messages import MessageReader
 from rawlog.schemas.reasons import (
     BAD_HEADER,

@@ -15,6 +15,7 @@ from rawlog.schemas import protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.decoding import Decoder
 from rawlog.schemas.editing import Edit, Misfit
+from rawlog.schemas.message_editing import UnknownType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,6 +148,8 @@ class SchemaMask(Mask):
             path = found.messages[row][1] if row in found.messages else ()
             body, is_found = self.decoder.editor(schema, path).edit(value[start:], edits)
         except Misfit as error:
+            if isinstance(error, UnknownType) and self.other != "refuse":
+                return self.not_read(value, [one.rule for one in edits])
             raise OptionError(self._misfit(error, edits, found, row, columns)) from None
         except (SchemaError, LookupError) as error:
             name = f"{schema.subject} version {schema.version}"
