@@ -15,6 +15,7 @@ from rawlog.core.report import Report
 from rawlog.core.tables import RECORDS
 from rawlog.jobs.job import Progress
 from rawlog.live.settings import CLIENTS, Settings
+from rawlog.reading.existence import check_names
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -221,6 +222,7 @@ def replay(
     >>> import rawlog
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
+    from rawlog.jobs.convert.sources import sheet_names
     from rawlog.live.replaying import Asked, Source, replay
     from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
 
@@ -238,6 +240,8 @@ def replay(
     paths = [] if is_rows else whole_paths(listed(source))
     tree = Tree((), ()) if is_rows else open_source(paths)
     selection = bound(selection, tree, RECORDS)
+    if not is_rows:
+        check_names(tree, RECORDS, selection, options.get("note"), more=sheet_names(tree, RECORDS))
     asked = Asked(
         topic_map=dict(topic_map or {}),
         topic=to_topic,
