@@ -97,7 +97,7 @@ def sheet_names(tree: Tree, table: Table) -> Iterator[set[tuple[str, int | None]
         return
     names, rest = ("topic", *([partition] if partition else ())), []
     for file in sheets(tree):
-        found = _told(file.path, names) if kind_of(file.path) == "parquet" else None
+        found = _from_footer(file.path, names) if kind_of(file.path) == "parquet" else None
         if found is None:
             rest.append(file)
         else:
@@ -112,7 +112,7 @@ def sheet_names(tree: Tree, table: Table) -> Iterator[set[tuple[str, int | None]
                 yield _distinct(batch)
 
 
-def _told(path: str, names: tuple[str, ...]) -> set[tuple[str, int | None]] | None:
+def _from_footer(path: str, names: tuple[str, ...]) -> set[tuple[str, int | None]] | None:
     """What the footer of a Parquet file says of the topics and partitions in it; None if it does not say all of it."""
     with _parquet_file(path) as file:
         places = {file.schema.column(i).path: i for i in range(len(file.schema))}
