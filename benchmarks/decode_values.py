@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from rawlog.core.tables import RECORDS
 from rawlog.reading.fields import field_of
-from rawlog.reading.masking import Masker, Rule
+from rawlog.reading.masker import Masker
+from rawlog.reading.masking import Rule
 from rawlog.schemas.avro import parse
 from rawlog.schemas.catalog import Catalog, Schema, Version
 from rawlog.schemas.columns import Reader

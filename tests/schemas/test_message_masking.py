@@ -11,7 +11,8 @@ from google.protobuf.json_format import ParseDict
 
 from rawlog.core.errors import OptionError
 from rawlog.core.tables import RECORDS
-from rawlog.reading.masking import Masker, parse_mask
+from rawlog.reading.masker import Masker
+from rawlog.reading.masking import parse_mask
 from rawlog.schemas.catalog import Catalog, Schema, Version
 from rawlog.schemas.decoding import Decoder
 from rawlog.schemas.masking import SchemaMask

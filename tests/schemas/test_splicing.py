@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from rawlog.core.errors import OptionError
 from rawlog.core.tables import RECORDS
-from rawlog.reading.masking import Mask, Masker, parse_mask
+from rawlog.reading.masker import Masker
+from rawlog.reading.masking import Mask, parse_mask
 from rawlog.schemas.catalog import Catalog, Schema, Version
 from rawlog.schemas.decoding import Decoder
 from rawlog.schemas.masking import SchemaMask

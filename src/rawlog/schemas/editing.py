@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from rawlog.reading.masker import Masker
 from rawlog.reading.masking import DROP, EVERY, Number, Rule, Step
 from rawlog.schemas.avro import PRIMITIVES, NamedTypes, SchemaError, full_name, loaded_schema
 
@@ -35,8 +36,21 @@ class Misfit(ValueError):
 class Edit:
     """What becomes of a field: a rule, for values of all types."""
 
-    def __init__(self, rule: Rule, of_json: Callable[[Any], Any], of_bytes: Callable[[bytes], bytes | None]) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        of_json: Callable[[Any], Any],
+        of_bytes: Callable[[bytes], bytes | None],
+        of_all: Callable[[Sequence[bytes]], Sequence[bytes | None]] | None = None,
+    ) -> None:
+        """`of_all` is what becomes of many bytes at once."""
         self.rule, self.of_json, self.of_bytes = rule, of_json, of_bytes
+        self.of_all = of_all or (lambda values: [of_bytes(one) for one in values])
+
+    @classmethod
+    def of(cls, rule: Rule, masker: Masker) -> Edit:
+        """The edit that a rule describes."""
+        return cls(rule, rule.json_mask(masker), rule.bytes_mask(masker), rule.all_mask(masker))
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from rawlog.core.errors import OptionError
 from rawlog.kernels.columns import Splices
-from rawlog.reading.masking import Mask, Masker, Rule
+from rawlog.reading.masker import Masker
+from rawlog.reading.masking import Mask, Rule
 from rawlog.schemas import protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.decoding import Decoder
@@ -80,7 +81,7 @@ class SchemaMask(Mask):
         topics = columns["topic"] if "topic" in columns else pa.nulls(len(column), pa.string())
         found = self.decoder.decode(column, columns.get("headers"), topics, name, with_text=False)
         changes = self.changes(rules)
-        edits = [Edit(rule, of_json, rule.bytes_mask(self.masker)) for rule, of_json in changes]
+        edits = [Edit.of(rule, self.masker) for rule in rules]
         splices = Splices(column)
         left = splices.valid.copy()
         for number, schema in enumerate(found.used):

@@ -114,7 +114,7 @@ class Splicer:
         if type.mark in self.editors:
             own = [Edit(replace(edit.rule, steps=()), edit.of_json, edit.of_bytes)]
             return [self.editors[type.mark].edit(one, own)[0] for one in values]
-        made = [edit.of_bytes(one) or b"" for one in values]
+        made = [one or b"" for one in edit.of_all(values)]
         if type.kind == "string":
             made = [one if one.isascii() else one.decode("utf-8", "replace").encode() for one in made]
         lengths = {size: _varlong(size) for size in set(map(len, made))}
