@@ -16,16 +16,23 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.tables import HEADERS
 from rawlog.core.text import counted
 from rawlog.core.times import parse_span
+from rawlog.kernels import marks
+from rawlog.kernels.fields import TEXT
+from rawlog.reading.fields import can_mark, marked_fields
 from rawlog.reading.masker import Masker
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from rawlog.core.tables import Table
+    from rawlog.kernels.columns import Splices
     from rawlog.reading.select import Tally
 
 SECRET = "RAWLOG_MASK_SECRET"  # noqa: S105 - the name of a variable
@@ -200,10 +207,64 @@ class Mask:
         """Fields of values that are JSON texts. Others are counted."""
         import pyarrow as pa
 
-        changes, column = self.changes(rules), columns[name]
-        return pa.array(
-            [None if one is None else self.changed(one, changes) for one in column.to_pylist()], column.type
+        from rawlog.kernels.columns import Splices
+
+        column, changes = columns[name], self.changes(rules)
+        splices = Splices(column)
+        left = splices.valid.copy()
+        left[left] = ~self.spliced(splices, np.flatnonzero(left), changes)
+        rows = np.flatnonzero(left)
+        values = column.take(pa.array(rows)).to_pylist()
+        splices.replace(rows, [self.changed(value, changes) for value in values])
+        return splices.result()
+
+    def spliced(self, splices: Splices, rows: NDArray[np.int64], changes: Sequence[Change]) -> NDArray[np.bool_]:
+        """Change fields of JSON texts by columns; which texts were changed so. All other bytes stay."""
+        paths = [rule.steps for rule, _ in changes]
+        drops = [rule.how == "drop" for rule, _ in changes]
+        if self.masker.keep_sizes or not can_mark(paths):
+            return np.zeros(rows.size, np.bool_)
+        starts, stops = splices.places[:-1][rows], splices.places[1:][rows]
+        is_framed = np.zeros(rows.size, np.bool_)
+        is_framed[stops > starts] = splices.data[starts[stops > starts]] == 0
+        spans, done, found = marked_fields(
+            splices.data, np.minimum(starts + _FRAME * is_framed, stops), stops, paths, drops
         )
+        for number, (rule, change) in enumerate(changes):
+            masked = int(np.count_nonzero(done & ((found >> number) & 1 == 1)))
+            self.counts[rule.text, "masked"] += masked
+            self.counts[rule.text, "missing"] += int(np.count_nonzero(done)) - masked
+            own = spans[spans[:, 3] == number]
+            for kind in np.unique(own[:, 4]).tolist():
+                self._splice(splices, rows, own[own[:, 4] == kind], kind, rule, change)
+        return done
+
+    def _splice(
+        self,
+        splices: Splices,
+        rows: NDArray[np.int64],
+        spans: NDArray[np.int64],
+        kind: int,
+        rule: Rule,
+        change: Callable[[Any], Any],
+    ) -> None:
+        """Put the masks of values of one kind into their place; each distinct value is masked once."""
+        from rawlog.kernels.columns import Splice
+        from rawlog.kernels.columns import spans as column_of
+
+        starts, stops = spans[:, 1], spans[:, 2]
+        if kind in (marks.MEMBER, marks.ITEM):
+            pieces, codes = [b"null" if kind == marks.ITEM else b""], np.zeros(starts.size, np.int64)
+        else:
+            quote = int(kind == TEXT)
+            values = column_of(splices.data, starts + quote, stops - starts - 2 * quote).dictionary_encode()
+            codes, known = values.indices.to_numpy(zero_copy_only=False).astype(np.int64), values.dictionary.to_pylist()
+            if quote:
+                texts = ((one or b"").decode("utf-8", "replace") for one in rule.all_mask(self.masker)(known))
+                pieces = [encode_basestring(one).encode() for one in texts]
+            else:
+                pieces = [_encoded(change(_parsed(one)), one) for one in known]
+        splices.put(Splice(rows[spans[:, 0]], starts, stops, pieces, codes))
 
     def changes(self, rules: Sequence[Rule]) -> list[Change]:
         """Rules with what they do to a value in a JSON text."""

@@ -88,6 +88,8 @@ class SchemaMask(Mask):
             if schema.schema.type == "AVRO":
                 rows = np.flatnonzero(found.schema == number)
                 left[rows] = ~self._spliced(splices, rows, found, schema, edits)
+        rows = np.flatnonzero(left & (found.schema < 0))
+        left[rows] = ~self.spliced(splices, rows, changes)
         if self.masker.keep_sizes:
             self.counts["", "larger"] += int(np.count_nonzero(splices.growth()))
         rows = np.flatnonzero(left)
