@@ -31,10 +31,19 @@ class Masker:
     def __init__(self, secret: bytes, *, keep_sizes: bool = False) -> None:
         self._secret, self.keep_sizes = secret, keep_sizes
         self._known: dict[tuple[str, bytes], bytes] = {}
-        self._many = _Many(secret) if kernels.MODE != "plain" else None
+        self._made: _Many | None = None
 
     def __repr__(self) -> str:
         return "Masker()"  # a secret is never shown
+
+    @property
+    def _many(self) -> _Many | None:
+        """What masks many texts, where kernels are compiled: here, which may not be where the masker was made."""
+        if kernels.MODE == "plain":
+            return None
+        if self._made is None:
+            self._made = _Many(self._secret)
+        return self._made
 
     @property
     def fingerprint(self) -> str:
@@ -58,13 +67,18 @@ class Masker:
 
     def hash_all(self, texts: Sequence[bytes]) -> list[bytes]:
         """The hashes of many texts."""
-        if self._many is None:
+        many = self._many
+        if many is None:
             return [self.hash(one) for one in texts]
-        return self._many.hashes(texts, None if self.keep_sizes else HASH_SIZE)
+        return many.hashes(texts, None if self.keep_sizes else HASH_SIZE)
 
     def digits_all(self, texts: Sequence[bytes]) -> list[bytes]:
         """The same as `digits` for many texts."""
         return self._permuted_all(texts, is_number=False)
+
+    def numbers_all(self, texts: Sequence[bytes]) -> list[bytes]:
+        """The same as `number` for many numbers."""
+        return self._permuted_all(texts, is_number=True)
 
     def fixed(self, text: bytes, new: bytes) -> bytes:
         """Another text; cut or filled with `x` to the same length if sizes are kept."""
@@ -84,12 +98,10 @@ class Masker:
 
     def _permuted_all(self, texts: Sequence[bytes], *, is_number: bool) -> list[bytes]:
         """Other texts of the same forms. The kernel knows ASCII only."""
-        slow = self._other_number_text if is_number else self._in_form
-        if self._many is None:
+        slow, many = self._other_number_text if is_number else self._in_form, self._many
+        if many is None:
             return [slow(one) for one in texts]
-        if all(one.isascii() for one in texts):
-            return self._many.permuted(texts, is_number=is_number)
-        quick = iter(self._many.permuted([one for one in texts if one.isascii()], is_number=is_number))
+        quick = iter(many.permuted([one for one in texts if one.isascii()], is_number=is_number))
         return [next(quick) if one.isascii() else slow(one) for one in texts]
 
     def _other_number_text(self, text: bytes) -> bytes:

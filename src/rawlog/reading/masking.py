@@ -23,7 +23,7 @@ from rawlog.core.tables import HEADERS
 from rawlog.core.text import counted
 from rawlog.core.times import parse_span
 from rawlog.kernels import marks
-from rawlog.kernels.fields import TEXT
+from rawlog.kernels.fields import OTHER, TEXT
 from rawlog.reading.fields import can_mark, marked_fields
 from rawlog.reading.masker import Masker
 
@@ -262,6 +262,9 @@ class Mask:
             if quote:
                 texts = ((one or b"").decode("utf-8", "replace") for one in rule.all_mask(self.masker)(known))
                 pieces = [encode_basestring(one).encode() for one in texts]
+            elif kind == OTHER and rule.how == "digits":
+                made = iter(self.masker.numbers_all([one for one in known if one[:1] not in b"tf"]))
+                pieces = [one if one[:1] in b"tf" else next(made) for one in known]  # true and false stay
             else:
                 pieces = [_encoded(change(_parsed(one)), one) for one in known]
         splices.put(Splice(rows[spans[:, 0]], starts, stops, pieces, codes))

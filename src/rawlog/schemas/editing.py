@@ -42,15 +42,17 @@ class Edit:
         of_json: Callable[[Any], Any],
         of_bytes: Callable[[bytes], bytes | None],
         of_all: Callable[[Sequence[bytes]], Sequence[bytes | None]] | None = None,
+        of_numbers: Callable[[Sequence[bytes]], Sequence[bytes]] | None = None,
     ) -> None:
-        """`of_all` is what becomes of many bytes at once."""
-        self.rule, self.of_json, self.of_bytes = rule, of_json, of_bytes
+        """`of_all` is what becomes of many bytes at once, and `of_numbers` of many numbers; None if that is known one by one only."""
+        self.rule, self.of_json, self.of_bytes, self.of_numbers = rule, of_json, of_bytes, of_numbers
         self.of_all = of_all or (lambda values: [of_bytes(one) for one in values])
 
     @classmethod
     def of(cls, rule: Rule, masker: Masker) -> Edit:
         """The edit that a rule describes."""
-        return cls(rule, rule.json_mask(masker), rule.bytes_mask(masker), rule.all_mask(masker))
+        of_numbers = masker.numbers_all if rule.how == "digits" else None
+        return cls(rule, rule.json_mask(masker), rule.bytes_mask(masker), rule.all_mask(masker), of_numbers)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -81,6 +83,17 @@ class Edit:
         if found != found.to_integral_value() or not low <= found <= high:
             raise Misfit(type, f"{found} is not one")
         return int(found)
+
+    def wholes(self, values: Sequence[int], low: int, high: int) -> list[int]:
+        """The same for many of the range, by `of_numbers`."""
+        assert self.of_numbers is not None
+        made = list(values)
+        left = list(range(len(made)))
+        while left:
+            for at, text in zip(left, self.of_numbers([b"%d" % made[at] for at in left]), strict=True):
+                made[at] = int(text)
+            left = [at for at in left if not low <= made[at] <= high]
+        return made
 
     def floating(self, value: float, type: str, is_single: bool) -> float:
         if value - value != 0:  # NaN and infinity have no digits

@@ -19,7 +19,7 @@ from rawlog.kernels.columns import Splice, spans
 from rawlog.reading.masking import EVERY
 from rawlog.schemas import avro
 from rawlog.schemas.avro import Entries, Program, Type
-from rawlog.schemas.editing import AvroEditor, Edit
+from rawlog.schemas.editing import INTEGERS, AvroEditor, Edit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rawlog.reading.masking import Rule, Step
 
 NESTED = ("record", "array", "map", "union")
-_MORE, _GROUP = 0x80, 0x7F
+_MORE, _GROUP, _MASK = 0x80, 0x7F, (1 << 64) - 1
 
 
 class _Unfit(Exception):
@@ -111,6 +111,10 @@ class Splicer:
 
     def _masked(self, type: Type, values: Sequence[bytes], edit: Edit) -> list[bytes]:
         """What distinct values become, as they are encoded."""
+        if type.kind in INTEGERS and edit.of_numbers is not None:
+            bound = 1 << INTEGERS[type.kind]
+            numbers = edit.wholes([_number(one) for one in values], -bound, bound - 1)
+            return [_varlong(one) for one in numbers]
         if type.mark in self.editors:
             own = [Edit(replace(edit.rule, steps=()), edit.of_json, edit.of_bytes)]
             return [self.editors[type.mark].edit(one, own)[0] for one in values]
@@ -204,9 +208,15 @@ def _places(
     return _places(type.inner[-1], rest, entries, rows[parents], own)
 
 
+def _number(data: bytes) -> int:
+    """A number from its bytes in zigzag; they are valid."""
+    value = sum((byte & _GROUP) << (7 * place) for place, byte in enumerate(data)) & _MASK
+    return (value >> 1) ^ -(value & 1)
+
+
 def _varlong(value: int) -> bytes:
-    """A number of at least 0 in zigzag, as Avro writes lengths and branches."""
-    made, left = bytearray(), value << 1
+    """A number of 64 bits in zigzag, as Avro writes lengths, branches and numbers."""
+    made, left = bytearray(), (value << 1) ^ (value >> 63)
     while left >= _MORE:
         made.append(left & _GROUP | _MORE)
         left >>= 7
