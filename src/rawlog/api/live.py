@@ -15,6 +15,7 @@ from rawlog.core.report import Report
 from rawlog.core.tables import RECORDS
 from rawlog.jobs.job import Progress
 from rawlog.live.settings import CLIENTS, Settings
+from rawlog.reading.existence import check_names
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -224,6 +225,7 @@ def replay(
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
     from rawlog.io.output import refuse_nested
+    from rawlog.jobs.convert.sources import sheet_names
     from rawlog.live.replay_request import Asked, Source
     from rawlog.live.replaying import replay
     from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
@@ -244,6 +246,8 @@ def replay(
     if checkpoint is not None:
         refuse_nested(checkpoint, paths)
     selection = bound(selection, tree, RECORDS)
+    if not is_rows:
+        check_names(tree, RECORDS, selection, options.get("note"), more=sheet_names(tree, RECORDS))
     asked = Asked(
         topic_map=dict(topic_map or {}),
         topic=to_topic,

@@ -153,13 +153,13 @@ NO_TIME = -(1 << 63)
 
 
 class Undone(Protocol):
-    """What says which offsets of a file belong to transactions that were aborted. Picklable."""
+    """What says which offsets of a file belong to transactions that were aborted, or that nothing decides. Picklable."""
 
     def for_part(self, start: int | None, stop: int | None) -> Undone:
         """The same for the part of the file from byte `start` to `stop`."""
 
     def undone(self, frames: Frames) -> NDArray[np.int64]:
-        """The first and the last offset of each frame of such a transaction."""
+        """The first and the last offset of each frame of such a transaction, in order, and 1 if that is still open at the end, else 0."""
 
 
 @dataclass(frozen=True, slots=True)
