@@ -20,7 +20,7 @@ import pytest
 import rawlog
 from rawlog.core.errors import AccessError, CorruptError, OptionError, TruncatedError
 from rawlog.io.storage import Source
-from rawlog.reading import follow
+from rawlog.reading import lines
 from rawlog.spark import options
 from tests.golden_data import golden_path
 
@@ -456,17 +456,17 @@ def test_read_committed_waits_for_what_is_undecided(tmp_path: Path) -> None:
 def test_an_index_saves_walking_the_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "segments-by-size-0"
     shutil.copytree(SEGMENTS, source)
-    monkeypatch.setattr(follow, "NEAR", 4096)
+    monkeypatch.setattr(lines, "NEAR", 4096)
     query = Query(tmp_path, {})
     jumps: list[int] = []
-    real = follow.Follower._jump
+    real = lines.Follower._jump
 
     def spy(self: Any, line: Any, file: Any, mark: Any, limit: int) -> Any:
         jumped = real(self, line, file, mark, limit)
         jumps.append(jumped.position - mark.position)
         return jumped
 
-    monkeypatch.setattr(follow.Follower, "_jump", spy)
+    monkeypatch.setattr(lines.Follower, "_jump", spy)
     assert query.all() == rows_of(SEGMENTS)
     assert max(jumps) > 4096
 
