@@ -434,6 +434,16 @@ def test_repair_reports_what_only_a_checkpoint_still_counts(directory: Path, tmp
     assert rawlog.repair(tmp_path / "out", tmp_path / "again").is_whole
 
 
+@pytest.mark.parametrize("name", [b"codec-\x9fnone", b"codec\rnone"])
+def test_a_checkpoint_of_bytes_that_java_does_not_read(name: bytes, directory: Path, tmp_path: Path) -> None:
+    """A broker ends at a name that is not UTF-8 ("all log dirs have failed"), and begins a line at a carriage return."""
+    (directory / "replication-offset-checkpoint").write_bytes(b"0\n2\ncodec-none 1 5\n" + name + b" 0 5\n")
+    [finding] = [one for one in rawlog.verify(directory) if one.severity != "info"]
+    assert (finding.code, finding.position) == ("kafka.checkpoint.framing", 19)
+    rawlog.repair(directory, tmp_path / "out")
+    assert codes(tmp_path / "out") == set()
+
+
 def test_a_checkpoint_that_is_none(directory: Path) -> None:
     (directory / "replication-offset-checkpoint").write_text("0\n2\ncodec-none 1 5\n")
     assert codes(directory) == {"kafka.checkpoint.framing"}

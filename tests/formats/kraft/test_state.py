@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rawlog.formats.kraft.writer import (
     encode_checkpoint,
     encode_controls,
 )
+from tests.golden_data import golden_path
 
 TOPIC, OTHER = bytes(range(16)), bytes(range(16, 32))
 LEVEL = ("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 25})
@@ -329,3 +331,29 @@ def test_an_invalid_election_state_is_an_error(text: str, tmp_path: Path) -> Non
     (tmp_path / "quorum-state").write_text(text)
     found = rawlog.verify(tmp_path)
     assert found.errors == 1 or not text
+
+
+@pytest.mark.parametrize(
+    ("tail", "severity"),
+    [
+        (bytes(11), "info"),
+        (b"\xaa" * 5, "info"),
+        (bytes(8) + b"\x7f\xff\xff\xf0" + bytes(4) + b"\x02" + bytes(20), "info"),
+        (bytes(13), "error"),
+        (bytes(400), "error"),
+        (bytes(8) + b"\x7f\xff\xff\xf0" + bytes(4) + b"\x91" + bytes(20), "error"),
+    ],
+)
+def test_bytes_after_the_footer_of_a_snapshot(tail: bytes, severity: str, tmp_path: Path) -> None:
+    """Tried with a broker of 4.3: it starts on the first three, and ends at the others, which verify did not mention."""
+    folder = tmp_path / "__cluster_metadata-0"
+    shutil.copytree(golden_path("kafka", "broker-4.3.0", "data", folder.name), folder, copy_function=shutil.copyfile)
+    path = folder / "00000000000000000337-0000000002.checkpoint"
+    whole = path.read_bytes()
+    path.write_bytes(whole + tail)
+    found = list(rawlog.verify(folder))
+    assert {str(one.severity) for one in found} >= {severity}
+    assert {one.position for one in found} == {len(whole)}
+    assert any(one.severity == "error" for one in found) == (severity == "error")
+    rawlog.repair(folder, tmp_path / "out" / folder.name)
+    assert (tmp_path / "out" / folder.name / path.name).read_bytes() == whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ from rawlog.formats.kafka.paths import split
 from rawlog.io.storage import Source
 
 LARGEST = 64 << 20
+_LINE = re.compile("\r\n?|\n")  # as Java; Python's lines end at more than that
 LOG_START = "log-start-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
@@ -25,8 +27,8 @@ def parse(data: bytes) -> dict[tuple[str, int], int]:
     """
     if not data:
         return {}
-    lines = data.decode("utf-8", "replace").splitlines()
     try:
+        lines = _LINE.split(data.decode().removesuffix("\n"))
         if int(lines[0]) != 0:
             raise CorruptError(f"version {lines[0]}, 0 expected", position=0, expected=0, found=lines[0])
         rows = [line.split() for line in lines[2:]]

@@ -52,9 +52,11 @@ def _scan_checkpoint(data: Bytes, *kinds: int) -> Frames:
         return _refused(frames, 0, Status.BAD_MAGIC)
     rows = frames.slice(2, len(frames))
     for index in range(len(rows)):
-        parts = _SPACE.split(line(rows, index).strip())
-        sound = len(parts) == len(kinds) and all(
-            _is_number(part, bits) for part, bits in zip(parts, kinds, strict=True) if bits
+        text = line(rows, index)
+        parts = _SPACE.split(text.strip())
+        sound = len(parts) == len(kinds) and b"\r" not in text  # for Java another line begins there
+        sound = sound and all(
+            _is_number(part, bits) if bits else _is_text(part) for part, bits in zip(parts, kinds, strict=True)
         )
         if not sound:
             return _refused(rows, index, Status.BAD_VALUE)
@@ -66,6 +68,15 @@ def _scan_checkpoint(data: Bytes, *kinds: int) -> Frames:
 def _is_number(text: bytes, bits: int) -> bool:
     """Whether Java would read a number of so many bits here."""
     return _NUMBER.fullmatch(text) is not None and -(1 << bits - 1) <= int(text) < 1 << bits - 1
+
+
+def _is_text(text: bytes) -> bool:
+    """Whether Java would read the line: it takes nothing that is not UTF-8."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _refused(frames: Frames, index: int, status: Status) -> Frames:

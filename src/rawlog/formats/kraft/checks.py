@@ -10,10 +10,11 @@ from rawlog.core.errors import DataError, LimitError, UnsupportedError
 from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import Inspection
 from rawlog.core.frames import Frames
+from rawlog.core.status import Status
 from rawlog.formats.kafka import checks as kafka_checks
 from rawlog.formats.kafka.control import control_type
 from rawlog.formats.kafka.heads import heads
-from rawlog.formats.kafka.layouts import Attributes, ControlType
+from rawlog.formats.kafka.layouts import MAGIC_V2, OUTLINE, Attributes, ControlType
 from rawlog.formats.kafka.log import decode_bounded, only
 from rawlog.formats.kafka.messages import decode_record, frame_head, framed_types
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION
@@ -61,7 +62,7 @@ def records_of(seen: Inspection) -> Records:
 @rule("kraft.checkpoint.incomplete", Severity.WARNING)
 def incomplete(seen: Inspection) -> Iterator[Mark]:
     """A snapshot does not begin with its header or does not end with its footer, or batches between them are missing: it was not written
-    to its end, or was cut.
+    to its end, or was cut. Or bytes follow the footer at which a broker ends (an error).
 
     A controller refuses to load it. Delete it if the log reaches back to an older snapshot or to offset 0; else take it from
     another controller.
@@ -79,6 +80,22 @@ def incomplete(seen: Inspection) -> Iterator[Mark]:
     yield from _missing_batches(seen.frames)
     if seen.frames.last and memory.get("last") != ControlType.SNAPSHOT_FOOTER:
         yield Mark("no footer at the end", seen.frames.reached_in_file)
+    elif seen.frames.last and seen.frames.status in (Status.PADDING, Status.TRUNCATED):
+        yield from _tail(seen.frames)
+
+
+def _tail(frames: Frames) -> Iterator[Mark]:
+    """Bytes after the footer. A broker ends at zeros where it reads a size, and at an unknown magic; it takes others for a batch that was
+    not written to its end, as in a log.
+    """
+    left, at = frames.data[frames.reached :], OUTLINE.at("magic")
+    has_magic = frames.status is Status.TRUNCATED and left.size > at
+    if (int(left[at]) > MAGIC_V2) if has_magic else left.size >= OUTLINE.after("length") and not left.any():
+        message = f"{left.size:,} bytes after the footer: no broker starts on it"
+        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.ERROR)
+    elif frames.status is Status.PADDING and left.size:
+        message = f"{left.size:,} bytes of zeros after the footer"
+        yield Mark(message, frames.reached_in_file, int(left.size), severity=Severity.INFO)
 
 
 def _missing_batches(frames: Frames) -> Iterator[Mark]:
