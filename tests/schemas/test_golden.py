@@ -90,7 +90,9 @@ def test_the_versions_are_those_that_the_registry_answers(registry: str) -> None
     for place, one in found.items():
         wanted = listed[place]
         assert (one.schema.id, one.state == "soft_deleted") == (wanted["id"], wanted["deleted"]), place
-        assert (one.schema.type, one.schema.text) == (wanted.get("schemaType", one.schema.type), wanted["schema"]), place
+        assert (one.schema.type, one.schema.text) == (wanted.get("schemaType", one.schema.type), wanted["schema"]), (
+            place
+        )
         if "guid" in wanted and not wanted.get("metadata"):
             assert catalog.by_guid[uuid.UUID(wanted["guid"]).bytes].text == wanted["schema"], place
 
