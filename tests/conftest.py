@@ -7,19 +7,20 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.services import Unavailable
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
-    from tests.services.chromium import Chromium
     from tests.services.iceberg import RestCatalog
     from tests.services.kafka import KafkaBroker
     from tests.services.s3 import S3Server
@@ -85,6 +86,17 @@ def needed() -> Iterator[None]:
         pytest.skip(str(reason))
 
 
+@contextmanager
+def running(service: AbstractContextManager[T]) -> Iterator[T]:
+    """A service that ends with the block. If it cannot be had, that is as `needed` says; what the block itself raises is not."""
+    with needed():
+        started = service.__enter__()
+    try:
+        yield started
+    finally:
+        service.__exit__(None, None, None)
+
+
 @pytest.fixture(scope="session")
 def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A running Kafka 3.9 broker, shared: make topics of your own."""
@@ -113,9 +125,7 @@ def s3() -> Iterator[S3Server]:
     """A running S3 server, shared: make buckets of your own."""
     from tests.services.s3 import S3Server
 
-    with needed():
-        server = S3Server().__enter__()
-    with server_closed(server):
+    with running(S3Server()) as server:
         yield server
 
 
@@ -126,9 +136,7 @@ def browser() -> Iterator[Browser]:
     """
     from tests.services.chromium import Chromium
 
-    with needed():
-        chromium = Chromium().__enter__()
-    with server_closed(chromium):
+    with running(Chromium()) as chromium:
         assert chromium.browser is not None
         yield chromium.browser
 
@@ -139,9 +147,7 @@ def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatal
     from tests.services.iceberg import RestCatalog
 
     server = RestCatalog(tmp_path_factory.mktemp("rest-catalog"))
-    with needed():
-        server.__enter__()
-    with server_closed(server):
+    with running(server):
         yield server
 
 
@@ -163,15 +169,5 @@ def _broker(version: str, factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
     from tests.services.kafka import KafkaBroker
 
     broker = KafkaBroker(version, factory.mktemp(f"kafka-{version}"))
-    with needed():
-        broker.__enter__()
-    with server_closed(broker):
+    with running(broker):
         yield broker
-
-
-@contextmanager
-def server_closed(server: Chromium | KafkaBroker | RestCatalog | S3Server) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        server.__exit__(None, None, None)

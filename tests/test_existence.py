@@ -69,3 +69,42 @@ def test_an_id_where_nothing_has_one_is_an_error() -> None:
         rawlog.read(KAFKA, id="x")
     with pytest.raises(OptionError, match="kafka has no ids"):
         rawlog.read(KAFKA, table="kafka.batches", id="x")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two topics as tables: a lake, a Parquet file, lines of JSON."""
+    folder, chosen = tmp_path_factory.mktemp("tables"), {"topic": ["codec-none", "codec-gzip"], "engine": "local"}
+    rawlog.ingest(KAFKA, folder / "lake", **chosen)
+    for name in ("parquet", "jsonl"):
+        rawlog.convert(KAFKA, folder / f"rows.{name}", to=name, **chosen)
+    return {"lake": folder / "lake", "parquet": folder / "rows.parquet", "jsonl": folder / "rows.jsonl"}
+
+
+@pytest.mark.parametrize("kind", ["lake", "parquet", "jsonl"])
+def test_names_in_tables_are_checked_too(kind: str, tables: dict[str, Path], tmp_path: Path) -> None:
+    """A misspelt topic of a lake gave an empty result and a note."""
+    given: dict[str, Any] = {"to": "jsonl", "engine": "local"}
+    with pytest.raises(OptionError, match="unknown topic 'codec-nne'; did you mean codec-none"):
+        rawlog.convert(tables[kind], tmp_path / "x", topic=["codec-gzip", "codec-nne"], **given)
+    with pytest.raises(OptionError, match="unknown partition 9; known: 0 to 1$"):
+        rawlog.convert(tables[kind], tmp_path / "x", topic="codec-none", partition=9, **given)
+    assert not (tmp_path / "x").exists()
+    notes: list[str] = []
+    report = rawlog.convert(tables[kind], tmp_path / "none", topic="zz*", note=notes.append, **given)
+    assert report.counts["rows"] == 0
+    assert "--topic zz*: no topic matches" in notes
+    wanted = rawlog.read(KAFKA, topic="codec-none").num_rows
+    assert rawlog.convert(tables[kind], tmp_path / "some", topic="codec-none", **given).counts["rows"] == wanted
+
+
+@pytest.mark.parametrize("kind", ["lake", "parquet", "logs"])
+def test_a_replay_of_a_missing_topic_is_refused_before_a_broker_is_asked(kind: str, tables: dict[str, Path]) -> None:
+    """It sent nothing and was content, also for a directory of logs."""
+    with pytest.raises(OptionError, match="unknown topic 'codec-nne'; did you mean codec-none"):
+        rawlog.replay({**tables, "logs": KAFKA}[kind], brokers="localhost:1", topic="codec-nne")
+
+
+def test_a_restore_of_a_lake_checks_names(tables: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="unknown topic 'codec-nne'; did you mean codec-none"):
+        rawlog.restore(tables["lake"], tmp_path / "out", topic="codec-nne")

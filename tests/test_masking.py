@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import rawlog
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.tables import RECORDS
-from rawlog.reading.masking import Masker, parse_mask
+from rawlog.reading.masker import Masker
+from rawlog.reading.masking import parse_mask
 from rawlog.reading.select import Selection
 
 SECRET = b"a secret of a test"

@@ -28,8 +28,11 @@ from rawlog.formats.ambry.writer import Properties, put_message
 from rawlog.formats.rocketmq.store.repair import repair
 from rawlog.formats.rocketmq.store.rewrite import rebuild
 from rawlog.io import output
-from rawlog.io.output import Folder, Output, child, descendant, refuse_nested, scratch, writing
+from rawlog.io.files import writing
+from rawlog.io.output import Folder, Output, child, descendant, refuse_nested, scratch
+from rawlog.io.stages import remove_stage
 from rawlog.reading.tree import Tree
+from tests.trees import contents
 
 LOCAL = ("--engine", "local")
 SIZES = {"commitlog_size": "65536", "queue_size": "6000", "index_slots": "100", "index_entries": "400"}
@@ -40,10 +43,6 @@ def new_directory(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """A directory to fill that becomes the target when the block ends well."""
     with Output(target, overwrite=overwrite) as output, output.directory() as folder:
         yield folder.path
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # The guard -------------------------------------------------------------------------------------------------------------
@@ -256,7 +255,7 @@ def test_a_queue_of_a_hostile_topic_is_reported_and_left_out(verb: str, number: 
     assert any(repr(name) in reason and "left out" in reason for reason in reasons)
     assert [path.name for path in (place / "out" / "consumequeue").iterdir()] == ["sound"]
     # The messages themselves stay in the log, and the same command says the same again.
-    assert content(place / "out" / "commitlog") == content(source / "commitlog")
+    assert contents(place / "out" / "commitlog") == contents(source / "commitlog")
     if verb == "repair":
         assert run(verb, source, place / "aside", "--dry-run").exit_code == 1
 
@@ -265,7 +264,7 @@ def test_a_queue_of_a_hostile_topic_is_reported_and_left_out(verb: str, number: 
 def test_a_queue_of_an_unusual_topic_is_rebuilt(name: str, place: Path) -> None:
     rawlog.write(place / "in", rows(name), format="rocketmq", **SIZES)
     assert run("rebuild", place / "in", place / "out").exit_code == 0
-    assert content(place / "out" / "consumequeue") == content(place / "in" / "consumequeue")
+    assert contents(place / "out" / "consumequeue") == contents(place / "in" / "consumequeue")
 
 
 def test_a_lake_cut_by_hostile_topics_stays_a_lake(place: Path) -> None:
@@ -305,13 +304,13 @@ def test_a_file_that_was_written_can_be_changed(tmp_path: Path) -> None:
     with folder.change("file") as file:
         file.seek(1)
         file.write(b"X")
-    assert content(tmp_path) == {"out/file": b"aXc"}
+    assert contents(tmp_path) == {"out/file": b"aXc"}
     with pytest.raises(AccessError, match="other"):
         folder.change("other")
     with Folder(tmp_path / "dry", dry_run=True).change("file") as file:
         assert file.read(1) == b""
         file.write(b"X")
-    assert content(tmp_path) == {"out/file": b"aXc"}
+    assert contents(tmp_path) == {"out/file": b"aXc"}
 
 
 def test_a_key_of_an_object_store_does_not_lead_out_of_recordings(place: Path) -> None:
@@ -340,7 +339,7 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         (folder / "file").write_bytes(b"x")
         assert not (tmp_path / "deep" / "out").exists()
         assert folder.parent.parent == tmp_path / "deep"
-    assert content(tmp_path) == {"deep/out/file": b"x"}
+    assert contents(tmp_path) == {"deep/out/file": b"x"}
     with pytest.raises(ZeroDivisionError), new_directory(tmp_path / "other") as folder:
         (folder / "file").write_bytes(b"x")
         raise ZeroDivisionError
@@ -370,8 +369,8 @@ def test_a_directory_replaces_another_only_if_asked(
         raise AssertionError
     with new_directory(tmp_path / "out", overwrite=True) as folder:
         (folder / "new").write_bytes(b"new")
-        assert content(tmp_path / "out") == {"old": b"old"}
-    assert content(tmp_path) == {"out/new": b"new"}
+        assert contents(tmp_path / "out") == {"old": b"old"}
+    assert contents(tmp_path) == {"out/new": b"new"}
 
 
 def test_what_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
@@ -379,7 +378,7 @@ def test_what_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
         (folder / "mine").write_bytes(b"x")
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "theirs").write_bytes(b"y")
-    assert content(tmp_path) == {"out/theirs": b"y"}
+    assert contents(tmp_path) == {"out/theirs": b"y"}
 
 
 def test_a_replacement_that_was_killed_between_its_renames_is_undone(tmp_path: Path) -> None:
@@ -408,7 +407,7 @@ with output.Output(sys.argv[1], overwrite=True) as target, target.directory() as
     assert not target.exists()
     with pytest.raises(AccessError, match="exists already"), Output(target) as again:
         again.open()
-        assert content(target) == {"old": b"old"}
+        assert contents(target) == {"old": b"old"}
         again.check()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -427,8 +426,8 @@ def test_files_are_added_to_a_directory_all_or_none(tmp_path: Path) -> None:
             else:
                 with pytest.raises(AccessError, match="b: exists already"):
                     one.add(made)
-                assert content(tmp_path / "out") == {"b/old": b"old"}
-    assert content(tmp_path) == {"out/a/new": b"new", "out/b/new": b"new"}
+                assert contents(tmp_path / "out") == {"b/old": b"old"}
+    assert contents(tmp_path) == {"out/a/new": b"new", "out/b/new": b"new"}
 
 
 @pytest.mark.parametrize("home", [True, False])
@@ -489,7 +488,7 @@ def test_a_stage_that_was_handed_over_lives_as_long_as_its_job(tmp_path: Path) -
     job.communicate()
     with new_directory(target, overwrite=True) as folder:
         (folder / "file").write_bytes(b"y")
-    assert content(tmp_path) == {"out/file": b"y"}
+    assert contents(tmp_path) == {"out/file": b"y"}
 
 
 def test_a_stage_of_another_machine_is_left_alone(tmp_path: Path) -> None:
@@ -498,7 +497,7 @@ def test_a_stage_of_another_machine_is_left_alone(tmp_path: Path) -> None:
     with Output(tmp_path / "out") as one:
         one.open()
     assert stage.exists()
-    output.remove_stage(str(stage))
+    remove_stage(str(stage))
     assert not list(tmp_path.iterdir())
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog.core.errors import AccessError
-from rawlog.io.output import writing
+from rawlog.io.files import writing
 from rawlog.io.storage import Source, exists, is_remote, listing, local_path
 from rawlog.testing.base import shared
 from tests.golden_data import golden_path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import shutil
@@ -16,6 +15,7 @@ from click.testing import CliRunner, Result
 import rawlog
 from rawlog.cli import cli
 from rawlog.engines.choice import choose
+from tests.trees import digests
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 STORES = {
@@ -34,14 +34,6 @@ def source_of(system: str) -> Path:
     return SAMPLES / system / "segments-by-size-0" if system == "kafka" else SAMPLES / system
 
 
-def digest(folder: Path) -> str:
-    state = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return state.hexdigest()
-
-
 def wound(system: str, copy: Path) -> Path:
     """Copy a store, and zero a few bytes of its first log file."""
     shutil.copytree(source_of(system), copy)
@@ -56,11 +48,11 @@ def wound(system: str, copy: Path) -> Path:
 @pytest.mark.parametrize(("system", "verb"), CASES)
 def test_a_sound_store_comes_out_sound(system: str, verb: str, tmp_path: Path) -> None:
     source, target = source_of(system), tmp_path / "segments-by-size-0"
-    before = digest(source)
+    before = digests(source)
     result = run(verb, source, target)
     assert result.exit_code == 0, result.output + result.stderr
     assert str(target) in result.output
-    assert digest(source) == before
+    assert digests(source) == before
     assert rawlog.verify(target).verdict == "clean"
     if verb != "compact":
         key = ["topic", "partition", "offset", "key", "value"]
@@ -89,20 +81,20 @@ def test_damage_is_mended_and_told(system: str, tmp_path: Path) -> None:
     again = run("repair", target, tmp_path / "again" / "segments-by-size-0")
     assert again.exit_code == 0, again.output
     if system != "ambry":  # which gives every copy of a store an identity of its own
-        assert digest(tmp_path / "again" / "segments-by-size-0") == digest(target)
+        assert digests(tmp_path / "again" / "segments-by-size-0") == digests(target)
 
 
 @pytest.mark.parametrize("system", list(STORES))
 def test_a_dry_run_tells_what_would_be_and_writes_nothing(system: str, tmp_path: Path) -> None:
     copy, target = tmp_path / "copy" / "segments-by-size-0", tmp_path / "repaired" / "segments-by-size-0"
     wound(system, copy)
-    before = digest(copy)
+    before = digests(copy)
     result = run("repair", copy, target, "--dry-run")
     assert result.exit_code == 1, result.output + result.stderr
     assert "nothing written" in result.output
     said = json.loads(run("repair", copy, target, "--dry-run", "--json").output)
     assert not target.parent.exists()
-    assert digest(copy) == before
+    assert digests(copy) == before
     done = json.loads(run("repair", copy, target, "--json").output)
     assert said.pop("dry_run") is True
     assert {name: value for name, value in said.items() if name not in ("files", "notes")} == {
@@ -220,7 +212,7 @@ def test_a_place_with_nothing_to_mend_says_what_could_be(tmp_path: Path) -> None
 def test_a_full_disk_leaves_nothing_behind(system: str, verb: str, tmp_path: Path) -> None:
     """A real limit on the size of files, in a process of its own; set once kernels are there, which are kept on disk as well."""
     source, target = source_of(system), tmp_path / "out" / "segments-by-size-0"
-    before = digest(source)
+    before = digests(source)
     code = (
         "import resource, sys; from click.testing import CliRunner; from rawlog.cli import cli, main;"
         "assert CliRunner().invoke(cli, [*sys.argv[1:3], sys.argv.pop()]).exit_code == 0;"
@@ -231,7 +223,7 @@ def test_a_full_disk_leaves_nothing_behind(system: str, verb: str, tmp_path: Pat
     assert done.returncode == 3, done.stdout + done.stderr
     assert "too large" in done.stderr.lower()
     assert str(target) in done.stderr or str(target.parent) in done.stderr
-    assert digest(source) == before
+    assert digests(source) == before
     shutil.rmtree(tmp_path / "warm")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

@@ -35,6 +35,32 @@ def test_results_come_in_order(spark: SparkSession) -> None:
     assert reported[-1].splits == 9
 
 
+def test_a_jvm_that_has_ended_is_named() -> None:
+    """Its connection is refused then, and that was an internal error: the description of the job could not be taken back either."""
+    from rawlog.engines.spark import _described, reason
+
+    assert reason(ConnectionRefusedError(111, "Connection refused")) == "its JVM has ended"
+
+    class Ended:
+        """A session whose JVM ends inside."""
+
+        class sparkContext:
+            is_ended = False
+
+            @classmethod
+            def getLocalProperty(cls, name: str) -> None:
+                return None
+
+            @classmethod
+            def setLocalProperty(cls, name: str, value: str | None) -> None:
+                if cls.is_ended:
+                    raise ConnectionRefusedError
+
+    with pytest.raises(AccessError, match="the job"), _described(Ended(), "a job"):  # type: ignore[arg-type]
+        Ended.sparkContext.is_ended = True
+        raise AccessError("the job failed")
+
+
 def test_jobs_and_stages_are_described(spark: SparkSession) -> None:
     """For Spark's UI; a description that the caller has set is there again afterwards."""
     from rawlog.engines import spark as engine

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 
 import rawlog
-from tests.conftest import needed, server_closed
+from tests.conftest import running
 from tests.golden_data import GOLDEN
-from tests.services.kafka import KAFKA_4, KafkaBroker, run_tool
+from tests.services.kafka import KAFKA_4, START_SECONDS, KafkaBroker, run_tool, streams_application
 
 pytestmark = pytest.mark.broker
 STATE = "__transaction_state-"
@@ -22,6 +24,7 @@ QUIET = {
     "log.cleaner.enable": "false",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
     "offsets.retention.minutes": "100000000",
+    "group.streams.initial.rebalance.delay.ms": "0",
 }
 
 
@@ -37,9 +40,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Kaf
                 file.unlink()
         (partition / f"{0:020}.log").touch()
     shutil.copytree(data, scratch / "served")
-    with needed():
-        broker = KafkaBroker(KAFKA_4, scratch / "served", QUIET).__enter__()
-    with server_closed(broker):
+    with running(KafkaBroker(KAFKA_4, scratch / "served", QUIET)) as broker:
         yield data, broker
 
 
@@ -135,3 +136,34 @@ def test_members_and_their_partitions_are_those_of_the_broker(served: tuple[Path
     }
     assert ours == theirs
     assert next(row["state"] for row in rows if row["table"] == "groups") == "Stable"
+
+
+def test_streams_groups_are_those_that_kafka_streams_groups_describes(
+    served: tuple[Path, KafkaBroker], tmp_path: Path
+) -> None:
+    """The state of a member and its partitions are written in another way than for consumers: tasks of parts of a topology."""
+    _, broker = served
+    command = "org.apache.kafka.tools.streams.StreamsGroupCommand"
+    asked = ("--bootstrap-server", broker.bootstrap, "--describe", "--group", "live-streams")
+    with streams_application(broker, "live-streams", tmp_path, "codec-zstd", "segments-by-size"):
+        deadline = time.monotonic() + START_SECONDS
+        rows: list[dict[str, Any]] = []
+        while not rows or any(row["lag"] != 0 for row in rows if row["table"] == "offsets"):
+            assert time.monotonic() < deadline
+            rows = list(rawlog.groups(broker.data_dir, group="live-streams"))
+        offsets = run_tool(KAFKA_4, command, *asked)
+        state = run_tool(KAFKA_4, command, *asked, "--state")
+        members = run_tool(KAFKA_4, command, *asked, "--members")
+    theirs = {tuple(line.split()[1:4]) for line in offsets.splitlines() if line.startswith("live-")}
+    ours = [row for row in rows if row["table"] == "offsets"]
+    assert {(row["topic"], str(row["partition"]), str(row["lag"])) for row in ours} == theirs
+    [group] = [row for row in rows if row["table"] == "groups"]
+    assert (group["protocol"], [group["state"]]) == (
+        "streams",
+        re.findall(r"^live-.* (\w+) +1 *$", state, re.MULTILINE),
+    )
+    [member] = [row for row in rows if row["table"] == "members"]
+    assert f" {member['member']} " in members
+    assert f" {member['client_id']} " in members
+    assert member["assigned"] == ["codec-zstd-0", "codec-zstd-1", "segments-by-size-0"]
+    assert {row["member"] for row in ours} == {member["member"]}

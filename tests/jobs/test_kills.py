@@ -62,3 +62,4 @@ def test_killed_on_spark_each_record_is_in_once(tmp_path: Path, master: str, vic
     for one in rounds:
         print(one)
     assert sum(one.code == -9 for one in rounds if one.victim == "driver") > 0
+    assert {one.code for one in rounds} <= {0, 1, 3, -9}, "a JVM that dies is an error with a message"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
@@ -19,16 +18,9 @@ from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.report import Report
 from tests.jobs import dead_cluster as model
 from tests.jobs.dead_cluster import Partition, damage, write_disks, write_epochs, write_log
+from tests.trees import digests
 
 KEY = ("orders", 0)
-
-
-def digest(folder: Path) -> str:
-    state = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return state.hexdigest()
 
 
 def records(path: Path, topic: str = "orders") -> dict[int, bytes]:
@@ -79,9 +71,9 @@ def test_everything_acknowledged_that_survives_is_there_and_losses_are_the_truth
                 damage(disks[node] / "orders-0", one.logs[node].batches, batch, at)
     if gone is not None:
         shutil.rmtree(disks.pop(gone))
-    before = digest(tmp_path / "disks")
+    before = digests(tmp_path / "disks")
     report = rawlog.rescue(sorted(disks.values()), to=tmp_path / "out", engine="local")
-    assert digest(tmp_path / "disks") == before
+    assert digests(tmp_path / "disks") == before
 
     found = records(tmp_path / "out")
     alive = {node: [b for b in one.logs[node].batches if b not in harmed[node]] for node in one.nodes if node != gone}
@@ -575,5 +567,5 @@ def test_spark_rescues_the_same(spark: Any, tmp_path: Path) -> None:
     with Rescue(str(tmp_path / "there"), RescueAsked()) as job:
         there = on_spark.run(job, open_tree(sorted(disks.values())), spark)
     assert here.facts["plan"] == there.facts["plan"]
-    assert digest(tmp_path / "here" / "orders-0") == digest(tmp_path / "there" / "orders-0")
-    assert digest(tmp_path / "here.divergent") == digest(tmp_path / "there.divergent")
+    assert digests(tmp_path / "here" / "orders-0") == digests(tmp_path / "there" / "orders-0")
+    assert digests(tmp_path / "here.divergent") == digests(tmp_path / "there.divergent")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from rawlog.jobs.restore import Asked, Restore
 from rawlog.reading.tree import Tree, open_tree
 from tests.formats.ambry.stores import store_path
 from tests.golden_data import golden_path
+from tests.trees import digests
 
 SAMPLES = Path(__file__).parent.parent.parent / "samples"
 KAFKA = SAMPLES / "kafka"
@@ -38,14 +38,6 @@ def restored(source: Path, target: Path, **asked: Any) -> Report:
     tree = Tree((str(source),), ()) if (source / "catalog.db").is_file() else open_tree(source)
     with Restore(str(target), Asked(**asked)) as job:
         return local.run(job, tree)
-
-
-def digest(folder: Path) -> str:
-    state = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            state.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return state.hexdigest()
 
 
 def logs(folder: Path) -> dict[str, bytes]:
@@ -65,9 +57,9 @@ def clean(path: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("restore") / "data"
-    before = digest(KAFKA)
+    before = digests(KAFKA)
     assert restored(KAFKA, target).is_whole
-    assert digest(KAFKA) == before
+    assert digests(KAFKA) == before
     return target
 
 
@@ -257,7 +249,7 @@ def test_rows_of_another_system_are_restored(tmp_path: Path) -> None:
 
 
 def test_damage_is_refused_or_left_out_by_name(damaged: Path, tmp_path: Path) -> None:
-    before = digest(damaged)
+    before = digests(damaged)
     with pytest.raises(DataError, match="checksum"):
         restored(damaged, tmp_path / "data")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged"]
@@ -271,7 +263,7 @@ def test_damage_is_refused_or_left_out_by_name(damaged: Path, tmp_path: Path) ->
     stopped = restored(damaged, tmp_path / "stopped", errors="stop")
     assert stopped.parts["segments-by-size-0"].counts["records"] < lost.counts["records"]
     clean(tmp_path / "stopped")
-    assert digest(damaged) == before
+    assert digests(damaged) == before
 
 
 def test_an_unfinished_last_batch_is_normal_and_one_in_the_middle_is_not(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from rawlog.jobs.ingest import Ingest
 from rawlog.jobs.restore import Asked, Restore
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
-from tests.conftest import needed
+from tests.conftest import needed, running
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import golden_path
 from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker, consume_all
@@ -254,15 +254,11 @@ def test_a_moment_is_restored_with_a_topic_renamed(source: Source, scratch: Path
     for number in (0, 1):
         expected["renamed", number] = expected.pop(("codec-none", number))
     places = sorted(expected)
-    with needed():
-        broker = KafkaBroker(source.version, target, HASTY).__enter__()
-    try:
+    with running(KafkaBroker(source.version, target, HASTY)) as broker:
         same(consumed(broker, places, "read_committed"), expected)
         offsets = commits_of(target)
         groups = sorted({group for group, *_ in commits_of(source.path)})
         assert settled(lambda: committed(broker, groups), lambda found: found == offsets) == offsets
         produced(broker, places)
         assert "codec-none" not in {topic for topic, _ in rows_of(target)}
-    finally:
-        broker.__exit__(None, None, None)
     clean(target)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -62,3 +63,35 @@ def test_gathered_spans_equal_slices_compiled_or_not(plain: Any, data: bytes, dr
     )
     assert tuple(result) == (count, written, status)
     assert arguments[3][:written].tobytes() == expected
+
+
+@settings(deadline=None)
+@given(data=st.binary(max_size=120), draw=st.data(), short=st.integers(0, 3))
+def test_spliced_spans_equal_slices_compiled_or_not(plain: Any, data: bytes, draw: st.DataObject, short: int) -> None:
+    """Also with spans that are not in order, and with too little room."""
+    cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), min_size=2, max_size=8)))
+    pieces = draw.draw(st.binary(max_size=40))
+    spans = list(zip(cuts[1:-1:2], cuts[2:-1:2], strict=False))
+    if draw.draw(st.booleans()):
+        spans.reverse()
+    sizes = [draw.draw(st.integers(0, len(pieces))) for _ in spans]
+    places = [draw.draw(st.integers(0, len(pieces) - size)) for size in sizes]
+    expected, position = b"", cuts[0]
+    for (start, stop), place, size in zip(spans, places, sizes, strict=True):
+        expected += data[position:start] + pieces[place : place + size]
+        position = stop
+    expected += data[position : cuts[-1]]
+    is_sorted = all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+    table = [np.array(one, np.int64) for one in ([a for a, _ in spans], [b for _, b in spans], places, sizes)]
+    out = np.zeros(max(0, len(expected) - short) if is_sorted else 400, np.uint8)
+    given_ = (byte_view(data), cuts[0], cuts[-1], *table[:2], byte_view(pieces), *table[2:])
+    _, written, status = gather.splice_spans(*given_, out)
+    if not is_sorted:
+        assert status == Status.BAD_LENGTH
+    elif out.size < len(expected):
+        assert status == Status.FULL
+    else:
+        assert (out[:written].tobytes(), status) == (expected, Status.OK)
+    other, arguments = plain("rawlog.kernels.gather", "splice_spans", *given_, np.zeros_like(out))
+    assert (int(other[1]), int(other[2])) == (int(written), int(status))
+    assert arguments[-1][:written].tobytes() == out[:written].tobytes()

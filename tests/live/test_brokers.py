@@ -483,16 +483,12 @@ def test_a_full_disk_leaves_a_valid_recording(kafka_4: KafkaBroker, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    from tests.conftest import needed
+    from tests.conftest import running
     from tests.services.kafka import KAFKA_4
 
     broker = KafkaBroker(KAFKA_4, tmp_path_factory.mktemp("mortal"))
-    with needed():
-        broker.__enter__()
-    try:
+    with running(broker):
         yield broker
-    finally:
-        broker.__exit__(None, None, None)
 
 
 def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(mortal: KafkaBroker, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError, RawlogError
+from rawlog.core.errors import CorruptError, OptionError, RawlogError
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.writer import Batching, encode_rows
 from rawlog.formats.kafka.writer import Rows as RowBuffers
@@ -259,6 +259,14 @@ def test_a_damaged_batch_ends_a_replay_after_those_before_it(tmp_path: Path) -> 
         assert not skipped.is_whole
         assert any("checksum" in line and "byte " in line for line in skipped.lines()), skipped.lines()
         assert rawlog.replay(tmp_path, brokers=address, setting=QUICK, errors="stop").counts["acknowledged"] == 10
+
+
+def test_a_checkpoint_is_not_written_into_the_source(tmp_path: Path) -> None:
+    rawlog.write(tmp_path / "source" / "x.log", [{"key": b"k", "value": b"v", "timestamp": 0}], format="replay")
+    with pytest.raises(OptionError, match="lie inside one another"):
+        rawlog.replay(
+            tmp_path / "source", brokers="127.0.0.1:1", to_topic="t", checkpoint=tmp_path / "source" / "state"
+        )
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_hide_what_was_sent(tmp_path: Path) -> None:

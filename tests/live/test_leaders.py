@@ -27,14 +27,10 @@ TWO = {
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    from tests.conftest import needed
+    from tests.conftest import running
 
-    with needed():
-        cluster = KafkaCluster(KAFKA_4, tmp_path_factory.mktemp("two"), count=2, properties=TWO).__enter__()
-    try:
+    with running(KafkaCluster(KAFKA_4, tmp_path_factory.mktemp("two"), count=2, properties=TWO)) as cluster:
         yield cluster
-    finally:
-        cluster.__exit__(None, None, None)
 
 
 def topic_of(cluster: KafkaCluster, name: str, partitions: int) -> str:

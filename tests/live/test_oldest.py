@@ -25,12 +25,10 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def oldest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    from tests.conftest import needed, server_closed
+    from tests.conftest import running
 
     broker = ZooKeeperBroker(KAFKA_2, tmp_path_factory.mktemp("oldest"))
-    with needed():
-        broker.__enter__()
-    with server_closed(broker):
+    with running(broker):
         yield broker
 
 

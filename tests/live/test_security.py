@@ -73,15 +73,11 @@ SCRAM = "pass-word"
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
-    from tests.conftest import needed
+    from tests.conftest import running
 
     broker = SecureBroker(KAFKA_4, tmp_path_factory.mktemp("secure"))
-    with needed():
-        broker.__enter__()
-    try:
+    with running(broker):
         yield broker
-    finally:
-        broker.__exit__(None, None, None)
 
 
 def config(broker: SecureBroker, folder: Path, mechanism: str, password: str) -> Path:

@@ -171,3 +171,19 @@ def encode(version: int, entries: list[tuple[int, bytes | None, bytes | None]]) 
         else:
             out += struct.pack(">qqq", time, len(key), len(value)) + key + value
     return out
+
+
+def as_go_prints(data: bytes) -> str:
+    """Text as Go's JSON writes it: one U+FFFD for each byte that is not UTF-8 (Python: one for each sequence)."""
+    text = ""
+    while data:
+        for size in (1, 2, 3, 4):
+            try:
+                text += data[:size].decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            break
+        else:
+            text, size = text + "\ufffd", 1
+        data = data[size:]
+    return text

@@ -16,22 +16,6 @@ from tests.reference import replay, strategies
 SLOW = settings(suppress_health_check=list(HealthCheck), deadline=None)
 
 
-def as_go_prints(data: bytes) -> str:
-    """Text as Go's JSON writes it: one U+FFFD for each byte that is not UTF-8 (Python: one for each sequence)."""
-    text = ""
-    while data:
-        for size in (1, 2, 3, 4):
-            try:
-                text += data[:size].decode("utf-8")
-            except UnicodeDecodeError:
-                continue
-            break
-        else:
-            text, size = text + "\ufffd", 1
-        data = data[size:]
-    return text
-
-
 @pytest.mark.parametrize("case", replay_cases(), ids=str)
 def test_recordings_are_what_the_real_tool_wrote(case: ReplayCase) -> None:
     data = case.path.read_bytes()
@@ -39,9 +23,9 @@ def test_recordings_are_what_the_real_tool_wrote(case: ReplayCase) -> None:
     entries, reached, verdict = replay.decode(data)
     assert (len(entries), reached, verdict.kind) == (case.count, len(data), "clean")
     assert replay.version_of(data) == case.version
-    assert [as_go_prints(entry.value) for entry in entries] == [line["data"] for line in case.printed]
+    assert [replay.as_go_prints(entry.value) for entry in entries] == [line["data"] for line in case.printed]
     if case.version == 2:
-        keys = [as_go_prints(entry.key or b"") for entry in entries]
+        keys = [replay.as_go_prints(entry.key or b"") for entry in entries]
         assert keys == [line["key"] for line in case.printed]
     else:
         assert {entry.key for entry in entries} == {None}

@@ -128,8 +128,11 @@ def test_a_lake_gives_nested_columns_of_one_topic(tmp_path: Path) -> None:
     with rawlog.query("SELECT 1", tmp_path / "lake", decode="value=auto", engine="duckdb", note=notes.append) as answer:
         list(answer)
     assert any("--topic orders --decode value=auto` gives nested columns" in note for note in notes)
-    report = rawlog.convert(tmp_path / "lake", tmp_path / "none.parquet", to="parquet", topic="order")
-    assert "no row is of the topics order, or none is as asked for" in report.notes
+    given: dict[str, Any] = {"to": "parquet", "where": "offset < 0", "engine": "local"}
+    report = rawlog.convert(tmp_path / "lake", tmp_path / "none.parquet", topic="orders", **given)
+    assert "no row is of the topics orders, or none is as asked for" in report.notes
+    with pytest.raises(OptionError, match="unknown topic 'order'; did you mean orders"):
+        rawlog.convert(tmp_path / "lake", tmp_path / "wrong.parquet", topic="order", **given)
 
 
 def test_spark_gives_the_expected_values(spark: SparkSession) -> None:

@@ -22,7 +22,8 @@ import rawlog
 from rawlog.api.options import bound, selection_of, transforms_of
 from rawlog.core.errors import OptionError
 from rawlog.core.tables import RECORDS
-from rawlog.reading.masking import Masker, parse_mask
+from rawlog.reading.masker import Masker
+from rawlog.reading.masking import parse_mask
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
 from rawlog.schemas.decoding import Decoder

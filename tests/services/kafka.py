@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -375,6 +376,34 @@ class JavaAdmin:
                 return lines
             lines.append(line.rstrip("\n").split("\t"))
         raise BrokerError((self._home / "messages.txt").read_text(errors="replace"))
+
+
+@contextmanager
+def streams_application(broker: KafkaBroker, name: str, home: Path, *topics: str) -> Iterator[None]:
+    """A Kafka Streams application of the streams protocol that reads topics. It runs when this yields."""
+    program = str(Path(__file__).parent / "java" / "Streams.java")
+    command = _command(broker.version, home, program, broker.bootstrap, name, str(home / "state"), *topics, quiet=True)
+    at = command.index("-cp") + 1
+    command[at] = f"{command[at]}:{class_path(f'kafka-streams-{broker.version}')}"
+    with (home / "messages.txt").open("wb") as messages:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            text=True,
+            preexec_fn=die_with_parent,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if not any(line == "RUNNING\n" for line in process.stdout):
+            raise BrokerError((home / "messages.txt").read_text(errors="replace"))
+        yield
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(STOP_SECONDS)
 
 
 def dump_log_segments(version: str, files: Sequence[str | os.PathLike[str]], *options: str) -> str:

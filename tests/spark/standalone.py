@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Self
 import psutil
 
 from tests.services import die_with_parent, free_ports
+from tests.services.proxy import Proxy
 
 #: Each worker is a host of its own: Spark runs no second copy of a task on the host of the first.
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -89,69 +89,32 @@ class Standalone:
         return process
 
 
-class Gate:
+class Gate(Proxy):
     """A way to a server on which answers of a kind come byte by byte, as from a very slow disk, until the gate is opened."""
 
     def __init__(self, port: int, is_held: Callable[[bytes], bool]) -> None:
         """`is_held` says of a request whether its answer is to be slow."""
-        self.target, self.is_held = port, is_held
+        self.is_held = is_held
         self.arrived, self.opened = threading.Event(), threading.Event()
-        self._ends: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._threads = [threading.Thread(target=self._serve)]
-        self._threads[0].start()
+        super().__init__(port)
 
     def close(self) -> None:
         """Let everything pass, and end."""
         self.opened.set()
-        for end in (self._listener, *self._ends):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # a thread that waits for it goes on; close alone does not wake it
-        for thread in self._threads:
-            thread.join()
-        for end in (self._listener, *self._ends):
-            end.close()
+        super().close()
 
-    def __enter__(self) -> Self:
-        return self
+    def ask(self, data: bytes, connection: threading.Event) -> None:
+        if self.is_held(data):
+            connection.set()
+            self.arrived.set()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client = self._listener.accept()[0]
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self.target))
-            self._ends += [client, server]
-            slow = threading.Event()
-            for copy, ends in ((self._ask, (client, server, slow)), (self._answer, (server, client, slow))):
-                self._threads.append(threading.Thread(target=copy, args=ends))
-                self._threads[-1].start()
-
-    def _ask(self, client: socket.socket, server: socket.socket, slow: threading.Event) -> None:
-        with suppress(OSError):
-            while data := client.recv(65536):
-                if self.is_held(data):
-                    slow.set()
-                    self.arrived.set()
-                server.sendall(data)
-            server.shutdown(socket.SHUT_WR)
-
-    def _answer(self, server: socket.socket, client: socket.socket, slow: threading.Event) -> None:
-        with suppress(OSError):
-            while data := server.recv(65536):
-                if slow.is_set():
-                    head = data.find(b"\r\n\r\n") + 4 if data.startswith(b"HTTP/") else 0
-                    client.sendall(data[:head])
-                    data = data[head:]
-                while (
-                    data and slow.is_set() and not self.opened.wait(0.3)
-                ):  # often enough for a client with a time limit
-                    client.sendall(data[:1])
-                    data = data[1:]
-                client.sendall(data)
-            client.shutdown(socket.SHUT_WR)
+    def answer(self, data: bytes, connection: threading.Event) -> Iterator[bytes]:
+        if connection.is_set():
+            head = data.find(b"\r\n\r\n") + 4 if data.startswith(b"HTTP/") else 0
+            yield data[:head]
+            data = data[head:]
+        # Often enough for a client with a time limit.
+        while data and connection.is_set() and not self.opened.wait(0.3):
+            yield data[:1]
+            data = data[1:]
+        yield data

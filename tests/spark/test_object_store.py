@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ import rawlog
 from rawlog.core.errors import OptionError
 from rawlog.core.tables import RECORDS
 from rawlog.spark import options
+from tests.services.proxy import Proxy
 
 if TYPE_CHECKING:
     from tests.services.s3 import S3Server
@@ -46,53 +45,20 @@ spark.stop()
 """
 
 
-class Counter:
+class Counter(Proxy):
     """A way to a server that counts what comes back."""
 
-    def __init__(self, port: int) -> None:
-        self.target, self.size = port, 0
-        self._opened: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._threads = [threading.Thread(target=self._serve)]
-        self._threads[0].start()
+    size = 0
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                client = self._listener.accept()[0]
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self.target))
-            self._opened += [client, server]
-            for arguments in ((client, server, False), (server, client, True)):
-                self._threads.append(threading.Thread(target=self._copy, args=arguments))
-                self._threads[-1].start()
-
-    def _copy(self, source: socket.socket, target: socket.socket, back: bool) -> None:
-        try:
-            while data := source.recv(65536):
-                self.size += len(data) if back else 0
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        for opened in (self._listener, *self._opened):
-            with suppress(OSError):
-                opened.shutdown(socket.SHUT_RDWR)  # a thread that waits for it goes on; close alone does not wake it
-        for thread in self._threads:
-            thread.join()
-        for opened in (self._listener, *self._opened):
-            opened.close()
+    def answer(self, data: bytes, connection: threading.Event) -> tuple[bytes]:
+        self.size += len(data)
+        return (data,)
 
 
 @pytest.fixture
 def counter(s3: S3Server) -> Iterator[Counter]:
-    made = Counter(s3.port)
-    yield made
-    made.close()
+    with Counter(s3.port) as made:
+        yield made
 
 
 @pytest.mark.slow

@@ -438,7 +438,7 @@ def _follow(
 def _measured(path: Path | None, target: str) -> Iterator[Callable[[Report], None]]:
     """A function that writes the numbers of a run to a file. That a run failed is written there, too."""
     from rawlog.core import metrics
-    from rawlog.io.output import writing
+    from rawlog.io.files import writing
 
     def write(found: Iterable[metrics.Metric]) -> None:
         if path is not None:

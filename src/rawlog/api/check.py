@@ -59,10 +59,10 @@ def verify(
     """Check every file at `paths`, and files that belong together. Returns Findings: iterate over it, or ask for its `verdict`.
 
     `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
-    to compare with. With `complete`, `accounts` of the result says what became of every offset of each partition, and offsets that nothing
-    explains are findings. `certificate` is that of the erasure whose result is at `paths`: it must be unchanged since, and have nothing
-    that was to be erased. `html` is a file to write as a self-contained page. Damage is a finding and never raises. OptionError for an
-    unknown rule, AccessError for a path that does not exist.
+    to compare with. With `complete`, `accounts` of the result says what became of every offset of each partition or queue, every blob of
+    a store and every entry of a recording, and what nothing explains is a finding. `certificate` is that of the erasure whose result is at
+    `paths`: it must be unchanged since, and have nothing that was to be erased. `html` is a file to write as a self-contained page.
+    Damage is a finding and never raises. OptionError for an unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog
     >>> verdict = rawlog.verify("samples/kafka").verdict
@@ -309,7 +309,7 @@ def _write_report(html: Path, done: Report, sources: Iterable[str]) -> None:
 
 
 def _write_page(html: Path, page: str, sources: Iterable[str]) -> None:
-    from rawlog.io.output import writing
+    from rawlog.io.files import writing
 
     with writing(os.fspath(html), overwrite=True, sources=sources) as out:
         out.write(page.encode())

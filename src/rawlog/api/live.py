@@ -15,6 +15,7 @@ from rawlog.core.report import Report
 from rawlog.core.tables import RECORDS
 from rawlog.jobs.job import Progress
 from rawlog.live.settings import CLIENTS, Settings
+from rawlog.reading.existence import check_names
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
@@ -126,8 +127,9 @@ def record(
     >>> import rawlog
     >>> rawlog.record("orders", "recording/", brokers="localhost:9092", until_end=True)  # doctest: +SKIP
     """
+    from rawlog.live.bounds import Asked
     from rawlog.live.pacing import parse_duration
-    from rawlog.live.recording import Asked, record, segment_limits
+    from rawlog.live.recording import record, segment_limits
 
     connection, selection = _divided(options, Recording)
     if as_ not in FORMS:
@@ -156,7 +158,8 @@ def _record_through(settings: Settings, asked: Any, target: str, as_: str, limit
     """Record native directories next to the target, then convert or ingest them, and remove them when that is done."""
     from rawlog.api.ask import ingest
     from rawlog.api.move import convert
-    from rawlog.io.output import Output, refuse_staged, remove_stage
+    from rawlog.io.output import Output, refuse_staged
+    from rawlog.io.stages import remove_stage
     from rawlog.live.recording import NATIVE, record
 
     if as_ != "lake":
@@ -221,7 +224,10 @@ def replay(
     >>> import rawlog
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
-    from rawlog.live.replaying import Asked, Source, replay
+    from rawlog.io.output import refuse_nested
+    from rawlog.jobs.convert.sources import sheet_names
+    from rawlog.live.replay_request import Asked, Source
+    from rawlog.live.replaying import replay
     from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
 
     settings = settings_of(options)
@@ -237,7 +243,11 @@ def replay(
     is_rows = _is_rows(source)
     paths = [] if is_rows else whole_paths(listed(source))
     tree = Tree((), ()) if is_rows else open_source(paths)
+    if checkpoint is not None:
+        refuse_nested(checkpoint, paths)
     selection = bound(selection, tree, RECORDS)
+    if not is_rows:
+        check_names(tree, RECORDS, selection, options.get("note"), more=sheet_names(tree, RECORDS))
     asked = Asked(
         topic_map=dict(topic_map or {}),
         topic=to_topic,
@@ -300,9 +310,9 @@ def mirror(
     >>> import rawlog
     >>> rawlog.mirror("orders", brokers="old:9092", to="new:9092", until_end=True)  # doctest: +SKIP
     """
+    from rawlog.live.bounds import Asked as Recorded
     from rawlog.live.mirroring import Asked, mirror
     from rawlog.live.pacing import parse_duration
-    from rawlog.live.recording import Asked as Recorded
 
     connection, selection = _divided(options, Mirroring)
     selection = selection.replace(isolation="read_committed")

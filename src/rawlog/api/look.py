@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from rawlog.core.store import Copies
     from rawlog.jobs.job import Progress
     from rawlog.reading.explain import Explanation
-    from rawlog.reading.follow import Following, Position
+    from rawlog.reading.follow import Following
+    from rawlog.reading.lines import Position
 
 #: A batch of `ls` is ready when it has so many files, or so many bytes were read for it.
 BATCH_FILES, BATCH_BYTES = 1000, 16 << 20
@@ -360,7 +361,7 @@ def explain(
     tree = open_tree(path, format=format)
     found = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
     if html is not None:
-        from rawlog.io.output import writing
+        from rawlog.io.files import writing
 
         with writing(os.fspath(html), overwrite=True, sources=tree.sources) as out:
             out.write(found.to_html().encode())

@@ -131,7 +131,7 @@ def _convert(
     running: Running,
 ) -> Report:
     from rawlog.jobs.convert import Convert, source_tree
-    from rawlog.jobs.convert.sources import lake_schemas
+    from rawlog.jobs.convert.sources import lake_schemas, sheet_names
 
     selection.check(made.source)
     tree = source_tree(whole_paths(listed(source)), made.source, format)
@@ -139,8 +139,8 @@ def _convert(
     with Convert(made, selection=selection, drop=keys, dry_run=dry_run, inputs=inputs) as job:
         chosen: list[str] = []
         tree = choose_replicas(tree, selection, chosen.append, table=made.source)
-        if not job.reads_tables(tree):  # there only rows tell their topics
-            check_names(tree, made.source, selection, note)
+        more = sheet_names(tree, made.source) if job.reads_tables(tree) else ()
+        check_names(tree, made.source, selection, note, more=more)
         report = choose(tree.size, **settings_of(running)).run(job, tree, running.get("progress"))
         report.notes = [*chosen, *report.notes]
         return report

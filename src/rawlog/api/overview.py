@@ -38,7 +38,8 @@ def report(
     >>> import rawlog
     >>> verdict = rawlog.report("samples/kafka", "out/report.html").verdict
     """
-    from rawlog.io.output import refuse_nested, writing
+    from rawlog.io.files import writing
+    from rawlog.io.output import refuse_nested
     from rawlog.jobs.lake import is_lake
     from rawlog.jobs.report import Survey
 

@@ -55,7 +55,7 @@ def document(title: str, *content: Safe) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
-def page(title: str, name: str, *content: Safe, roots: Sequence[str] = (), here: str = "") -> str:
+def page(title: str, name: str, *content: Safe, here: str = "") -> str:
     """A page about a name: navigation at the top, then the content."""
     mark = Safe(
         '<svg class="mark" viewBox="0 0 24 24" aria-hidden="true"><rect x="2" y="4" width="20" height="4" rx="1"/>'

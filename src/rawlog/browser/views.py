@@ -159,7 +159,7 @@ class Views:
             if format.tables:
                 parts.append(section("Search", shell.search(query, scope.tree.tables, scope.default_table.name)))
             if format.explain is not None:
-                parts.append(section("Bytes", _byte_form(scope.name, file)))
+                parts.append(section("Bytes", _byte_form(scope.name)))
         parts.append(self._found_here(listing, self.checks.found_in(file.path)))
         return shell.page(scope.name.rpartition("/")[2], scope.name, *parts, here="files")
 
@@ -318,7 +318,7 @@ class Views:
         content.append(self._record(listing, scope, file, start, query))
         content.append(self._found_here(listing, _found_between(file, start, stop, self.checks)))
         content.append(explained(nodes))
-        content.append(section("Go to", _byte_form(scope.name, file)))
+        content.append(section("Go to", _byte_form(scope.name)))
         title = f"{scope.name.rpartition('/')[2]}, bytes {start:,} to {stop - 1:,}" if stop else scope.name
         return shell.page(title, scope.name, *content, here="files")
 
@@ -475,7 +475,7 @@ def _more(query: Query, page: str, name: str, start: int, total: int) -> Safe:
     return tag("p", *spaced(parts), class_="turn")
 
 
-def _byte_form(name: str, file: File) -> Safe:
+def _byte_form(name: str) -> Safe:
     fields = []
     for field, label, letter in (("at", "Byte", "b"), ("offset", "Offset", "o"), ("number", "Frame number", "")):
         box = Safe(

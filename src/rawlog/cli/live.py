@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rawlog.cli import options, output
-from rawlog.cli.errors import DONE, FOUND, INTERRUPTED, say
+from rawlog.cli import options
+from rawlog.cli.errors import INTERRUPTED, say
 from rawlog.cli.progress import Bar
+from rawlog.cli.report import show as show_report
 from rawlog.core.text import printable
 
 if TYPE_CHECKING:
@@ -85,14 +86,6 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 def show(report: Report, *, as_json: bool) -> int:
     """Print what a verb did, a summary line at the end; the exit code."""
-    if as_json:
-        output.json_line(report.as_json())
-    else:
-        for text in report.lines():
-            output.line(text)
-        verb = f"{report.verb}: {printable(report.source)} to {printable(report.target)}"
-        output.line(f"{verb}: nothing was sent" if report.is_dry_run else verb)
-    output.flush()
-    if report.facts.get("interrupted") and "error" not in report.facts:
-        return INTERRUPTED
-    return DONE if report.is_whole else FOUND
+    verb = f"{report.verb}: {printable(report.source)} to {printable(report.target)}"
+    code = show_report(report, as_json=as_json, closing=f"{verb}: nothing was sent" if report.is_dry_run else verb)
+    return INTERRUPTED if report.facts.get("interrupted") and "error" not in report.facts else code

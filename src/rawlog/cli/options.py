@@ -269,6 +269,30 @@ def output(function: F) -> F:
     return _apply(function, options)
 
 
+def new_cluster(function: F) -> F:
+    """--node-id, --cluster-id, --metadata-version, --keep-retention: of the cluster that starts on what is written."""
+    options: list[Callable[[F], F]] = [
+        click.option(
+            "--node-id",
+            type=click.IntRange(0),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="The node.id of the new broker; of the first one if there are several.",
+        ),
+        click.option("--cluster-id", metavar="ID", help="The id of the new cluster.  [default: a random one]"),
+        click.option(
+            "--metadata-version",
+            metavar="RELEASE",
+            help="Such as 3.9-IV0 or 21.  [default: that of the source; 3.9-IV0 if it has none]",
+        ),
+        click.option(
+            "--keep-retention", is_flag=True, help="Keep retention settings, even if a broker then deletes old records."
+        ),
+    ]
+    return _apply(function, options)
+
+
 def json_flag(function: F) -> F:
     """`--json` alone, for verbs that do not print rows."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(function)

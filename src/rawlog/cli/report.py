@@ -31,14 +31,14 @@ def arguments(function: F) -> F:
     return function
 
 
-def show(report: Report, *, as_json: bool) -> int:
-    """Print what a verb did; the exit code says whether anything was lost."""
+def show(report: Report, *, as_json: bool, closing: str | None = None) -> int:
+    """Print what a verb did, and a line at the end, its own if it has one; the exit code says whether anything was lost."""
     if as_json:
         output.json_line(report.as_json())
     else:
         for text in report.lines():
             output.line(text)
-        output.line(_closing(report))
+        output.line(_closing(report) if closing is None else closing)
     output.flush()
     return DONE if report.is_whole else FOUND
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -98,3 +99,36 @@ def _type_name(type: str) -> str:
 def milliseconds(value: int) -> str:
     """A time in milliseconds as a person reads it."""
     return plain_time(value * 1000)
+
+
+def json_node(value: Any, position: int, size: int, name: str) -> Node:
+    """A JSON text of so many bytes, with its values by their path."""
+    children = [Node(position, size, path, type(one).__name__, one) for path, one in _flat(value, "")]
+    return Node(position, size, name, "JSON", children=children)
+
+
+def _flat(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        return [pair for key, inner in value.items() for pair in _flat(inner, f"{path}.{key}" if path else str(key))]
+    return [(path, value)]
+
+
+def text_nodes(data: bytes) -> list[Node] | None:
+    """A file that is text, as JSON or line by line; None for one that is not."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    if not all(one.isprintable() or one in "\r\n\t" for one in text):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return [json_node(value, 0, len(data), "settings")]
+    nodes, position = [], 0
+    for line in data.splitlines(keepends=True):
+        nodes.append(Node(position, len(line), "line", "text", line.decode().rstrip("\r\n"), "", line.hex(" ")))
+        position += len(line)
+    return nodes

@@ -190,31 +190,40 @@ def rule(
     return make
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What became of every offset of a partition, from 0 to `stop`: the classes `present` to `unexplained` add up to it.
+#: What an offset, blob or entry can be: it is in exactly one of these classes.
+CLASSES = ("present", "control", "aborted", "compacted", "deleted", "expired", "unexplained")
 
-    `start` is the first offset that should be there; all before it have expired.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What became of every offset of a partition or queue, from 0 to `stop`: the `CLASSES` add up to it.
+
+    `unit` says what is counted: offsets, the entries of a recording, or the blobs of a store. `start` is the first that should be there;
+    of offsets, all before it have expired. What is None does not exist in the system.
     """
 
     system: str
-    topic: str | None
-    partition: int | None
+    topic: str | None = None
+    partition: int | None = None
     path: str
-    start: int
+    unit: str = "offset"
+    start: int = 0
     stop: int
     present: int
-    control: int
-    aborted: int
-    compacted: int
-    expired: int
+    control: int | None = None
+    aborted: int | None = None
+    compacted: int | None = None
+    deleted: int | None = None
+    expired: int | None = None
     unexplained: int
-    broken_sequences: int
-    open_transactions: int
+    broken_sequences: int | None = None
+    open_transactions: int | None = None
+    #: Messages whose time of delivery has not come.
+    delayed: int | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether every offset is explained, every sequence unbroken and every transaction closed."""
+        """Whether everything is explained, every sequence unbroken and every transaction closed."""
         return not (self.unexplained or self.broken_sequences or self.open_transactions)
 
     def as_row(self) -> dict[str, object]:
@@ -241,7 +250,7 @@ class Findings:
     items: list[Finding] = field(default_factory=list)
     files: int = 0
     frames: int = 0
-    #: What became of the offsets of each partition, if completeness was asked for.
+    #: What became of the offsets of each partition, or of what its system has instead, if completeness was asked for.
     accounts: list[Account] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rawlog.core.findings import Account, Rule
 from rawlog.core.layout import Layout
+from rawlog.core.sharing import Sharing
 from rawlog.core.tables import Table
 from rawlog.core.verb import Verb
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from rawlog.io.output import Folder, Output
     from rawlog.io.storage import Source
 
-T = TypeVar("T")
 MAX_DECOMPRESSED, MAX_HEADERS = 64 << 20, 1 << 20
 """Limits of reading, unless the caller says otherwise: the bytes that one compressed part may grow to, the headers of one record."""
 #: Which rows of a batch would read back otherwise than they are, by column.
@@ -153,13 +153,13 @@ NO_TIME = -(1 << 63)
 
 
 class Undone(Protocol):
-    """What says which offsets of a file belong to transactions that were aborted. Picklable."""
+    """What says which offsets of a file belong to transactions that were aborted, or that nothing decides. Picklable."""
 
     def for_part(self, start: int | None, stop: int | None) -> Undone:
         """The same for the part of the file from byte `start` to `stop`."""
 
     def undone(self, frames: Frames) -> NDArray[np.int64]:
-        """The first and the last offset of each frame of such a transaction."""
+        """The first and the last offset of each frame of such a transaction, in order, and 1 if that is still open at the end, else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +385,10 @@ class Family:
     options: tuple[str, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
-    #: (the files of a group) -> what became of every offset in it; None if it has none. For `verify --complete`.
-    account: Callable[[Sequence[File]], Account | None] | None = None
+    #: (the files of a group) -> what became of every offset in it, for each partition or queue. For `verify --complete`.
+    accounts: Callable[[Sequence[File]], Sequence[Account]] | None = None
+    #: Each of its files is a store of its own: it has accounts without a group.
+    is_single: bool = False
     #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
     replica_rules: Callable[[], Sequence[Rule[Any]]] | None = None
     #: (a store) -> its name in the system, by its place alone; None if nothing can be a replica of it. Stores with different names are
@@ -473,7 +475,7 @@ class Family:
 
 
 @dataclass(slots=True)
-class Replicas:
+class Replicas(Sharing):
     """What a rule over two replicas sees: the files of both, and what rules share. One side may have none."""
 
     name: str
@@ -481,15 +483,9 @@ class Replicas:
     b: Sequence[File]
     _shared: dict[object, Any] = field(default_factory=dict)
 
-    def share(self, make: Callable[[Replicas], T]) -> T:
-        """What `make` gives for these replicas, computed once and shared by all rules that ask for it."""
-        if make not in self._shared:
-            self._shared[make] = make(self)
-        return self._shared[make]  # type: ignore[no-any-return]
-
 
 @dataclass(slots=True)
-class Inspection:
+class Inspection(Sharing):
     """What a rule sees of a file: the window it is at, its own memory of the windows before, and what rules share."""
 
     file: File
@@ -501,9 +497,3 @@ class Inspection:
     _shared: dict[object, Any] = field(default_factory=dict)
     #: Where the bytes end that are checked; None: with the file.
     end: int | None = None
-
-    def share(self, make: Callable[[Inspection], T]) -> T:
-        """What `make` gives for this window, computed once and shared by all rules that ask for it."""
-        if make not in self._shared:
-            self._shared[make] = make(self)
-        return self._shared[make]  # type: ignore[no-any-return]

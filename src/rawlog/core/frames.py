@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.sharing import Sharing
 from rawlog.core.status import Status
 
 Bytes = NDArray[np.uint8]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class Frames(Sharing):
     """The whole frames in `data`, a window of a file that begins at byte `base`.
 
     `starts` and `stops` are positions in `data`; `first` is the number of the first frame in its file; `kind` is
@@ -36,12 +35,6 @@ class Frames:
     last: bool = True
     why: str | None = None
     _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-
-    def share(self, make: Callable[[Frames], T]) -> T:
-        """What `make` gives for these frames, computed once for everybody who sees the window."""
-        if make not in self._shared:
-            self._shared[make] = make(self)
-        return self._shared[make]  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return int(self.starts.size)

@@ -6,11 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 from rawlog.core.format import File
-
-T = TypeVar("T")
+from rawlog.core.sharing import Sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Identity:
     facts: tuple[str, ...] = ()
 
 
-class Store(Sequence[File]):
+class Store(Sequence[File], Sharing):
     """Files that belong together, in the order of their tree. What is asked of each of them costs the same however many there are."""
 
     def __init__(self, files: Iterable[File], name: str = "") -> None:
@@ -68,12 +67,6 @@ class Store(Sequence[File]):
     def modified(self) -> float:
         """When the newest of the files was changed."""
         return max((file.modified or 0 for file in self.files), default=0)
-
-    def share(self, make: Callable[[Store], T]) -> T:
-        """What `make` gives for this store, computed once for everybody who asks."""
-        if make not in self._shared:
-            self._shared[make] = make(self)
-        return self._shared[make]  # type: ignore[no-any-return]
 
     def with_summaries(self, summaries: Mapping[str, Any]) -> Store:
         """The same store with what passes over its files found, by path."""

@@ -91,8 +91,9 @@ def _described(spark: SparkSession, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            context.setLocalProperty(name, value)
+        with suppress(Exception):  # a JVM that has ended, which the jobs inside report
+            for name, value in before.items():
+                context.setLocalProperty(name, value)
 
 
 def _round(
@@ -136,6 +137,8 @@ def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Pa
 
 def reason(error: BaseException) -> str:
     """The line of a Spark error that says why: the last of a Python traceback inside it, else its first."""
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        return "its JVM has ended"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
     inner = [line for line in errors if not line.startswith(("py4j.", "org.", "java.", "Caused by"))]
@@ -271,7 +274,10 @@ def _watching(
     def watch() -> None:
         tracker = _tracker(spark)
         while tracker is not None and not ended.wait(INTERVAL):
-            done = _tasks_done(tracker, count)
+            try:
+                done = _tasks_done(tracker, count)
+            except Exception:  # a JVM that has ended, which the job itself reports
+                return
             size, frames, rows = _reported(reports)
             progress(Progress(min(max(total * done // count, size), total), total, done, count, frames, rows))
 

@@ -1,7 +1,6 @@
 """Output: the way files and directories get to the user. It refuses to touch a source, checks names, stages, syncs and renames.
 
-A target is first written under a hidden name next to it and appears at once, whole, or not at all. The writer holds a lock on what it
-stages; the lock ends with its process, so the next writer of the same target can remove what a killed one left. Nothing here knows a
+A target is first written under a hidden name next to it (`stages.py`) and appears at once, whole, or not at all. Nothing here knows a
 format.
 """
 
@@ -10,11 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
-import glob
-import hashlib
 import os
-import re
 import shutil
 import tempfile
 import uuid
@@ -24,19 +19,24 @@ from pathlib import Path
 from typing import IO, Any, Self, TypeVar
 
 from rawlog.core.errors import AccessError, EncodeError, OptionError
-from rawlog.io.storage import Source, exists, file_system, is_remote, local_path, split_query
+from rawlog.io.overlap import first_overlapping, precious_inside
+from rawlog.io.stages import (
+    LOCK,
+    NEW,
+    REPLACED,
+    REPLACED_IN,
+    Stage,
+    is_staged,
+    kept_stage_of,
+    lasting_stage_of,
+    locked,
+    scratch_stage,
+    stage_of,
+)
+from rawlog.io.storage import Source, file_system, is_remote, local_path, split_query
 
 #: The longest name of a file that the usual file systems take, in bytes.
 LONGEST_NAME = 255
-#: Longer names of targets are shortened in the names of their stages.
-LONGEST_STAGED = 180
-LOCK, NEW, REPLACED, REPLACED_IN = ".lock", "new", "replaced", "replaced-in"
-#: In the name of a stage that can be resumed.
-RESUMED = "00000000"
-_MARK = re.compile(r"[0-9a-f]{8}\.rawlog(\.gone)?")
-_GONE = re.compile(r"[0-9a-f]{8}\.rawlog\.gone")
-_STAGE = re.compile(r"\.[0-9a-f]{8}\.rawlog$")
-_SCRATCH = re.compile(r"rawlog-([a-z]+-)?[0-9a-f]{8}(\.gone)?")
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 P = TypeVar("P", bound=Any)
@@ -45,99 +45,20 @@ PathLike = str | os.PathLike[str]
 
 def unwritable(named: str, error: OSError) -> AccessError:
     """What the system says of a target, as an error of ours."""
-    return error if isinstance(error, AccessError) else AccessError(f"{named}: {error.strerror or error}")
+    if isinstance(error, AccessError):
+        return error
+    return AccessError(f"{named}: {' '.join(str(error.strerror or error).split())}")
 
 
 # Sources are never touched ---------------------------------------------------------------------------------------------
 
 
 def refuse_nested(target: PathLike, sources: Iterable[PathLike]) -> None:
-    """OptionError if a target is, contains or lies inside one of the places that are read.
-
-    Symbolic links and `..` are resolved, also in parts of the target that do not exist yet; a glob means what it matches.
-    """
+    """OptionError if a target is, contains or lies inside one of the places that are read, however they are named."""
     named = os.fspath(target)
-    finals = set() if is_remote(named) else _resolved(named)
-    for source in sources:
-        name = os.fspath(source)
-        if _is_nested(named, finals, name):
-            raise OptionError(f"{named}: the target and the source {name} are the same or lie inside one another")
-
-
-def _is_nested(target: str, finals: Iterable[Path], source: str) -> bool:
-    if is_remote(target) or is_remote(source):
-        return is_remote(target) and is_remote(source) and _urls_overlap(target, source)
-    return any(_overlap(final, one) for match in _matches(source) for one in _resolved(match) for final in finals)
-
-
-def _resolved(path: str) -> set[Path]:
-    """What a path leads to, and what it leads to if `..` after a symbolic link is taken by the text, as some callers do."""
-    local = local_path(path)
-    try:
-        return {Path(local).resolve(), Path(os.path.abspath(local)).resolve()}
-    except (OSError, RuntimeError) as error:  # a loop of symbolic links
-        raise AccessError(f"{path}: {error}") from None
-
-
-def _matches(path: str) -> list[str]:
-    local = local_path(path)
-    if os.path.lexists(local) or not glob.has_magic(local):
-        return [local]
-    return glob.glob(local, recursive=True)
-
-
-def _overlap(target: Path, source: Path) -> bool:
-    """Whether one of two resolved paths is or contains the other, by name or, through a second mount, by identity."""
-    if target == source or target in source.parents or source in target.parents:
-        return True
-    found, wanted = _identity(source), _identity(target)
-    above_target = found is not None and any(_identity(one) == found for one in (target, *target.parents))
-    return above_target or (wanted is not None and any(_identity(one) == wanted for one in source.parents))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _urls_overlap(target: str, source: str) -> bool:
-    (one, one_at), (other, other_at) = _url_parts(target), _url_parts(source)
-    if one_at and other_at and one_at != other_at:
-        return False  # buckets of one name at two services
-    shared = min(len(one), len(other))
-    return one[:shared] == other[:shared]
-
-
-def _url_parts(url: str) -> tuple[list[str], str]:
-    """A URL as the parts of a normal path, without who asks, and the service that it names."""
-    base, query = split_query(url)
-    scheme, _, rest = base.partition("://")
-    host, _, path = rest.partition("/")
-    parts: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    service = re.search(r"[?&]endpoint_override=([^&]*)", query)
-    scheme = {"gcs": "gs", "abfss": "abfs", "s3a": "s3"}.get(scheme.lower(), scheme.lower())
-    return [scheme, host.rpartition("@")[2].lower(), *parts], service.group(1) if service is not None else ""
-
-
-def _refuse_precious(path: Path) -> None:
-    """OptionError if replacing a directory would take away the root, the home or the working directory."""
-    final = path.resolve()
-    for name, precious in (("home", os.path.expanduser("~")), ("working", os.curdir)):
-        try:
-            place = Path(precious).resolve()
-        except OSError:
-            continue  # a working directory that was removed
-        if final == place or final in place.parents:
-            which = "is" if final == place else "contains"
-            raise OptionError(f"{path}: {which} the {name} directory, which is not replaced; name a new directory")
+    source = first_overlapping(named, sources)
+    if source is not None:
+        raise OptionError(f"{named}: the target and the source {source} are the same or lie inside one another")
 
 
 # Names that come from data ---------------------------------------------------------------------------------------------
@@ -176,119 +97,7 @@ def descendant(folder: P, path: str) -> P:
     return folder
 
 
-# Stages ----------------------------------------------------------------------------------------------------------------
-
-
-class _Held:
-    """A new directory that is locked as long as the process has it, and removed when it is closed.
-
-    With an `owner` it stays while that process lives: what a job's processes pass on to one another is the job's.
-    """
-
-    def __init__(self, parent: str, before: str, after: str, *, owner: str = "", mode: int = 0o777) -> None:
-        while True:
-            self.path = os.path.join(parent, f"{before}{uuid.uuid4().hex[:8]}{after}")
-            os.mkdir(self.path, mode)
-            try:
-                self._lock = os.open(
-                    os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-                )
-            except FileNotFoundError:
-                continue  # somebody took it for an empty leftover
-            os.write(self._lock, owner.encode())
-            if _take_lock(self._lock) and os.fstat(self._lock).st_nlink:
-                return
-            os.close(self._lock)
-
-    def release(self) -> None:
-        """Let go of it without removing it."""
-        os.close(self._lock)
-
-    def close(self) -> None:
-        remove_stage(self.path)
-        os.close(self._lock)
-
-
-class _Again(_Held):
-    """The same under a name that was there before, or may have been. AccessError if a living process has it."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        os.makedirs(path, exist_ok=True)
-        self._lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _take_lock(self._lock):
-            os.close(self._lock)
-            raise AccessError(f"{path}: another process is writing there")
-
-
-def _take_lock(descriptor: int) -> bool:
-    """Lock a file that this process made; False if somebody else has the lock. A file system without locks keeps leftovers."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _is_dead(path: str) -> int | None:
-    """The lock of a stage whose writer is gone, taken over; None if it lives, or if that cannot be known."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        now = os.stat(path, follow_symlinks=False)
-        is_same = os.path.samestat(now, os.fstat(descriptor)) and now.st_uid == os.getuid()
-        if is_same and not _may_live(os.pread(descriptor, 200, 0).decode("ascii", "replace")):
-            return descriptor
-    except OSError:
-        pass
-    os.close(descriptor)
-    return None
-
-
-def _owner(pid: int) -> str:
-    """A process as no other ever is: the boot of the machine, the namespace of the number, the number, when it began."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} {pid} {_began(pid)}"
-    except OSError:
-        return "unknown"
-
-
-def _began(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-
-
-def _may_live(owner: str) -> bool:
-    """Whether a process may still live that a stage belongs to, if it has such an owner."""
-    if not owner:
-        return False
-    parts, here = owner.split(), _owner(os.getpid()).split()
-    if len(parts) != 4 or parts[:2] != here[:2] or not parts[2].isdecimal():
-        return True  # of another machine, or of no process that could be asked about
-    try:
-        return _began(int(parts[2])) == parts[3]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    except OSError:
-        return True
-
-
-def _job_process() -> int:
-    """The process that a job lives and dies with: Spark's, where this is one of the helpers that it starts, else this one."""
-    pid = os.getpid()
-    for _ in range(8):
-        try:
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
-                return pid
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-    return os.getpid()
+# Where files grow, and temporary files -----------------------------------------------------------------------------------
 
 
 def refuse_staged(target: str, kind: str, *, resume: bool) -> str:
@@ -297,84 +106,10 @@ def refuse_staged(target: str, kind: str, *, resume: bool) -> str:
     """
     if is_remote(target):
         raise OptionError(f"{target}: a local path expected")
-    parent, name = os.path.split(os.path.abspath(local_path(target)))
-    stage = os.path.join(parent, f"{_staged_name(name)}{kind}")
+    stage = kept_stage_of(local_path(target), kind)
     if not resume and os.path.isdir(stage) and os.listdir(stage):
         raise AccessError(f"{stage}: left by an interrupted {kind} of {target}; ask to resume it, or remove it")
     return stage
-
-
-def remove_stage(path: str) -> None:
-    """Remove a stage that is this process's own; its lock goes last, so that a killed removal is taken up by the next one.
-
-    It gets another name first: whoever still writes below it finds nothing to write to.
-    """
-    gone = path if path.endswith(".gone") else f"{path}.gone"
-    with contextlib.suppress(OSError):
-        os.rename(path, gone)
-    with contextlib.suppress(OSError):
-        for entry in list(os.scandir(gone)):
-            if entry.name == LOCK:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                os.unlink(entry.path)
-    with contextlib.suppress(OSError):
-        os.unlink(os.path.join(gone, LOCK))
-    with contextlib.suppress(OSError):
-        os.rmdir(gone)
-
-
-def _sweep(parent: str, before: str, pattern: re.Pattern[str], final: Path | None = None) -> None:
-    """Remove what killed writers left: stages with these names that no living process has locked."""
-    try:
-        names = [
-            name for name in os.listdir(parent) if name.startswith(before) and pattern.fullmatch(name[len(before) :])
-        ]
-    except OSError:
-        return
-    for name in names:
-        path = os.path.join(parent, name)
-        if os.path.islink(path):
-            continue
-        is_folder = os.path.isdir(path)
-        lock = _is_dead(os.path.join(path, LOCK) if is_folder else path)
-        if lock is None:
-            if is_folder:
-                with contextlib.suppress(OSError):
-                    os.rmdir(path)  # nothing in it, not even a lock: its writer was killed at once, or makes another
-            continue
-        try:
-            if not is_folder:
-                os.unlink(path)
-                continue
-            if final is not None:
-                _put_back(path, final)
-            remove_stage(path)
-        except OSError:
-            pass
-        finally:
-            os.close(lock)
-
-
-def _put_back(stage: str, final: Path) -> None:
-    """Undo a replacement that was killed between its two renames: what was there before is there again."""
-    old = Path(stage) / REPLACED
-    if old.exists() and not os.path.lexists(final):
-        os.rename(old, final)
-    folder = Path(stage) / REPLACED_IN
-    for one in folder.iterdir() if folder.is_dir() else ():
-        if final.is_dir() and not os.path.lexists(final / one.name):
-            os.rename(one, final / one.name)
-
-
-def _staged_name(name: str) -> str:
-    """What the names of a target's stages begin with."""
-    raw = os.fsencode(name)
-    if len(raw) > LONGEST_STAGED:
-        name = os.fsdecode(raw[: LONGEST_STAGED - 20]) + "~" + hashlib.blake2b(raw, digest_size=8).hexdigest()
-    return f".{name}."
 
 
 @contextlib.contextmanager
@@ -387,14 +122,12 @@ def scratch(kind: str = "") -> Iterator[str]:
         held.close()
 
 
-def hold_scratch(kind: str = "") -> _Held:
+def hold_scratch(kind: str = "") -> Stage:
     """The same for as long as the process lives, or until `close`. AccessError if there can be none."""
-    parent = tempfile.gettempdir()
-    _sweep(parent, "", _SCRATCH)
     try:
-        return _Held(parent, f"rawlog-{kind}", "", mode=0o700)
+        return scratch_stage(kind)
     except OSError as error:
-        raise AccessError(f"{parent}: {error.strerror or error}") from None
+        raise unwritable(tempfile.gettempdir(), error) from None
 
 
 # One target ------------------------------------------------------------------------------------------------------------
@@ -412,7 +145,7 @@ class Output:
         self.is_remote = is_remote(self.named)
         self.path = self.named if self.is_remote else os.path.abspath(local_path(self.named))
         self.stage: str | None = None
-        self._held: _Held | None = None
+        self._held: Stage | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}
@@ -435,7 +168,8 @@ class Output:
         if final.is_dir():
             if not self.overwrite and any(final.iterdir()):
                 raise AccessError(f"{self.named}: exists already and is not empty; choose another name")
-            _refuse_precious(final)
+            if precious := precious_inside(final):
+                raise OptionError(f"{final}: {precious}, which is not replaced; name a new directory")
 
     def check_directory(self) -> None:
         """The same for a target that is to be a directory: a file is in the way too."""
@@ -448,11 +182,8 @@ class Output:
         if self.stage is None and self.is_remote:
             self.stage = _beside(self.path)
         elif self.stage is None:
-            parent, name = os.path.split(self.path)
             try:
-                os.makedirs(parent, exist_ok=True)
-                _sweep(parent, _staged_name(name), _MARK, Path(self.path))
-                self._held = _Held(parent, _staged_name(name), ".rawlog")
+                self._held = stage_of(self.path)
             except OSError as error:
                 raise self.unwritable(error) from None
             self.stage = self._held.path
@@ -462,20 +193,15 @@ class Output:
         """The stage under a name that stays: what a run leaves in it that was killed is there for the next one, if that asks for it, else
         it is removed. `leave` ends it without removing it. AccessError if another process writes the same target.
         """
-        parent, name = os.path.split(self.path)
-        path = os.path.join(parent, f"{_staged_name(name)}{RESUMED}.rawlog")
         try:
-            os.makedirs(parent, exist_ok=True)
-            _sweep(parent, f"{_staged_name(name)}", _GONE, Path(self.path))
-            self._held = _Again(path)
-            _put_back(path, Path(self.path))
-            for entry in os.scandir(path):
+            self._held = lasting_stage_of(self.path)
+            self.stage = self._held.path
+            for entry in os.scandir(self.stage):
                 if entry.name == NEW or (entry.name != LOCK and not resume):
-                    Folder(path).remove(entry.name)
+                    Folder(self.stage).remove(entry.name)
         except OSError as error:
             raise self.unwritable(error) from None
-        self.stage = path
-        return path
+        return self.stage
 
     def leave(self) -> None:
         """End a stage and keep what is in it."""
@@ -487,11 +213,8 @@ class Output:
         """The stage, kept as long as the whole job lives: one process of it begins, others fill it, and another one ends. The last
         one removes it with `remove_stage`.
         """
-        parent, name = os.path.split(self.path)
         try:
-            os.makedirs(parent, exist_ok=True)
-            _sweep(parent, _staged_name(name), _MARK, Path(self.path))
-            held = _Held(parent, _staged_name(name), ".rawlog", owner=_owner(_job_process()))
+            held = stage_of(self.path, of_job=True)
         except OSError as error:
             raise self.unwritable(error) from None
         held.release()
@@ -534,7 +257,7 @@ class Output:
 
     def _replace(self, made: Path, final: Path, old: str) -> None:
         try:
-            if _is_outermost(final):
+            if not is_staged(final):  # what is staged is synced once, when it leaves
                 _sync_tree(made)
             if os.path.lexists(final) and final.is_dir() != made.is_dir():
                 kind = "directory" if final.is_dir() else "file"
@@ -543,7 +266,7 @@ class Output:
                 self._rename_directory(made, final, old)
             else:
                 os.replace(made, final)
-            sync_directory(final.parent)
+            sync(final.parent)
         except OSError as error:
             raise self.unwritable(error) from None
 
@@ -598,7 +321,7 @@ class Output:
         if os.path.lexists(self.path) and not os.path.isdir(self.path):
             raise AccessError(f"{self.named}: exists already and is not a directory; choose another name")
         folder = Folder(self.path, named=self.named).make()
-        with _locked(self.path, self.named):
+        with locked(self.path, self.named):
             if not resume and any(Path(self.path).iterdir()):
                 raise AccessError(
                     f"{self.named}: exists already and is not empty; choose another name, or ask to resume it"
@@ -618,7 +341,7 @@ class Output:
             if not resume and os.path.lexists(self.path):
                 raise AccessError(f"{self.named}: exists already; choose another name, or ask to resume it")
             mode = "r+" if os.path.exists(self.path) else "x"
-            with FileIO(self.path, mode) as file, _locked(self.path, self.named):
+            with FileIO(self.path, mode) as file, locked(self.path, self.named):
                 yield file
         except OSError as error:
             raise self.unwritable(error) from None
@@ -643,28 +366,11 @@ class Output:
         self._held = self.stage = None
 
 
-@contextlib.contextmanager
-def _locked(path: str, named: str) -> Iterator[None]:
-    """Hold the lock of a file or directory that is written in place. AccessError if another process has it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if not _take_lock(descriptor):
-            raise AccessError(f"{named}: another process is writing it")
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _beside(path: str) -> str:
     """A new name next to a target, for a stage in an object store, which has no locks."""
     base, query = split_query(path)
     parent, _, name = base.rstrip("/").rpartition("/")
     return f"{parent}/.{name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp{query}"
-
-
-def _is_outermost(path: Path) -> bool:
-    """Whether a path is in no stage: what is staged is synced once, when it leaves."""
-    return not any(_STAGE.search(one.name) for one in path.parents)
 
 
 def _exchanged(one: Path, other: Path) -> bool:
@@ -679,25 +385,21 @@ def _exchanged(one: Path, other: Path) -> bool:
 def _sync_tree(path: Path) -> None:
     """Make a file, or a directory and all in it, last."""
     if not path.is_dir():
-        _sync(path)
+        sync(path)
         return
     for folder, _, names in os.walk(path):
         for name in names:
-            _sync(Path(folder) / name)
-        sync_directory(Path(folder))
+            sync(Path(folder) / name)
+        sync(Path(folder))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make the content of a file, or the names in a directory, last."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory last."""
-    _sync(path)
 
 
 # What a target is filled with --------------------------------------------------------------------------------------------
@@ -796,106 +498,12 @@ class Folder:
             raise unwritable(f"{self.named}/{path}" if path else self.named, error) from None
 
 
-# The usual ways --------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def writing(path: PathLike, *, overwrite: bool = False, sources: Iterable[PathLike] = ()) -> Iterator[IO[bytes]]:
-    """A file to write that appears under `path` only when the block ends well.
-
-    AccessError if it exists already, unless `overwrite` says to replace it; OptionError if a source would be touched.
-    """
-    named = os.fspath(path)
-    refuse_nested(named, sources)
-    if not overwrite and exists(named):
-        raise AccessError(f"{named}: exists already; choose another name or ask to overwrite it")
-    if is_remote(named):
-        yield from _writing_remote(named)
-        return
-    target = os.path.abspath(local_path(named))
-    temporary = None
-    try:
-        temporary, descriptor = _new_file(target)
-        with os.fdopen(descriptor, "wb") as file:  # the lock on it ends when it is closed: after it has its name
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.fchmod(file.fileno(), 0o666 & ~mask)
-            os.replace(temporary, target)
-        sync_directory(Path(target).parent)
-    except OSError as error:
-        _remove(temporary)
-        raise unwritable(named, error) from None
-    except BaseException:
-        _remove(temporary)
-        raise
-
-
-def _new_file(target: str) -> tuple[str, int]:
-    """A new, locked file next to a target; what killed writers of the same target left is removed."""
-    parent, name = os.path.split(target)
-    os.makedirs(parent, exist_ok=True)
-    _sweep(parent, _staged_name(name), _MARK)
-    while True:
-        path = os.path.join(parent, f"{_staged_name(name)}{uuid.uuid4().hex[:8]}.rawlog")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        if _take_lock(descriptor) and os.fstat(descriptor).st_nlink:
-            return path, descriptor
-        os.close(descriptor)
-
-
-def _remove(path: str | None) -> None:
-    if path is not None:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-
-
-def _writing_remote(path: str) -> Iterator[IO[bytes]]:
-    system, inner = file_system(path)
-    temporary = f"{inner}.{os.getpid()}.tmp"
-    try:
-        with system.open_output_stream(temporary) as file:
-            yield file
-        system.move(temporary, inner)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            system.delete_file(temporary)
-        raise error if isinstance(error, AccessError) else AccessError(f"{path}: {_line(error)}") from None
-    except BaseException:
-        with contextlib.suppress(OSError):
-            system.delete_file(temporary)
-        raise
-
-
-def _line(error: OSError) -> str:
-    return " ".join(str(error.strerror or error).split())
-
-
-def move(path: str, target: str, *, overwrite: bool = False) -> None:
-    """Give a file, which is whole, its name in the same file system. AccessError if something of that name exists already."""
-    if not overwrite and exists(target):
-        raise AccessError(f"{target}: exists already; choose another name or ask to overwrite it")
-    try:
-        if is_remote(target):
-            system, inner = file_system(target)
-            system.move(file_system(path)[1], inner)
-            return
-        final = local_path(target)
-        os.makedirs(os.path.dirname(os.path.abspath(final)), exist_ok=True)
-        _sync(Path(local_path(path)))
-        os.replace(local_path(path), final)
-    except OSError as error:
-        raise AccessError(f"{target}: {_line(error)}") from None
-
-
 def make_directory(path: str) -> None:
     """Create a directory and those above it, where they do not exist. AccessError if that fails."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise AccessError(f"{path}: {_line(error)}") from None
+        raise AccessError(f"{path}: {' '.join(str(error.strerror or error).split())}") from None
 
 
 def _remove_tree(path: str) -> None:
@@ -912,13 +520,10 @@ __all__ = [
     "descendant",
     "hold_scratch",
     "make_directory",
-    "move",
     "refuse_nested",
     "refuse_staged",
-    "remove_stage",
     "scratch",
-    "sync_directory",
+    "sync",
     "unwritable",
     "why_unsafe",
-    "writing",
 ]

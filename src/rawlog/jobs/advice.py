@@ -35,7 +35,7 @@ def causes(findings: Iterable[Finding], roots: Sequence[str]) -> list[Cause]:
     made = []
     for code, found in grouped.items():
         worst = min((one.severity for one in found), key=lambda one: ORDER[one])
-        commands = _commands(found, roots)
+        commands = _commands(found)
         is_repaired = code.split(".")[0] in repairing and code not in unrepaired and worst is not Severity.INFO
         if is_repaired:
             commands.append(Step("See what a repair keeps and drops", _repair(_root(found, roots))))
@@ -54,7 +54,7 @@ def _origins(findings: Sequence[Finding], rules: Sequence[Rule[Any]]) -> dict[st
     return found
 
 
-def _commands(found: Sequence[Finding], roots: Sequence[str]) -> list[Step]:
+def _commands(found: Sequence[Finding]) -> list[Step]:
     """How to look at the first place of a cause."""
     able = {name for name, one in registry.formats().items() if one.explain is not None}
     for one in found:

@@ -17,7 +17,7 @@ from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError, unknown
 from rawlog.core.findings import Finding, Severity
 from rawlog.core.format import Rewrite
-from rawlog.core.report import Report
+from rawlog.core.report import Action, Report
 from rawlog.core.store import Store, stores_of_files
 from rawlog.io.output import Folder, Output, descendant
 from rawlog.io.storage import is_remote, local_path
@@ -113,6 +113,8 @@ class Rewriting(Job[Rewritten, Report]):
         self._report.source = ", ".join(tree.roots)
         self._report.left_out = [file.path for file in tree.files if _is_stray(file, tree.files)]
         self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
+        for group in _without_data(tree.files, [store for _, own, _ in stores for store in own]):
+            self._report.add(Action.LOST, "no file with data is here; what else there is, is left out", group)
         count = sum(len(own) for _, own, _ in stores)
         alone = count == 1 and not any(self.has_surroundings(family, own, tree.roots) for family, own, _ in stores)
         self._splits = [
@@ -403,6 +405,18 @@ def _not_loaded(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
     worked = {file.place.group for store in stores for file in store}
     found = {file.place.group for file in files if file.place.state is not None and file.place.topic is not None}
     return sorted(group for group in found - worked if group is not None)
+
+
+def _without_data(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
+    """The directories of a topic that have files about its data, and no data, and so are no store."""
+    known = registry.formats()
+    groups = dict.fromkeys((str(file.place.group) for store in stores for file in store), True)
+    for file in files:
+        place = file.place
+        if place.topic is not None and place.group is not None and place.state is None and place.remote is None:
+            tables = known[file.format].tables if file.format is not None else ()
+            groups[place.group] = groups.get(place.group, False) or any(one.name == "records" for one in tables)
+    return sorted(group for group, has_data in groups.items() if not has_data)
 
 
 def _rewrite_of(family: str, verb: str) -> Rewrite:

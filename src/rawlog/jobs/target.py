@@ -15,7 +15,8 @@ from rawlog.core.errors import EncodeError, OptionError
 from rawlog.core.format import Format
 from rawlog.core.tables import RECORDS
 from rawlog.core.text import counted
-from rawlog.io.output import Output, writing
+from rawlog.io.files import writing
+from rawlog.io.output import Output
 from rawlog.io.storage import is_remote, local_path
 
 if TYPE_CHECKING:

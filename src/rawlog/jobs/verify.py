@@ -178,13 +178,20 @@ class Verify(Job[Found, Verified]):
         now = self._now
         assert now is not None
         summaries = {path: one.summary for path, one in now.whole.items() if one.summary is not None}
-        stores = [group.with_summaries(summaries) for group in now.tree.groups]
+        stores = [group.with_summaries(summaries) for group in (*now.tree.groups, *self._single(now.tree))]
         splits = [VerifySplit(groups=groups) for groups in _packed(stores, unread_size)]
         if self.against is not None:
             splits += [VerifySplit(replicas=one) for one in replicas_of(now.tree, self.against)]
         if len(now.tree):
             splits.append(VerifySplit(tree=joined(now.tree.files, stores)))
         return splits
+
+    def _single(self, tree: Tree) -> list[Store]:
+        """The files that are stores of their own, if they are to be accounted for: all other checks of them are done."""
+        if not self.chosen.asks_completeness:
+            return []
+        names = {one.name for one in registry.families() if one.is_single}
+        return [tree.group_of(file) for file in tree if file.place.group is None and file.system in names]
 
     def commit(self, done: Sequence[Found]) -> Verified:
         """Put the findings in order."""

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rawlog.core.frames import Bytes
+from rawlog.core.status import OK
 from rawlog.core.tables import Table, arrow_type
 from rawlog.core.text import to_json, valid_text
 
@@ -93,6 +94,77 @@ def nullable_spans(data: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int
     return pa.BinaryArray.from_buffers(pa.binary(), count, [mask, offsets, values.slice(0, total)], int(nulls))
 
 
+class Splice(NamedTuple):
+    """Spans of a column's data, by the rows that they are in, and which of some pieces takes the place of each."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    pieces: list[bytes]
+    chosen: NDArray[np.int64]
+
+
+class Splices:
+    """Bytes that take the place of others in the values of a binary column."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self.column = column
+        count = len(column)
+        _, offsets, buffer = column.buffers()
+        self.places = (
+            np.frombuffer(offsets, np.int32, count + 1, column.offset * 4).astype(np.int64)
+            if count
+            else np.zeros(1, np.int64)
+        )
+        self.data = np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
+        self.valid = column.is_valid().to_numpy(zero_copy_only=False).copy() if count else np.empty(0, np.bool_)
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._spans: list[NDArray[np.int64]] = []
+
+    def put(self, one: Splice) -> None:
+        """Put pieces into the place of spans, which must not overlap any others."""
+        sizes = np.fromiter(map(len, one.pieces), np.int64, len(one.pieces))
+        begins = self._size + np.cumsum(sizes) - sizes
+        spans = [one.rows, one.starts, one.stops, begins[one.chosen], sizes[one.chosen]]
+        self._spans.append(np.stack(spans).astype(np.int64))
+        self._pieces += one.pieces
+        self._size += int(sizes.sum())
+
+    def replace(self, rows: NDArray[np.int64], values: Sequence[bytes | None]) -> None:
+        """Put other values into the place of whole ones; None is null."""
+        self.valid[rows] = np.fromiter((one is not None for one in values), np.bool_, len(values))
+        pieces = [one or b"" for one in values]
+        self.put(Splice(rows, self.places[:-1][rows], self.places[1:][rows], pieces, np.arange(len(pieces))))
+
+    def growth(self) -> NDArray[np.int64]:
+        """By how many bytes each value grows."""
+        made = np.zeros(len(self.column), np.int64)
+        for rows, starts, stops, _, sizes in self._spans:
+            np.add.at(made, rows, sizes - (stops - starts))
+        return made
+
+    def result(self) -> pa.Array:
+        """The column with the other bytes."""
+        from rawlog.kernels.gather import splice_spans
+
+        if not self._spans:
+            return self.column
+        spans = np.concatenate(self._spans, axis=1)
+        _, starts, stops, begins, sizes = np.ascontiguousarray(spans[:, np.lexsort((spans[1], spans[0]))])
+        edges = np.concatenate(([0], np.cumsum(np.diff(self.places) + self.growth())))
+        total = int(edges[-1])
+        if total > 0x7FFF_FFFF:
+            raise ValueError("a batch of binary values past 2 GiB: the reader must cut it")
+        values, pieces = pa.allocate_buffer(total + 64), np.frombuffer(b"".join(self._pieces), np.uint8)
+        begin, end, out = int(self.places[0]), int(self.places[-1]), np.frombuffer(values, np.uint8)
+        _, written, status = splice_spans(self.data, begin, end, starts, stops, pieces, begins, sizes, out)
+        assert (written, status) == (total, OK)
+        mask = None if self.valid.all() else pa.py_buffer(np.packbits(self.valid, bitorder="little"))
+        buffers = [mask, pa.py_buffer(edges.astype(np.int32)), values.slice(0, total)]
+        return pa.Array.from_buffers(self.column.type, len(self.column), buffers)
+
+
 def empty_headers(count: int) -> pa.Array:
     """A headers column in which no row has any."""
     from rawlog.core.tables import HEADERS
@@ -112,14 +184,6 @@ def batch(table: Table, columns: Mapping[str, pa.Array], count: int) -> pa.Recor
         if pa.types.is_dictionary(array.type):
             schema = schema.set(number, schema.field(number).with_type(array.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def plain_rows(made: pa.RecordBatch) -> dict[str, list[Any]]:
-    """The columns as Python's values; times are microseconds, since Python's calendar ends with the year 9999."""
-    return {
-        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
-        for field, column in zip(made.schema, made.columns, strict=True)
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rawlog.core.status import BAD_LENGTH, FULL, OK
 from rawlog.kernels import inline, kernel, twin, written
-from rawlog.kernels.types import I64, U8, OutI32, OutU8
+from rawlog.kernels.types import I64, U8, Int, OutI32, OutU8
 
 SLACK = 32
 LONG = 1024
@@ -157,3 +157,29 @@ def gather_nullable(data: U8, starts: I64, sizes: I64, out: OutU8, offsets: OutI
             nulls += 1
         offsets[index + 1] = written
     return nulls
+
+
+@kernel
+def splice_spans(
+    data: U8, begin: Int, end: Int, starts: I64, stops: I64, pieces: U8, places: I64, sizes: I64, out: OutU8
+) -> Any:
+    """Copy `data` from `begin` to `end` into `out` with other bytes in some spans, which are in order and do not overlap: span n becomes
+    `sizes[n]` bytes of `pieces` from `places[n]` on. -> (count, bytes written, status); FULL: no room
+    """
+    position, written = np.int64(begin), np.int64(0)
+    for index in range(starts.size):
+        start, stop, size = np.int64(starts[index]), np.int64(stops[index]), np.int64(sizes[index])
+        place = np.int64(places[index])
+        if start < position or stop < start or end < stop or place < 0 or size < 0 or pieces.size - place < size:
+            return index, written, BAD_LENGTH
+        if out.size - written < start - position + size:
+            return index, written, FULL
+        copy(out, written, data, position, start - position)
+        written += start - position
+        copy(out, written, pieces, place, size)
+        written += size
+        position = stop
+    if out.size - written < end - position:
+        return starts.size, written, FULL
+    copy(out, written, data, position, end - position)
+    return starts.size, written + end - position, OK

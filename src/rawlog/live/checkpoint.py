@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.formats.kafka.layouts import Attributes
-from rawlog.io.output import writing
+from rawlog.io.files import writing
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.fetching import SEQUENCES, written_after
+from rawlog.live.sending import Sending
 
 VERSION = 2
 
@@ -138,4 +142,93 @@ def _dict(rows: list[list[int]]) -> dict[int, int]:
     return {int(key): int(value) for key, value in rows}
 
 
-__all__ = ["Checkpoint", "Reached"]
+class Checkpoints:
+    """Keeps the checkpoint file of a running replay, if one is named; without one, and in a dry run, nothing happens.
+
+    `replay` says what the next replay must agree in to continue this one.
+    """
+
+    def __init__(self, sending: Sending, source: str, replay: Callable[[], str]) -> None:
+        self.sending, self.source, self._replay = sending, source, replay
+        self.path = None if sending.asked.dry_run else sending.asked.checkpoint
+        self._before: dict[TopicPartition, int] = {}
+        self._writer = ThreadPoolExecutor(1, "rawlog-checkpoint")  # starts its thread when it is used
+        self._writing: Future[None] | None = None
+
+    def close(self) -> None:
+        self._writer.shutdown()
+
+    @cached_property
+    def replay(self) -> str:
+        return self._replay()
+
+    def announce(self, targets: Iterable[TopicPartition]) -> None:
+        """Before anything is sent to a partition, the checkpoint says where it ended."""
+        if self.path is not None:
+            before = len(self.sending.producer.lanes)
+            for one in targets:
+                self.sending.producer.lane(one)
+            if len(self.sending.producer.lanes) > before:
+                self.save()
+
+    def save(self, *, in_background: bool = False) -> None:
+        """Write the checkpoint. In the background, unless the last one is still being written."""
+        if self.path is None:
+            return
+        if self._writing is not None and (self._writing.done() or not in_background):
+            self._writing.result()
+            self._writing = None
+        if self._writing is not None:
+            return
+        write = partial(self._checkpoint().write, self.path)
+        if in_background:
+            self._writing = self._writer.submit(write)
+        else:
+            write()
+
+    def _checkpoint(self) -> Checkpoint:
+        partitions = {}
+        for one in {*self.sending.producer.lanes, *self._before}:
+            lane = self.sending.producer.lane(one)
+            records = self._before.get(one, 0) + lane.acknowledged - lane.repeated
+            partitions[one] = Reached(
+                records, lane.end_offset, dict(lane.sequences), dict(lane.open), dict(lane.to_repeat)
+            )
+        return Checkpoint(
+            replay=self.replay,
+            source=self.source,
+            cluster=self.sending.cluster.id,
+            run=self.sending.transactions.run,
+            producer_id=self.sending.producer.plain.id,
+            writers={source: (one.id, one.epoch) for source, one in self.sending.transactions.writers.items()},
+            partitions=partitions,
+        )
+
+    def resume(self) -> None:
+        """Find out what an earlier replay sent. OptionError if the checkpoint is of another one."""
+        named, sending = self.path, self.sending
+        if named is None or not Path(named).exists():
+            return
+        found = Checkpoint.read(named)
+        if found.replay != self.replay:
+            raise OptionError(
+                f"{named}: it belongs to another replay, of {found.source!r}; name another file, or remove it"
+            )
+        if found.cluster not in (None, sending.cluster.id):
+            raise OptionError(f"{named}: it belongs to a replay into another cluster ({found.cluster})")
+        sending.transactions.run = found.run
+        for source in found.writers:
+            sending.transactions.begin(source)
+        for one in found.partitions:
+            sending.targets.need(one.topic, one.partition)
+        found.catch_up(sending.cluster, sending.targets.ids)
+        for one, state in found.partitions.items():
+            self._before[one] = state.records
+            again = Counter(state.open) + Counter(state.to_repeat)
+            lane = sending.producer.lane(one)
+            lane.to_repeat, lane.end_offset = dict(again), max(lane.end_offset, state.end)
+        sending.skip = {one: count for one, count in self._before.items() if count}
+        sending.notes.append(f"{sum(self._before.values()):,} records were acknowledged before and are not sent again")
+
+
+__all__ = ["Checkpoint", "Checkpoints", "Reached"]

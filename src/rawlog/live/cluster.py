@@ -28,7 +28,6 @@ from rawlog.live.errors import (
     explained,
     refusal,
 )
-from rawlog.live.messages import Api
 from rawlog.live.settings import Settings
 from rawlog.live.wire import Connection
 
@@ -429,9 +428,3 @@ def by_topic(
 def ids_of(topics: Mapping[str, Topic]) -> dict[str, bytes]:
     """The ids of topics by name."""
     return {name: topic.id for name, topic in topics.items()}
-
-
-def is_served(api: Api, connection: Connection, version: int) -> bool:
-    """Whether a broker serves a version that we speak."""
-    low, high = connection.versions.get(api.key, (0, -1))
-    return low <= version <= high

@@ -21,14 +21,14 @@ from rawlog.formats.kafka.layouts import MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import only
 from rawlog.jobs.job import Progress
 from rawlog.live.batches import Merger
+from rawlog.live.bounds import Asked as Recorded
+from rawlog.live.bounds import Bounds, find_bounds
 from rawlog.live.cluster import Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
 from rawlog.live.errors import BrokerError
 from rawlog.live.fetching import Aborts, Fetched, record_at
 from rawlog.live.librdkafka import connected, reader, writer
 from rawlog.live.pacing import Histogram
 from rawlog.live.producing import Sent
-from rawlog.live.recording import Asked as Recorded
-from rawlog.live.recording import Bounds, find_bounds
 from rawlog.live.settings import Settings
 from rawlog.live.targets import Targets, check_topic_map
 

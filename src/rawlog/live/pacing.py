@@ -147,11 +147,6 @@ class Schedule:
             self._in_window -= self._recent.popleft()[1]
 
 
-def seconds_text(value: float) -> str:
-    """A time span for people."""
-    return f"{value:,.1f} s" if value < 120 else f"{value / 60:,.1f} min"
-
-
 def parse_duration(text: str | float) -> float:
     """Seconds of `30`, `30s`, `5m`, `1h30m` or `500ms`, as Go writes durations. OptionError for anything else."""
     import re

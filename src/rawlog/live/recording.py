@@ -1,51 +1,29 @@
 """`rawlog record`: topics of a live cluster into files that grow in place, and are valid whenever the recording ends.
 
-Native partition directories take the batches as the broker sent them; a kafka-replay recording takes the records. What a recording needs
-to be continued is in its own files (native), or in a small file next to it (`.offsets.json`).
+Native partition directories take the batches as the broker sent them; a kafka-replay recording takes the records.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from io import FileIO
-from pathlib import Path
-from typing import Protocol
+from dataclasses import fields
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from rawlog.core.errors import AccessError, CorruptError, OptionError, RawlogError, unknown
-from rawlog.core.format import File, Place, Want
-from rawlog.core.frames import Frames
+from rawlog.core.errors import CorruptError, OptionError, RawlogError, unknown
 from rawlog.core.report import Action, Report
-from rawlog.core.tables import RECORDS, Table
 from rawlog.core.text import counted, size_text
 from rawlog.formats.kafka import LOG
-from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
-from rawlog.formats.kafka.checkpoints import write as checkpoint_file
-from rawlog.formats.kafka.heads import Heads
-from rawlog.formats.kafka.layouts import Attributes
-from rawlog.formats.kafka.seek import skim
 from rawlog.formats.kafka.store.derived import Limits
-from rawlog.formats.kafka.store.growing import GrowingPartition
-from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.formats.replay.layouts import FILE_HEADER
-from rawlog.formats.replay.writer import entries, file_header
-from rawlog.io.output import Folder, Output, unwritable, writing
+from rawlog.io.output import Output, unwritable
 from rawlog.jobs.job import Progress
-from rawlog.live.cluster import BEGINNING, END, Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
-from rawlog.live.errors import OUT_OF_RANGE, BrokerError
-from rawlog.live.fetching import Aborts, Fetched
+from rawlog.live.bounds import Asked, find_bounds, stops_at
+from rawlog.live.cluster import END, Cancelled, Cluster, Topic, TopicPartition, ids_of, interrupted
+from rawlog.live.errors import BrokerError
+from rawlog.live.fetching import Fetched
 from rawlog.live.librdkafka import NOTE, connected, reader
 from rawlog.live.settings import Settings
-from rawlog.reading.select import Selection
+from rawlog.live.sinks import NativeSink, ReplaySink, Sink
 
 FORMS = ("native", "replay")
 NATIVE = LOG.family
@@ -53,329 +31,6 @@ NATIVE = LOG.family
 WAIT = 0.2
 SAVE_SECONDS = 5.0
 PROGRESS_SECONDS = 0.2
-SIDECAR = ".offsets.json"
-REPLAY_VERSION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What to record, and when it is enough. `rows` chooses records by key, text or expression; only some forms can do that."""
-
-    topics: tuple[str, ...]
-    selection: Selection = field(default_factory=Selection)
-    until_end: bool = False
-    group: str | None = None
-    max_bytes: int | None = None
-    seconds: float | None = None
-    resume: bool = False
-    markers: bool = False
-
-    @property
-    def filters_rows(self) -> bool:
-        """Whether records are chosen by what they hold."""
-        return self.selection.key is not None or self.selection.where is not None
-
-    @property
-    def has_end(self) -> bool:
-        """Whether the recording ends by itself."""
-        chosen = self.selection
-        bounds = (chosen.to_offset, chosen.until, chosen.limit, self.max_bytes, self.seconds)
-        return self.until_end or any(bound is not None for bound in bounds)
-
-
-class Sink(Protocol):
-    """Where a recording goes."""
-
-    #: Records and bytes that were stored.
-    records: int
-    bytes: int
-    #: The next offset of partitions that were recorded before.
-    resumed: dict[TopicPartition, int]
-
-    def begin(self, starts: Mapping[TopicPartition, int], topics: Mapping[str, Topic]) -> None:
-        """The partitions to come, and their first offsets."""
-        ...
-
-    def add(self, one: Fetched, left: int | None) -> int:
-        """Store batches, at most `left` records where the form can cut there; the offset after what is stored."""
-        ...
-
-    def save(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Hand everything over to the system, and say how far it goes."""
-        ...
-
-    def recover(self) -> dict[TopicPartition, int]:
-        """After a failed write: cut off what is not whole, and say how far each partition goes."""
-        ...
-
-    def close(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Write what belongs at the end."""
-        ...
-
-
-# Native partition directories ----------------------------------------------------------------------------------------------
-
-
-class NativeSink:
-    """Partition directories with the batches as they came. A count or an offset that is asked for may be exceeded by a part of a batch."""
-
-    def __init__(self, folder: Folder, limits: Limits) -> None:
-        self.folder, self.limits = folder, limits
-        self.records = self.bytes = 0
-        self.resumed: dict[TopicPartition, int] = {}
-        self.writers: dict[TopicPartition, GrowingPartition] = {}
-        self.starts: dict[TopicPartition, int] = {}
-        self.cut: dict[TopicPartition, int] = {}
-
-    def find(self, topics: Mapping[str, Topic]) -> None:
-        """Open what an earlier recording left."""
-        for topic in topics.values():
-            for number in topic.partitions:
-                one = TopicPartition(topic.name, number)
-                if (self.folder.path / str(one)).is_dir():
-                    writer = self._open(one, topic.id, 0)
-                    if writer.logs:
-                        self.resumed[one] = writer.end_offset
-                    if writer.cut:
-                        self.cut[one] = writer.cut
-
-    def _open(self, one: TopicPartition, topic_id: bytes, start: int) -> GrowingPartition:
-        self.writers[one] = GrowingPartition(self.folder.folder(str(one)), self.limits, topic_id=topic_id, start=start)
-        return self.writers[one]
-
-    def begin(self, starts: Mapping[TopicPartition, int], topics: Mapping[str, Topic]) -> None:
-        for one, start in starts.items():
-            if one not in self.writers:
-                self._open(one, topics[one.topic].id, start)
-            self.starts[one] = start
-
-    def add(self, one: Fetched, left: int | None) -> int:
-        self.writers[one.partition].append(one.frames, one.head)
-        self.records += _data_records(one.head)
-        self.bytes += one.size
-        return one.stop_offset
-
-    def save(self, positions: Mapping[TopicPartition, int]) -> None:
-        for writer in self.writers.values():
-            writer.flush()
-
-    def close(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Write indexes and snapshots of the last segments, and the log starts that lie inside a batch."""
-        begins = dict(offsets_in(str(self.folder.path), LOG_START))
-        for one, writer in self.writers.items():
-            writer.close()
-            first = int(writer.logs[0].partition(".")[0])
-            if one not in self.resumed and self.starts.get(one, 0) > first:
-                begins[one.topic, one.partition] = self.starts[one]
-        if begins:
-            self.folder.remove(LOG_START)
-            self.folder.write(LOG_START, checkpoint_file(begins))
-
-    def recover(self) -> dict[TopicPartition, int]:
-        """Open the partitions once more, as after a crash, and count what they have."""
-        found = {}
-        self.records = self.bytes = 0
-        for one, start in self.starts.items():
-            self.writers[one].abandon()
-            again = self._open(one, bytes(16), start)
-            found[one] = max(again.end_offset, start)
-            for name in again.logs:
-                path = self.folder.path / str(one) / name
-                for window in skim(File(str(path), path.stat().st_size, None, LOG.name)):
-                    new = window.head["last_offset"] >= start
-                    self.records += _data_records(window.head.only(new))
-                    self.bytes += int(window.sizes[new].sum())
-        return found
-
-    def abandon(self) -> None:
-        """Let go of open files; they are valid as they are."""
-        for writer in self.writers.values():
-            writer.abandon()
-
-
-def _data_records(head: Heads) -> int:
-    """The records in batches that are no control batches."""
-    return int(_data_counts(head).sum())
-
-
-def _data_counts(head: Heads) -> NDArray[np.int64]:
-    """The records in each batch, 0 for a control batch."""
-    count = head["record_count"]
-    if head.any(Attributes.CONTROL):
-        count = np.where(head.has(Attributes.CONTROL), 0, count)
-    return np.where(count < 0, 1, count)
-
-
-def _enough_of(one: Fetched, records: int | None, size: int | None) -> Fetched:
-    """The batches up to the one with which so many records or bytes are there: a response may hold many more."""
-    is_more = np.zeros(len(one.frames), np.bool_)
-    for most, each in ((records, _data_counts(one.head)), (size, one.frames.sizes)):
-        if most is not None:
-            is_more |= np.cumsum(each) - each >= most
-    return one.first(int(np.argmax(is_more))) if is_more.any() else one
-
-
-# A kafka-replay recording ----------------------------------------------------------------------------------------------------
-
-
-class ReplaySink:
-    """A kafka-replay file of version 2: time in seconds, key and value. What else records have is counted as lost.
-
-    Next to it, a file says up to where the recording goes: to continue it, what came after that is cut off.
-    """
-
-    def __init__(self, file: FileIO, path: str, asked: Asked) -> None:
-        self.file, self.path, self.asked = file, path, asked
-        self._size = 0
-        self._saved: tuple[int, int, dict[TopicPartition, int]] = (0, 0, {})
-        self.records = self.bytes = self.markers = 0
-        self.lost = dict.fromkeys(("headers", "milliseconds", "null values"), 0)
-        self.resumed: dict[TopicPartition, int] = {}
-        self._ids: dict[str, str] = {}
-        self._aborts = Aborts()
-        self.starts: Mapping[TopicPartition, int] = {}
-        #: Where partitions end; records after it that came in the same batch are left out.
-        self.stops: Mapping[TopicPartition, int] = {}
-        #: Markers are rows only of the table that has them.
-        self.table: Table = KAFKA_RECORDS if asked.markers else RECORDS
-        self.selection = Selection(key=asked.selection.key, where=asked.selection.where)
-        names = ["key", "value", "timestamp", "headers"]
-        self.needed = self.selection.replace(columns=tuple(names)).needed(self.table)
-
-    def find(self, topics: Mapping[str, Topic]) -> None:
-        """Continue a recording: cut it to what its offsets say. OptionError if it is of other topics."""
-        size = os.fstat(self.file.fileno()).st_size
-        if size == 0:
-            return
-        try:
-            state = json.loads(Path(self.path + SIDECAR).read_bytes())
-            stored, ids = int(state["size"]), dict(state["topics"])
-            rows = [(TopicPartition(str(row[0]), int(row[1])), int(row[2])) for row in state["offsets"]]
-        except OSError:
-            raise AccessError(f"{self.path}: it cannot be resumed: {self.path}{SIDECAR} is missing") from None
-        except (ValueError, KeyError, TypeError, IndexError):
-            raise AccessError(f"{self.path}{SIDECAR}: not what a recording writes") from None
-        if not FILE_HEADER.size <= stored <= size:
-            raise CorruptError(f"{size:,} bytes, {stored:,} were recorded", path=self.path, position=size)
-        for name, topic in topics.items():
-            if ids.get(name, _id_text(topic.id)) != _id_text(topic.id) and any(topic.id):
-                raise OptionError(
-                    f"{self.path}: it holds another topic {name}, which was deleted since; record to another place"
-                )
-        self.resumed = dict(rows)
-        self._ids = ids
-        self.file.truncate(stored)
-        self.file.seek(stored)
-        self._size = stored
-
-    def begin(self, starts: Mapping[TopicPartition, int], topics: Mapping[str, Topic]) -> None:
-        if not self._size:
-            self._write(file_header(REPLAY_VERSION))
-        self._ids |= {name: _id_text(topic.id) for name, topic in topics.items()}
-        self.starts = starts
-        self.save(starts)
-
-    def add(self, one: Fetched, left: int | None) -> int:
-        is_committed = self.asked.selection.isolation == "read_committed"
-        frames = self._aborts.committed(one)[0] if is_committed else one.frames
-        for batch in self._rows(one.partition, frames):
-            if left is not None and batch.num_rows >= left:
-                batch = batch.slice(0, left)
-            left = None if left is None else left - batch.num_rows
-            self._count_lost(batch)
-            batch = _with_go_times(batch)
-            data = entries(batch, REPLAY_VERSION)
-            self._write(data)
-            self.records += batch.num_rows
-            self.bytes += len(data)
-            if left == 0:
-                return int(batch.column("offset")[-1].as_py()) + 1
-        return one.stop_offset
-
-    def _rows(self, partition: TopicPartition, frames: Frames) -> Iterator[pa.RecordBatch]:
-        file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
-        assert LOG.decode is not None
-        first = self.starts.get(partition, 0)
-        needed = self.needed if "offset" in self.needed.names else self.table.subset((*self.needed.names, "offset"))
-        for batch in LOG.decode(frames, Want(needed, file)):
-            mask = self.selection.mask(batch, self.table)
-            offsets = batch.column("offset").to_numpy()
-            mask &= (offsets >= first) & (offsets < self.stops.get(partition, 1 << 62))
-            chosen = batch if mask.all() else batch.filter(pa.array(mask))
-            if chosen.num_rows:
-                yield chosen
-
-    def _count_lost(self, batch: pa.RecordBatch) -> None:
-        import pyarrow.compute as pc
-
-        self.lost["null values"] += batch.column("value").null_count
-        headers = batch.column("headers")
-        self.lost["headers"] += int(pc.sum(pc.greater(pc.list_value_length(headers), 0)).as_py() or 0)
-        times = batch.column("timestamp").cast(pa.int64()).fill_null(0).to_numpy()
-        self.lost["milliseconds"] += int((times % 1_000_000 != 0).sum())
-
-    def _write(self, data: bytes | bytearray | memoryview) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[self.file.write(left) :]
-        self._size += len(data)
-
-    def recover(self) -> dict[TopicPartition, int]:
-        """Go back to what the offsets next to the file say."""
-        self._size, self.records, positions = self._saved
-        self.file.truncate(self._size)
-        self.file.seek(self._size)
-        return positions
-
-    def save(self, positions: Mapping[TopicPartition, int]) -> None:
-        os.fdatasync(self.file.fileno())
-        state = {
-            "size": self._size,
-            "topics": self._ids,
-            "offsets": [
-                [one.topic, one.partition, offset] for one, offset in sorted({**self.resumed, **positions}.items())
-            ],
-        }
-        with writing(self.path + SIDECAR, overwrite=True) as file:
-            file.write(json.dumps(state).encode() + b"\n")
-        self._saved = self._size, self.records, dict(positions)
-
-    def close(self, positions: Mapping[TopicPartition, int]) -> None:
-        self.save(positions)
-
-    def abandon(self) -> None:
-        """Nothing to let go of."""
-
-
-def _with_go_times(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with the times that kafka-replay stores: its client takes 0 and less for no time."""
-    import pyarrow.compute as pc
-
-    column = batch.column("timestamp")
-    is_none = pc.less_equal(column.cast(pa.int64()), 0)
-    if not pc.any(is_none).as_py():
-        return batch
-    times = pc.if_else(is_none, pa.scalar(None, column.type), column)
-    return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
-
-
-def _id_text(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-# The recording itself --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Bounds:
-    """Where each partition begins and, where that is known, ends."""
-
-    starts: dict[TopicPartition, int]
-    stops: dict[TopicPartition, int]
-    #: Partitions whose first offset was asked for and is deleted already.
-    late: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    #: Partitions that end before the first offset that was asked for.
-    short: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
 def record(
@@ -400,115 +55,27 @@ def record(
         )
     try:
         with connected(settings, is_stopped) as cluster:
-            return _record(cluster, asked, to, form, limits or Limits(), is_stopped, progress)
+            topics = cluster.topics(asked.topics)
+            if not topics:
+                raise OptionError(f"no topic matches {', '.join(asked.topics)}")
+            with _opened(to, form, limits or Limits(), asked) as sink:
+                return _Recording(cluster, topics, asked, sink, to, is_stopped, progress).run()
     except Cancelled:
         return interrupted("record", ",".join(asked.topics), to)
 
 
-def _record(
-    cluster: Cluster,
-    asked: Asked,
-    to: str,
-    form: str,
-    limits: Limits,
-    is_stopped: Callable[[], bool] | None,
-    progress: Callable[[Progress], None] | None,
-) -> Report:
+@contextlib.contextmanager
+def _opened(to: str, form: str, limits: Limits, asked: Asked) -> Iterator[Sink]:
+    """Where a recording of a form goes, open as long as the block lasts."""
     output = Output(to)
-    topics = cluster.topics(asked.topics)
-    if not topics:
-        raise OptionError(f"no topic matches {', '.join(asked.topics)}")
-    if form == "native":
-        with output.growing(resume=asked.resume) as folder:
-            return _run(cluster, topics, asked, NativeSink(folder, limits), to, is_stopped, progress)
-    with output.growing_file(resume=asked.resume) as file:
-        return _run(cluster, topics, asked, ReplaySink(file, output.path, asked), to, is_stopped, progress)
-
-
-def _run(
-    cluster: Cluster,
-    topics: Mapping[str, Topic],
-    asked: Asked,
-    sink: NativeSink | ReplaySink,
-    to: str,
-    is_stopped: Callable[[], bool] | None,
-    progress: Callable[[Progress], None] | None,
-) -> Report:
-    try:
-        if asked.resume:
-            sink.find(topics)
-        bounds = find_bounds(cluster, topics, asked, sink.resumed)
-        sink.begin(bounds.starts, topics)
-        return _Recording(cluster, topics, asked, sink, bounds, to, is_stopped, progress).run()
-    finally:
-        sink.abandon()
-
-
-def find_bounds(
-    cluster: Cluster, topics: Mapping[str, Topic], asked: Asked, resumed: Mapping[TopicPartition, int]
-) -> Bounds:
-    """The first and last offset of each partition that the options mean."""
-    chosen = asked.selection
-    partitions = [TopicPartition(name, number) for name, topic in topics.items() for number in sorted(topic.partitions)]
-    if chosen.partitions:
-        missing = set(chosen.partitions) - {one.partition for one in partitions}
-        if missing:
-            raise OptionError(f"partition {min(missing)}: {', '.join(topics)} has {len(partitions)} partitions")
-        partitions = [one for one in partitions if one.partition in chosen.partitions]
-    ids, isolation = ids_of(topics), int(chosen.isolation == "read_committed")
-    first = cluster.offsets(dict.fromkeys(partitions, BEGINNING), ids)
-    end = cluster.offsets(dict.fromkeys(partitions, END), ids, isolation=isolation)
-    wanted: dict[TopicPartition, int] = dict(first)
-    if chosen.from_offset is not None:
-        wanted = dict.fromkeys(partitions, chosen.from_offset)
-    elif chosen.last is not None:
-        wanted = {one: max(first[one], end[one] - chosen.last) for one in partitions}
-    elif chosen.since is not None:
-        found = cluster.offsets(dict.fromkeys(partitions, chosen.since // 1000), ids)
-        wanted = {one: found[one] if found[one] >= 0 else end[one] for one in partitions}
-    elif asked.group is not None:
-        wanted |= cluster.committed(asked.group, partitions)
-    wanted |= {one: offset for one, offset in resumed.items() if one in wanted}
-    late = {one: (offset, first[one]) for one, offset in wanted.items() if offset < first[one]}
-    starts = {one: max(offset, first[one]) for one, offset in wanted.items()}
-    short = _short(cluster, {one: offset for one, offset in starts.items() if offset > end[one]}, ids)
-    for one, (wanted_offset, found_end) in short.items():
-        if one in resumed or chosen.from_offset is None:
-            raise BrokerError(
-                f"partition {one}: offset {wanted_offset:,} is the next one, but the log ends at {found_end:,}: it was cut back, or this "
-                f"belongs to another topic",
-                OUT_OF_RANGE,
-            )
-        if not asked.until_end and chosen.to_offset is None:
-            raise OptionError(f"partition {one}: offset {wanted_offset:,} is asked for, the log ends at {found_end:,}")
-    stops: dict[TopicPartition, int] = {}
-    if asked.until_end:
-        stops = dict(end)
-    if chosen.to_offset is not None:
-        stops = {one: min(stops.get(one, chosen.to_offset), chosen.to_offset) for one in partitions}
-    if chosen.until is not None and chosen.until <= time.time() * 1_000_000:
-        stops = _stops_at(cluster, chosen.until, stops, end, ids)
-    return Bounds(starts, stops, late, short)
-
-
-def _short(
-    cluster: Cluster, starts: Mapping[TopicPartition, int], ids: Mapping[str, bytes]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """Partitions that end before an offset, also with their open transactions; the offset, and where they end."""
-    ends = cluster.offsets(dict.fromkeys(starts, END), ids) if starts else {}
-    return {one: (offset, ends[one]) for one, offset in starts.items() if offset > ends[one]}
-
-
-def _stops_at(
-    cluster: Cluster,
-    until: int,
-    stops: Mapping[TopicPartition, int],
-    end: Mapping[TopicPartition, int],
-    ids: Mapping[str, bytes],
-) -> dict[TopicPartition, int]:
-    """The offsets at which records of a time begin; the ends, where there are none."""
-    found = cluster.offsets(dict.fromkeys(end, -(-until // 1000)), ids)
-    return {one: min(stops.get(one, 1 << 62), found[one] if found[one] >= 0 else end[one]) for one in end}
+    sink: Sink
+    with contextlib.ExitStack() as open_files:
+        if form == "native":
+            sink = NativeSink(open_files.enter_context(output.growing(resume=asked.resume)), limits)
+        else:
+            sink = ReplaySink(open_files.enter_context(output.growing_file(resume=asked.resume)), output.path, asked)
+        open_files.callback(sink.abandon)
+        yield sink
 
 
 class _Recording:
@@ -519,14 +86,16 @@ class _Recording:
         cluster: Cluster,
         topics: Mapping[str, Topic],
         asked: Asked,
-        sink: NativeSink | ReplaySink,
-        bounds: Bounds,
+        sink: Sink,
         to: str,
         is_stopped: Callable[[], bool] | None,
         progress: Callable[[Progress], None] | None,
     ) -> None:
-        self.cluster, self.asked, self.sink, self.bounds, self.to = cluster, asked, sink, bounds, to
+        self.cluster, self.asked, self.sink, self.to = cluster, asked, sink, to
         self.ids = ids_of(topics)
+        if asked.resume:
+            sink.find(topics)
+        self.bounds = bounds = find_bounds(cluster, topics, asked, sink.resumed)
         self.fetcher = reader(
             cluster,
             bounds.starts,
@@ -534,8 +103,7 @@ class _Recording:
             stops=bounds.stops,
             isolation=int(asked.selection.isolation == "read_committed"),
         )
-        if isinstance(sink, ReplaySink):
-            sink.stops = self.fetcher.stops
+        sink.begin(bounds.starts, self.fetcher.stops, topics)
         self._is_stopped, self._progress = is_stopped or (lambda: False), progress
         self.stored = dict(bounds.starts)
         self.begun = time.monotonic()
@@ -583,9 +151,8 @@ class _Recording:
         left = None if limit is None else limit - self.sink.records
         if left is not None and left <= 0:
             return
-        if isinstance(self.sink, NativeSink):
-            one = _enough_of(one, left, None if most is None else most - self.sink.bytes)
-        self.stored[one.partition] = self.sink.add(one, left)
+        size = None if most is None else most - self.sink.bytes
+        self.stored[one.partition] = self.sink.add(one, left, size)
 
     def _is_enough(self) -> bool:
         limit, most = self.asked.selection.limit, self.asked.max_bytes
@@ -603,7 +170,7 @@ class _Recording:
             return
         partitions = list(self.fetcher.active)
         end = self.cluster.offsets(dict.fromkeys(partitions, END), self.ids)
-        self.fetcher.stop_at(_stops_at(self.cluster, until, {}, end, self.ids))
+        self.fetcher.stop_at(stops_at(self.cluster, until, {}, end, self.ids))
 
     def _now_and_then(self) -> None:
         now = time.monotonic()
@@ -661,16 +228,7 @@ class _Recording:
             f"{one}: the log ends at offset {end:,}; {wanted:,} was asked for"
             for one, (wanted, end) in self.bounds.short.items()
         ]
-        if isinstance(self.sink, NativeSink):
-            report.notes += [
-                f"{one}: {size:,} bytes of an unfinished batch were cut off" for one, size in self.sink.cut.items()
-            ]
-        else:
-            report.notes += [
-                f"{count:,} records with {what}, which a recording cannot keep"
-                for what, count in self.sink.lost.items()
-                if count
-            ]
+        report.notes += self.sink.notes()
         missing = {one: self.fetcher.stops.get(one) for one in self.fetcher.active}
         if error is not None:
             missing |= {one: None for one in self.stored if self.stored[one] < self.fetcher.positions[one]}
@@ -704,4 +262,4 @@ def segment_limits(options: Mapping[str, object] | None) -> Limits:
     return Limits.from_options(given)
 
 
-__all__ = ["FORMS", "NATIVE", "Asked", "record", "segment_limits"]
+__all__ = ["FORMS", "NATIVE", "record", "segment_limits"]

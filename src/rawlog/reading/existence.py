@@ -23,11 +23,13 @@ def check_names(
     note: Callable[[str], None] | None = None,
     *,
     may_come: bool = False,
+    more: Iterable[Known] = (),
 ) -> None:
     """OptionError with the nearest name for a topic or partition that is in none of the trees; `note` is given a pattern that matches
     nothing. With `may_come`, as in a log that is followed, such names are noted, too.
 
     Places and settings of files are asked first; where only rows tell their topic, these are read, but only for a name that is missing.
+    So is `more`, what tables tell, a few names at a time.
     """
     say = note or (lambda text: None)
     trees = [trees] if isinstance(trees, Tree) else list(trees)
@@ -44,6 +46,11 @@ def check_names(
         for tree in trees:
             known |= _by_rows(tree, table, selection)
         problems = list(_problems(chosen, known))
+    for found in more if problems else ():
+        known |= found
+        problems = list(_problems(chosen, known))
+        if not problems:
+            break
     for problem in problems:
         if isinstance(problem, OptionError) and not may_come:
             raise problem

@@ -16,9 +16,8 @@ from rawlog.core.errors import (
     OptionError,
     TruncatedError,
     UnknownFormatError,
-    UnsupportedError,
 )
-from rawlog.core.explain import Node
+from rawlog.core.explain import Node, text_nodes
 from rawlog.core.format import File, Format
 from rawlog.core.frames import Frames
 from rawlog.core.html import html_table
@@ -30,6 +29,7 @@ from rawlog.reading.tree import Tree
 
 #: A frame is looked for from a place that an index gives, so many bytes before it at most.
 NEAR = 8 << 20
+LARGEST_TEXT = 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +109,11 @@ def explain_in_file(
 
     `seen` is shown every window of frames that is searched.
     """
-    nodes = _nodes(file, _explainable(file), group, at, offset, number, begins, seen)
+    format = _explainable(file)
+    if format.explain is None:
+        nodes = _plain_text(file, format, is_whole=at is None and offset is None and number is None)
+    else:
+        nodes = _nodes(file, format, group, at, offset, number, begins, seen)
     if show_secrets:
         for node in nodes:
             node.reveal()
@@ -117,15 +121,23 @@ def explain_in_file(
 
 
 def _explainable(file: File) -> Format:
-    """The format of a file that can be explained; the error that says why it cannot."""
+    """The format of a file; the error that says why it has none."""
     if file.problem is not None:
         raise AccessError(f"{file.path}: {file.problem}")
     if file.format is None:
         raise UnknownFormatError(f"{file.path}: not a file of any known format; --as FORMAT names one")
-    format = registry.formats()[file.format]
-    if format.explain is None:
-        raise UnsupportedError("recognised, but cannot be explained yet", path=file.path, format=format.name)
-    return format
+    return registry.formats()[file.format]
+
+
+def _plain_text(file: File, format: Format, *, is_whole: bool) -> list[Node]:
+    """A file that has no frames: its text. UnknownFormatError if it is not text, or a part of it is asked for."""
+    nodes = None
+    if is_whole and file.size <= LARGEST_TEXT:
+        with Source(file.path) as source:
+            nodes = text_nodes(source.read(0, source.size))
+    if nodes is None:
+        raise UnknownFormatError(f"{file.path}: recognised as {format.name}, which cannot be explained")
+    return nodes
 
 
 def _in_directory(tree: Tree, path: str, offset: int) -> File:

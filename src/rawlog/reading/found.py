@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rawlog.core.tables import Column, Table
 from rawlog.reading.rows import Rows
-from rawlog.reading.select import holds_text
+from rawlog.reading.select import holds_text, limited
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,14 +37,8 @@ class FoundRows(Rows):
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, one batch at a time. DataError at damage."""
-        limit = self.selection.limit
-        for batch in self._found():
-            if limit is not None:
-                batch, limit = batch.slice(0, limit), limit - min(limit, batch.num_rows)
-            if batch.num_rows:
-                yield batch.select(self.schema.names)
-            if limit == 0:
-                return
+        for batch in limited(self._found(), self.selection.limit):
+            yield batch.select(self.schema.names)
 
     def _found(self) -> Iterator[pa.RecordBatch]:
         places = [place for place in self.places if place != "id"]

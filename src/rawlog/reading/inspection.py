@@ -59,8 +59,13 @@ class Chosen:
     #: Whether to account for every offset, too.
     complete: bool = False
 
+    @property
+    def asks_completeness(self) -> bool:
+        """Whether rules run that are only about what is missing."""
+        return self.complete or any(map(is_on_request, self.only))
+
     def takes(self, code: str) -> bool:
-        if is_on_request(code) and not self.complete and not any(map(is_on_request, self.only)):
+        if is_on_request(code) and not self.asks_completeness:
             return False
 
         def named(names: Iterable[str]) -> bool:
@@ -332,10 +337,9 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: l
         if panels is not None and mine and family.overview is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
                 panels += family.overview(mine)
-        if chosen.complete and mine and family.account is not None:
+        if chosen.complete and mine and family.accounts is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
-                made = family.account(mine)
-                result.accounts += [] if made is None else [made]
+                result.accounts += family.accounts(mine)
     return result
 
 

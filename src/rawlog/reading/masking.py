@@ -6,8 +6,6 @@ secret. Tests of a selection see the rows as they were.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import re
@@ -18,24 +16,27 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.tables import HEADERS
 from rawlog.core.text import counted
 from rawlog.core.times import parse_span
+from rawlog.kernels import marks
+from rawlog.kernels.fields import OTHER, TEXT
+from rawlog.reading.fields import can_mark, marked_fields
+from rawlog.reading.masker import Masker
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from rawlog.core.tables import Table
+    from rawlog.kernels.columns import Splices
     from rawlog.reading.select import Tally
 
 SECRET = "RAWLOG_MASK_SECRET"  # noqa: S105 - the name of a variable
 LEAST_SECRET = 8
-#: Hexadecimal digits of a hash whose size is not that of its source.
-HASH_SIZE = 32
-ROUNDS = 10
-#: So many masks are remembered, so that equal texts cost nothing.
-MOST_KNOWN = 1 << 16
 HOWS = ("drop", "hash", "fixed:TEXT", "digits", "shift:TIME")
 #: What becomes of values that are not JSON, if fields are masked.
 OTHERS = ("refuse", "keep", "drop", "hash")
@@ -68,103 +69,6 @@ class _Object(list[tuple[str, Any]]):
     """An object of a JSON text: its members in order; a name may be there twice."""
 
 
-class Masker:
-    """The masks of texts. Those that depend on the secret are the same wherever the secret is."""
-
-    def __init__(self, secret: bytes, *, keep_sizes: bool = False) -> None:
-        self._secret, self.keep_sizes = secret, keep_sizes
-        self._known: dict[tuple[str, bytes], bytes] = {}
-
-    def __repr__(self) -> str:
-        return "Masker()"  # a secret is never shown
-
-    @property
-    def fingerprint(self) -> str:
-        """What tells secrets apart without showing them."""
-        return self._stream(b"fingerprint", 4).hex()
-
-    def hash(self, text: bytes) -> bytes:
-        """A keyed hash in hexadecimal digits; as long as the text if sizes are kept."""
-        size = len(text) if self.keep_sizes else HASH_SIZE
-        return self._remembered("hash", text, lambda: self._stream(b"hash" + text, size // 2 + 1).hex().encode()[:size])
-
-    def digits(self, text: bytes) -> bytes:
-        """Other digits for digits and other letters for letters; everything else, and the length, stays. Texts that differ stay different,
-        if they are ASCII.
-        """
-        return self._remembered("digits", text, lambda: self._in_form(text))
-
-    def number(self, text: bytes) -> bytes:
-        """The same for a number: it stays one with as many digits."""
-        return self._remembered("number", text, lambda: self._other_number(text.decode()).encode())
-
-    def fixed(self, text: bytes, new: bytes) -> bytes:
-        """Another text; cut or filled with `x` to the same length if sizes are kept."""
-        return new[: len(text)].ljust(len(text), b"x") if self.keep_sizes else new
-
-    def _remembered(self, how: str, text: bytes, make: Callable[[], bytes]) -> bytes:
-        found = self._known.get((how, text))
-        if found is None:
-            found = make()
-            if len(self._known) < MOST_KNOWN:
-                self._known[how, text] = found
-        return found
-
-    def _stream(self, text: bytes, size: int) -> bytes:
-        """So many bytes that only the secret tells."""
-        return hashlib.shake_256(hmac.digest(self._secret, text, "sha256")).digest(size)
-
-    def _in_form(self, text: bytes) -> bytes:
-        try:
-            code, decoded = "utf-8", text.decode()
-        except UnicodeDecodeError:
-            code, decoded = "latin-1", text.decode("latin-1")
-        return self._permuted(decoded, [_alphabet(one) for one in decoded]).encode(code)
-
-    def _other_number(self, text: str) -> str:
-        mantissa, mark, exponent = re.match(r"([^eE]*)([eE]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-        alphabets = ["0123456789" if one.isdecimal() else "" for one in mantissa]
-        first = mantissa.startswith("-")
-        if mantissa[first : first + 2].isdecimal() and mantissa[first] != "0" and len(mantissa) > first + 1:
-            alphabets[first] = "123456789"  # JSON has no number that begins with 0
-        return self._permuted(mantissa, alphabets) + mark + exponent
-
-    def _permuted(self, text: str, alphabets: Sequence[str]) -> str:
-        """A permutation of all texts of this form: a Feistel network over the places of its digits and letters, each with its own base."""
-        places = [number for number, alphabet in enumerate(alphabets) if alphabet]
-        bases = [len(alphabets[place]) for place in places]
-        values = [_index(alphabets[place], text[place]) for place in places]
-        form = "".join(alphabet[:1] or one for one, alphabet in zip(text, alphabets, strict=True)).encode(
-            "utf-8", "surrogatepass"
-        )
-        half = (len(places) + 1) // 2
-        for number in range(ROUNDS):
-            one, other = (slice(0, half), slice(half, None)) if number % 2 == 0 else (slice(half, None), slice(0, half))
-            message = b"form%d:%s:%s" % (number, form, bytes(values[other]))
-            stream = self._stream(message, 4 * len(values[one]))
-            added = (int.from_bytes(stream[at : at + 4], "big") for at in range(0, len(stream), 4))
-            values[one] = [
-                (value + more) % base for value, more, base in zip(values[one], added, bases[one], strict=True)
-            ]
-        made = list(text)
-        for place, value in zip(places, values, strict=True):
-            made[place] = alphabets[place][value]
-        return "".join(made)
-
-
-def _alphabet(one: str) -> str:
-    if one.isdigit():
-        return "0123456789"
-    if not one.isalpha():
-        return ""
-    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if one.isupper() else "abcdefghijklmnopqrstuvwxyz"
-
-
-def _index(alphabet: str, one: str) -> int:
-    found = alphabet.find(one)
-    return found if found >= 0 else ord(one) % len(alphabet)
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One field and what becomes of it: `drop`, `hash`, `fixed`, `digits`, or for times `shift`."""
@@ -189,6 +93,13 @@ class Rule:
         if self.how == "fixed":
             return lambda text: masker.fixed(text, self.fixed)
         return masker.hash if self.how == "hash" else masker.digits
+
+    def all_mask(self, masker: Masker) -> Callable[[Sequence[bytes]], Sequence[bytes | None]]:
+        """The same for many at once."""
+        if self.how in ("hash", "digits"):
+            return masker.hash_all if self.how == "hash" else masker.digits_all
+        of_bytes = self.bytes_mask(masker)
+        return lambda texts: [of_bytes(one) for one in texts]
 
     def json_mask(self, masker: Masker) -> Callable[[Any], Any]:
         """What becomes of a value in a JSON text. Null stays null, as there is nothing to hide."""
@@ -288,17 +199,75 @@ class Mask:
 
         [rule], column = rules, columns[name]
         self.counts[rule.text, "masked"] += len(column)
-        change = rule.bytes_mask(self.masker)
-        return pa.array([None if one is None else change(one) for one in column.to_pylist()], column.type)
+        change, values = rule.all_mask(self.masker), column.dictionary_encode()
+        made = pa.array(change(values.dictionary.to_pylist()), column.type)
+        return made.take(values.indices)
 
     def _fields(self, name: str, columns: Mapping[str, pa.Array], rules: Sequence[Rule]) -> pa.Array:
         """Fields of values that are JSON texts. Others are counted."""
         import pyarrow as pa
 
-        changes, column = self.changes(rules), columns[name]
-        return pa.array(
-            [None if one is None else self.changed(one, changes) for one in column.to_pylist()], column.type
+        from rawlog.kernels.columns import Splices
+
+        column, changes = columns[name], self.changes(rules)
+        splices = Splices(column)
+        left = splices.valid.copy()
+        left[left] = ~self.spliced(splices, np.flatnonzero(left), changes)
+        rows = np.flatnonzero(left)
+        values = column.take(pa.array(rows)).to_pylist()
+        splices.replace(rows, [self.changed(value, changes) for value in values])
+        return splices.result()
+
+    def spliced(self, splices: Splices, rows: NDArray[np.int64], changes: Sequence[Change]) -> NDArray[np.bool_]:
+        """Change fields of JSON texts by columns; which texts were changed so. All other bytes stay."""
+        paths = [rule.steps for rule, _ in changes]
+        drops = [rule.how == "drop" for rule, _ in changes]
+        if self.masker.keep_sizes or not can_mark(paths):
+            return np.zeros(rows.size, np.bool_)
+        starts, stops = splices.places[:-1][rows], splices.places[1:][rows]
+        is_framed = np.zeros(rows.size, np.bool_)
+        is_framed[stops > starts] = splices.data[starts[stops > starts]] == 0
+        spans, done, found = marked_fields(
+            splices.data, np.minimum(starts + _FRAME * is_framed, stops), stops, paths, drops
         )
+        for number, (rule, change) in enumerate(changes):
+            masked = int(np.count_nonzero(done & ((found >> number) & 1 == 1)))
+            self.counts[rule.text, "masked"] += masked
+            self.counts[rule.text, "missing"] += int(np.count_nonzero(done)) - masked
+            own = spans[spans[:, 3] == number]
+            for kind in np.unique(own[:, 4]).tolist():
+                self._splice(splices, rows, own[own[:, 4] == kind], kind, rule, change)
+        return done
+
+    def _splice(
+        self,
+        splices: Splices,
+        rows: NDArray[np.int64],
+        spans: NDArray[np.int64],
+        kind: int,
+        rule: Rule,
+        change: Callable[[Any], Any],
+    ) -> None:
+        """Put the masks of values of one kind into their place; each distinct value is masked once."""
+        from rawlog.kernels.columns import Splice
+        from rawlog.kernels.columns import spans as column_of
+
+        starts, stops = spans[:, 1], spans[:, 2]
+        if kind in (marks.MEMBER, marks.ITEM):
+            pieces, codes = [b"null" if kind == marks.ITEM else b""], np.zeros(starts.size, np.int64)
+        else:
+            quote = int(kind == TEXT)
+            values = column_of(splices.data, starts + quote, stops - starts - 2 * quote).dictionary_encode()
+            codes, known = values.indices.to_numpy(zero_copy_only=False).astype(np.int64), values.dictionary.to_pylist()
+            if quote:
+                texts = ((one or b"").decode("utf-8", "replace") for one in rule.all_mask(self.masker)(known))
+                pieces = [encode_basestring(one).encode() for one in texts]
+            elif kind == OTHER and rule.how == "digits":
+                made = iter(self.masker.numbers_all([one for one in known if one[:1] not in b"tf"]))
+                pieces = [one if one[:1] in b"tf" else next(made) for one in known]  # true and false stay
+            else:
+                pieces = [_encoded(change(_parsed(one)), one) for one in known]
+        splices.put(Splice(rows[spans[:, 0]], starts, stops, pieces, codes))
 
     def changes(self, rules: Sequence[Rule]) -> list[Change]:
         """Rules with what they do to a value in a JSON text."""
@@ -313,9 +282,7 @@ class Mask:
             if document is not None and not isinstance(document, list):
                 raise ValueError("a number or a text has no fields")
         except (ValueError, RecursionError):
-            for rule, _ in changes:
-                self.counts[rule.text, "not JSON"] += 1
-            return None if self.other == "drop" else self.masker.hash(value) if self.other == "hash" else value
+            return self.not_read(value, [rule for rule, _ in changes])
         is_changed = False
         for rule, change in changes:
             found = _change(document, rule.steps, change)
@@ -328,6 +295,12 @@ class Mask:
             made = made.ljust(len(value) - start)
             self.counts["", "larger"] += len(made) > len(value) - start
         return value[:start] + made
+
+    def not_read(self, value: bytes, rules: Sequence[Rule]) -> bytes | None:
+        """What becomes of a value whose fields are not known. It is counted for each rule."""
+        for rule in rules:
+            self.counts[rule.text, "not JSON"] += 1
+        return None if self.other == "drop" else self.masker.hash(value) if self.other == "hash" else value
 
     def _headers(self, column: pa.Array, old: pa.Array | None, new: pa.Array | None) -> pa.Array:
         """The headers of rows, masked by their names, or as the key if they repeat it."""

@@ -25,7 +25,7 @@ from rawlog.core.text import counted
 from rawlog.io.walk import walk
 from rawlog.kernels.columns import constant
 from rawlog.reading.parts import ALL_TOGETHER, TOGETHER, Part, plan, reads_itself
-from rawlog.reading.select import Selection, Transform, partition_columns
+from rawlog.reading.select import Selection, Transform, limited, partition_columns
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -275,24 +275,57 @@ def _pruned(frames: Frames, format: Format, file: File, selection: Selection) ->
 def _decode(
     format: Format, frames: Frames, want: Want, selection: Selection, note: Note | None
 ) -> Iterator[pa.RecordBatch]:
-    """Decode frames; a frame that cannot be is an error, the end, or passed over, as the selection says."""
+    """Decode frames; a frame that cannot be is an error, the end, or passed over, as the selection says.
+
+    After a frame that was passed over the next ones are tried few at a time, so that a long stretch of bad ones takes no longer than it is.
+    """
     assert format.decode is not None
+    passed, step = _Passed(note), len(frames)
     while len(frames):
+        some = frames.slice(0, step)
         try:
-            yield from format.decode(frames, want)
-            return
+            yield from format.decode(some, want)
+            frames, step = frames.slice(len(some), len(frames)), 2 * step
         except DataError as error:
             error.at(path=want.file.path, format=format.name)
             if selection.errors == "raise" or error.position is None:
                 raise
-            if note is not None:
-                note(Loss(f"{error}".splitlines()[0] + "; " + ("stopped" if selection.errors == "stop" else "skipped")))
             if selection.errors == "stop":
+                passed.end()
+                if note is not None:
+                    note(Loss(f"{error}".splitlines()[0] + "; stopped"))
                 raise _Stop from None
-            bad = max(int(np.searchsorted(frames.positions, error.position, side="right")) - 1, 0)
+            bad = max(int(np.searchsorted(frames.starts, error.position - frames.base, side="right")) - 1, 0)
+            passed.add(error, frames, bad)
             if (hidden := _hidden(format, frames, bad, want.file)) is not None:
                 yield from format.decode(hidden, want)
-            frames = frames.slice(bad + 1, len(frames))
+            frames, step = frames.slice(bad + 1, len(frames)), 1
+    passed.end()
+
+
+class _Passed:
+    """Frames that were passed over; those next to each other are one note."""
+
+    def __init__(self, note: Note | None) -> None:
+        self.note = note
+        self.first, self.more, self.last, self.stop = "", 0, 0, -1
+
+    def add(self, error: DataError, frames: Frames, bad: int) -> None:
+        """One more; what came before it is noted unless it is next to it."""
+        start = frames.base + int(frames.starts[bad])
+        if start == self.stop:
+            self.more, self.last = self.more + 1, start
+        else:
+            self.end()
+            self.first = f"{error}".splitlines()[0] + "; skipped"
+        self.stop = frames.base + int(frames.stops[bad])
+
+    def end(self) -> None:
+        """Note what is not noted yet."""
+        if self.note is not None and self.first:
+            more = f", and {counted(self.more, 'frame')} after it up to byte {self.last:,}" if self.more else ""
+            self.note(Loss(self.first + more))
+        self.first, self.more, self.stop = "", 0, -1
 
 
 def _hidden(format: Format, frames: Frames, bad: int, file: File) -> Frames | None:
@@ -363,21 +396,15 @@ class Rows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, a batch at a time; memory stays bounded. Raises DataError at damage unless `errors` says otherwise."""
-        left = self.selection.limit
-        if left == 0:
+        if self.selection.limit == 0:
             return
         changes = self.selection.begun().transforms
         # Where a limit cuts rows off, those after it are not changed, and what is noted is about rows that are given.
         late = self.selection.replace(transforms=changes)
-        is_late = left is not None and bool(changes) and not late.tests_changes
+        is_late = self.selection.limit is not None and bool(changes) and not late.tests_changes
         parts = ((part, self._reading(part, one, changes, is_late)) for part, one in self.part_selections())
-        for batch in read_all(parts, self.table, self.note):
-            is_last = left is not None and batch.num_rows >= left
-            chosen = batch.slice(0, left) if is_last else batch
-            yield late.changed(chosen, self.table) if is_late else chosen
-            if is_last:
-                break
-            left = None if left is None else left - batch.num_rows
+        for batch in limited(read_all(parts, self.table, self.note), self.selection.limit):
+            yield late.changed(batch, self.table) if is_late else batch
         self.judge(changes)
 
     def _reading(self, part: Part, one: Selection, changes: Sequence[Transform], is_late: bool) -> Selection:

@@ -6,7 +6,7 @@ import fnmatch
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -463,6 +463,19 @@ def _looked_up(table: Table, lookup: Lookup | None, what: str) -> tuple[str, ...
             "offset",
         )  # it depends on the system whether its records have ids: of some that have none, no row is wanted
     return found
+
+
+def limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows of batches; all if it is None. Nothing is read after the last of them, and no batch is empty."""
+    left = limit
+    for batch in batches if limit != 0 else ():
+        if left is not None:
+            batch = batch.slice(0, left)
+            left -= batch.num_rows
+        if batch.num_rows:
+            yield batch
+        if left == 0:
+            return
 
 
 def searched_columns(table: Table) -> list[str]:

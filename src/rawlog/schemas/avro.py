@@ -87,6 +87,9 @@ class Type:
     default: str | None = None
     node: int = -1
     item: int = -1
+    #: Whether it is noted where its bytes begin and end, and the node that has both.
+    is_marked: bool = False
+    mark: int = -1
 
 
 # Parsing ----------------------------------------------------------------------------------------------------------------
@@ -298,6 +301,16 @@ class Program:
 
     def _compile(self, type: Type, depth: int) -> list[int]:
         """Append the steps of a type; the nodes that have one entry for each entry of the part around it."""
+        if type.is_marked:
+            type.mark = self._node(2)
+            self.steps.append([k.MARK, type.mark, 0, 0])
+        made = self._compile_part(type, depth)
+        if type.is_marked:
+            self.steps.append([k.CLOSE, type.mark, 0, 0])
+            made = [type.mark, *made]
+        return made
+
+    def _compile_part(self, type: Type, depth: int) -> list[int]:
         self.depth = max(self.depth, depth)
         if type.kind == "null":
             return []
@@ -357,7 +370,9 @@ class Program:
 
 @dataclass(slots=True)
 class Entries:
-    """What a program found in some bodies. `status` and `ends` are those of each body."""
+    """What a program found in some bodies. `status`, `ends` and `sized` are those of each body; one is sized if items in it have their
+    size in bytes before them.
+    """
 
     data: NDArray[np.uint8]
     words: NDArray[np.int64]
@@ -366,6 +381,7 @@ class Entries:
     count: NDArray[np.int64]
     status: NDArray[np.int64]
     ends: NDArray[np.int64]
+    sized: NDArray[np.bool_]
 
     def values(self, node: int) -> NDArray[np.int64]:
         start, stride = int(self.base[node]), int(self.stride[node])
@@ -385,16 +401,17 @@ def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[n
     capacity[program.stride == 0] = (1 << 62) - 1
     count, before = np.zeros(nodes, np.int64), np.empty(nodes, np.int64)
     status, ends = np.zeros(starts.size, np.int64), stops.astype(np.int64).copy()
+    sized = np.zeros(starts.size, np.bool_)
     stack = np.zeros(program.depth + 1, np.int64)
     words, base = _arena(program, capacity)
     done = 0
     while True:
         done, full, result = k.decode_avro(
             view, starts, stops, done, program.program, program.target_table, program.fill_list, program.row_list,
-            base, program.stride, capacity, program.child, words, count, before, stack, status, ends,
+            base, program.stride, capacity, program.child, words, count, before, stack, status, ends, sized,
         )  # fmt: skip
         if result != k.FULL:
-            return Entries(view, words, base, program.stride, count, status, ends)
+            return Entries(view, words, base, program.stride, count, status, ends, sized)
         grown = capacity.copy()
         grown[full] = max(64, 2 * grown[full])
         bigger, places = _arena(program, grown)

@@ -17,7 +17,8 @@ from rawlog.schemas import avro, documents, framing, kernels, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import Catalog, Found
 from rawlog.schemas.columns import Reader
-from rawlog.schemas.editing import AvroEditor, DocumentCheck, MessageEditor
+from rawlog.schemas.editing import AvroEditor, DocumentCheck
+from rawlog.schemas.message_editing import MessageEditor
 from rawlog.schemas.messages import ColumnMessages, MessageReader
 from rawlog.schemas.reasons import (
     BAD_HEADER,
@@ -33,13 +34,15 @@ from rawlog.schemas.reasons import (
     UNKNOWN_ID,
 )
 from rawlog.schemas.recursive import OneByOne
+from rawlog.schemas.splicing import Splicer
 from rawlog.schemas.wire import JsonMessages, rows_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from rawlog.reading.masking import Rule
     from rawlog.schemas.framing import Framed
     from rawlog.schemas.protobuf import Compiled
     from rawlog.schemas.wire import Layout
@@ -149,16 +152,18 @@ class Decoder:
         topics: pa.Array,
         side: str,
         reader: Reader | MessageReader | None = None,
+        *,
+        with_text: bool = True,
     ) -> Decoded:
         """The values of a binary column of records: as JSON texts, or as columns of a `reader` schema. A way other than auto takes only
-        values of that kind.
+        values of that kind. Without text it is only known which were decoded; those of Avro are null.
         """
         how = self.wishes.get(side, "raw")
         if how in ("raw", "string") or not len(column):
             return Decoded(len(column))
         framed = framing.frame(column, headers, side)
         result = Decoded(len(column), framed)
-        work = _Work(framed, side, how, reader, result)
+        work = _Work(framed, side, how, reader, result, with_text)
         encoded = topics.dictionary_encode()
         names = [*encoded.dictionary.to_pylist(), None]
         codes = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
@@ -278,7 +283,9 @@ class Decoder:
         is_good = entries.status == kernels.OK
         for status, reason in _STATUS.items():
             result.failed(rows[entries.status == status], reason)
-        if work.reader is None:
+        if not work.with_text:
+            values = pa.nulls(rows.size, pa.string())
+        elif work.reader is None:
             try:
                 values = avro.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
             except avro.Unfit:
@@ -324,15 +331,10 @@ class Decoder:
 
     def _documents(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
         """JSON with a schema."""
-        good, texts = [], []
-        for row in rows.tolist():
-            try:
-                texts.append(documents.to_json(work.framed.body(row)))
-                good.append(row)
-            except ValueError:
-                work.result.failed(row, CORRUPT)
-        named = self._named(found, topic, work.side, "")
-        work.result.done(np.array(good, np.int64), pa.array(texts, pa.string()), named)
+        framed = work.framed
+        numbers, texts = documents.texts(framed.data, framed.start[rows], framed.stop[rows])
+        work.result.failed(rows, CORRUPT)
+        work.result.done(rows[numbers], texts, self._named(found, topic, work.side, ""))
 
     def _messages(self, found: Found, rows: NDArray[np.int64], topic: str | None, work: _Work) -> None:
         """Protobuf. A value names its message, and the message's name tells the subject."""
@@ -448,6 +450,17 @@ class Decoder:
         editor: AvroEditor | MessageEditor = self._kept(found, ("editor", path), make)
         return editor
 
+    def splicer(self, found: Found, rules: Sequence[Rule]) -> Splicer | None:
+        """What changes fields of many values of an Avro schema at once; None if that is not possible. SchemaError or LookupError if the
+        schema cannot be used.
+        """
+        used = self.catalog.referenced(found.schema)
+        texts = [schema.text for _, schema in used]
+        made: Splicer | None = self._kept(
+            found, ("splicer", *rules), lambda: Splicer.of(found.schema.text, texts, rules)
+        )
+        return made
+
     def document_check(self, found: Found) -> DocumentCheck:
         """What says whether JSON texts fit their schema. SchemaError or LookupError if it cannot be used."""
 
@@ -471,18 +484,11 @@ class Decoder:
     def _plain_json(self, column: pa.Array, work: _Work) -> None:
         """Values without a schema that are JSON texts."""
         framed, result = work.framed, work.result
-        plain = np.flatnonzero((framed.kind == framing.PLAIN) | (framed.kind == framing.TOO_SHORT))
-        good, texts = [], []
-        for row in plain.tolist():
-            value = column[row].as_py()
-            if value is None:
-                continue
-            try:
-                texts.append(documents.to_json(bytes(value)))
-                good.append(row)
-            except ValueError:
-                result.failed(row, NOT_JSON)
-        result.done(np.array(good, np.int64), pa.array(texts, pa.string()), None)
+        is_plain = (framed.kind == framing.PLAIN) | (framed.kind == framing.TOO_SHORT)
+        plain = np.flatnonzero(is_plain & column.is_valid().to_numpy(zero_copy_only=False))
+        numbers, texts = documents.texts(framed.data, framed.start[plain], framed.stop[plain])
+        result.failed(plain, NOT_JSON)
+        result.done(plain[numbers], texts, None)
 
 
 @dataclass(slots=True)
@@ -494,5 +500,6 @@ class _Work:
     how: str
     reader: Reader | MessageReader | None
     result: Decoded
+    with_text: bool
     #: Whether a value must end where its bytes end.
     is_whole: bool = False

@@ -1,8 +1,8 @@
 """Fields of encoded values changed in place: a body is read with its schema, some of its fields are changed, and it is written again with
-the same schema.
+the same schema. Here are edits, which all kinds share, Avro, and JSON Schema; Protobuf is in `message_editing`.
 
-fastavro and protobuf read and write. What a field becomes must fit its type, else Misfit says which type it has. A union keeps its
-branch: for fastavro each branch becomes a record with one field, which has the same bytes and a name.
+What a field becomes must fit its type, else Misfit says which type it has. fastavro reads and writes. A union keeps its branch: for
+fastavro each branch becomes a record with one field, which has the same bytes and a name.
 """
 
 from __future__ import annotations
@@ -15,21 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from rawlog.reading.masker import Masker
 from rawlog.reading.masking import DROP, EVERY, Number, Rule, Step
 from rawlog.schemas.avro import PRIMITIVES, NamedTypes, SchemaError, full_name, loaded_schema
-from rawlog.schemas.protobuf import Compiled
-from rawlog.schemas.wire import WRAPPERS
 
 BRANCH, INNER = "rawlog_branch_", "v"
 INTEGERS = {"int": 31, "long": 63}
 FLOAT_MAX = 3.4028234663852886e38
-#: Of Protobuf, by the numbers that descriptors have: the kinds of scalars, and the ranges of whole numbers.
-_SIGNED, _UNSIGNED = {3: 63, 5: 31, 15: 31, 16: 63, 17: 31, 18: 63}, {4: 64, 6: 64, 7: 32, 13: 32}
-_DOUBLE, _FLOAT, _BOOL, _STRING, _GROUP, _MESSAGE, _BYTES, _ENUM = 1, 2, 8, 9, 10, 11, 12, 14
-_TYPE_NAMES = {
-    1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 6: "fixed64", 7: "fixed32", 8: "bool", 9: "string", 12: "bytes",
-    13: "uint32", 15: "sfixed32", 16: "sfixed64", 17: "sint32", 18: "sint64",
-}  # fmt: skip
 
 
 class Misfit(ValueError):
@@ -44,8 +36,23 @@ class Misfit(ValueError):
 class Edit:
     """What becomes of a field: a rule, for values of all types."""
 
-    def __init__(self, rule: Rule, of_json: Callable[[Any], Any], of_bytes: Callable[[bytes], bytes | None]) -> None:
-        self.rule, self.of_json, self.of_bytes = rule, of_json, of_bytes
+    def __init__(
+        self,
+        rule: Rule,
+        of_json: Callable[[Any], Any],
+        of_bytes: Callable[[bytes], bytes | None],
+        of_all: Callable[[Sequence[bytes]], Sequence[bytes | None]] | None = None,
+        of_numbers: Callable[[Sequence[bytes]], Sequence[bytes]] | None = None,
+    ) -> None:
+        """`of_all` is what becomes of many bytes at once, and `of_numbers` of many numbers; None if that is known one by one only."""
+        self.rule, self.of_json, self.of_bytes, self.of_numbers = rule, of_json, of_bytes, of_numbers
+        self.of_all = of_all or (lambda values: [of_bytes(one) for one in values])
+
+    @classmethod
+    def of(cls, rule: Rule, masker: Masker) -> Edit:
+        """The edit that a rule describes."""
+        of_numbers = masker.numbers_all if rule.how == "digits" else None
+        return cls(rule, rule.json_mask(masker), rule.bytes_mask(masker), rule.all_mask(masker), of_numbers)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -76,6 +83,17 @@ class Edit:
         if found != found.to_integral_value() or not low <= found <= high:
             raise Misfit(type, f"{found} is not one")
         return int(found)
+
+    def wholes(self, values: Sequence[int], low: int, high: int) -> list[int]:
+        """The same for many of the range, by `of_numbers`."""
+        assert self.of_numbers is not None
+        made = list(values)
+        left = list(range(len(made)))
+        while left:
+            for at, text in zip(left, self.of_numbers([b"%d" % made[at] for at in left]), strict=True):
+                made[at] = int(text)
+            left = [at for at in left if not low <= made[at] <= high]
+        return made
 
     def floating(self, value: float, type: str, is_single: bool) -> float:
         if value - value != 0:  # NaN and infinity have no digits
@@ -309,6 +327,7 @@ def _is_decimal(about: Mapping[str, Any]) -> bool:
         and isinstance(precision, int)
         and isinstance(scale, int)
         and 0 <= scale <= precision
+        and precision >= 1
     )
 
 
@@ -335,150 +354,6 @@ def _sized(value: bytes, about: Mapping[str, Any], edit: Edit, name: str) -> byt
     if about.get("type") == "fixed" and len(made) != len(value):
         raise Misfit(name, f"it has {len(value)} bytes; --mask-keep-sizes keeps them")
     return made
-
-
-# Protobuf ----------------------------------------------------------------------------------------------------------------
-
-
-class MessageEditor:
-    """Changes fields of the bodies of one Protobuf message."""
-
-    def __init__(self, compiled: Compiled, path: tuple[int, ...]) -> None:
-        self.message = compiled.message(path)
-
-    def edit(self, body: bytes, edits: Sequence[Edit]) -> tuple[bytes, list[bool]]:
-        """A body with changed fields, and for each change whether it has the field. Fields that the schema does not know stay. ValueError
-        if it is not such a message, Misfit if a field cannot have what it would become.
-        """
-        from google.protobuf.message import DecodeError
-
-        message = self.message()
-        try:
-            message.ParseFromString(body)
-        except DecodeError as error:
-            raise ValueError(str(error)) from None
-        found = []
-        for one in edits:
-            with about(one):
-                found.append(_edit_message(message, one.steps, one))
-        return (message.SerializeToString(deterministic=True) if any(found) else body), found
-
-
-def _edit_message(message: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
-    """Change the field that steps lead to; whether the message has it. Fields that are not there have nothing to hide."""
-    step, rest = steps[0], steps[1:]
-    name = message.DESCRIPTOR.full_name
-    if name.startswith("google.protobuf."):
-        raise Misfit(name, "drop it as a whole")
-    field = message.DESCRIPTOR.fields_by_name.get(step) if isinstance(step, str) else None
-    if field is None or not any(one is field or one.number == field.number for one, _ in message.ListFields()):
-        return False
-    if not rest:
-        if dropped(edit):
-            if field.is_required:
-                raise Misfit(_field_type(field), "it is required")
-            message.ClearField(field.name)
-        else:
-            _mask_field(message, field, edit)
-        return True
-    held = getattr(message, field.name)
-    if _is_map(field):
-        return _edit_map(held, field.message_type.fields_by_name["value"], rest, edit)
-    if not field.is_repeated:
-        return _edit_message(held, rest, edit) if field.type in (_MESSAGE, _GROUP) else False
-    if not isinstance(rest[0], int):
-        return False
-    places = [*range(len(held))] if rest[0] == EVERY else [rest[0]] if rest[0] < len(held) else []
-    if not rest[1:] and places and dropped(edit):
-        raise Misfit(_field_type(field), "an item has no null; drop the whole list")
-    found = False
-    for place in places:
-        if not rest[1:]:
-            found = True
-            _mask_item(held, place, field, edit)
-        elif field.type in (_MESSAGE, _GROUP):
-            found |= _edit_message(held[place], rest[1:], edit)
-    return found
-
-
-def _edit_map(held: Any, item: Any, steps: tuple[Step, ...], edit: Edit) -> bool:
-    found = False
-    for key in [one for one in held if (str(one).lower() if isinstance(one, bool) else str(one)) == str(steps[0])]:
-        if steps[1:]:
-            found |= item.type == _MESSAGE and _edit_message(held[key], steps[1:], edit)
-            continue
-        found = True
-        if dropped(edit):
-            del held[key]
-        else:
-            _mask_item(held, key, item, edit)
-    return found
-
-
-def _mask_field(message: Any, field: Any, edit: Edit) -> None:
-    held = getattr(message, field.name)
-    if _is_map(field) or field.is_repeated:
-        if edit.rule.how != "digits":
-            raise Misfit(_field_type(field), "name the fields in it")
-        item = field.message_type.fields_by_name["value"] if _is_map(field) else field
-        for place in list(held) if _is_map(field) else range(len(held)):
-            _mask_item(held, place, item, edit)
-    elif field.type in (_MESSAGE, _GROUP):
-        _mask_message(held, edit)
-    else:
-        setattr(message, field.name, _scalar(held, field, edit))
-
-
-def _mask_item(held: Any, place: Any, field: Any, edit: Edit) -> None:
-    if field.type in (_MESSAGE, _GROUP):
-        _mask_message(held[place], edit)
-    else:
-        held[place] = _scalar(held[place], field, edit)
-
-
-def _mask_message(message: Any, edit: Edit) -> None:
-    """A message as a whole: one that wraps a value is that value; of others every field, if the mask keeps the form."""
-    descriptor = message.DESCRIPTOR
-    if descriptor.full_name in WRAPPERS:
-        field = descriptor.fields_by_name["value"]
-        message.value = _scalar(message.value, field, edit)
-        return
-    if edit.rule.how != "digits" or descriptor.full_name.startswith("google.protobuf."):
-        raise Misfit(f"message {descriptor.full_name}", "name the fields in it, or drop it")
-    for field, _ in message.ListFields():
-        _mask_field(message, field, edit)
-
-
-def _scalar(value: Any, field: Any, edit: Edit) -> Any:
-    type, name = field.type, _field_type(field)
-    if type in _SIGNED:
-        return edit.whole(value, name, -(1 << _SIGNED[type]), (1 << _SIGNED[type]) - 1)
-    if type in _UNSIGNED:
-        return edit.whole(value, name, 0, (1 << _UNSIGNED[type]) - 1)
-    if type in (_DOUBLE, _FLOAT):
-        return edit.floating(value, name, type == _FLOAT)
-    if type == _BOOL:
-        return edit.truth(value, name)
-    if type == _ENUM:
-        numbers = {one.name: one.number for one in field.enum_type.values}
-        names = {one.number: one.name for one in field.enum_type.values}
-        return numbers[edit.symbol(names.get(value, str(value)), name, list(numbers))]
-    return edit.of_bytes(value) or b"" if type == _BYTES else edit.text(value)
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
-def _field_type(field: Any) -> str:
-    """A field's type as its schema calls it."""
-    if _is_map(field):
-        return "map"
-    if field.type in (_MESSAGE, _GROUP):
-        name = f"message {field.message_type.full_name}"
-    else:
-        name = f"enum {field.enum_type.full_name}" if field.type == _ENUM else _TYPE_NAMES[field.type]
-    return f"repeated {name}" if field.is_repeated else name
 
 
 # JSON Schema -------------------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import numpy as np
 
 from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_i64_le, read_u8, read_u32_le
-from rawlog.kernels.types import I64, U8, I64x2, Int, OutI64
+from rawlog.kernels.types import I64, U8, I64x2, Int, OutBools, OutI64
 from rawlog.kernels.varint import read_varlong
 
-# The operations of a program, one per row: (operation, node, a, b).
-END, BOOL, LONG, INT, FLOAT, DOUBLE, BYTES, FIXED, ENUM, UNION, JUMP, LOOP, NEXT = range(13)
+# The operations of a program, one per row: (operation, node, a, b). MARK and CLOSE note where the bytes of a part begin and end.
+END, BOOL, LONG, INT, FLOAT, DOUBLE, BYTES, FIXED, ENUM, UNION, MARK, JUMP, LOOP, NEXT, CLOSE = range(15)
 # How a body ended.
 OK, TRUNCATED, CORRUPT, LIMIT, FULL = range(5)
 #: Items of an array that takes no bytes at all (of nulls) are counted, not read: so many are enough.
@@ -66,12 +66,13 @@ def decode_avro(
     stack: OutI64,
     status: OutI64,
     ends: OutI64,
+    sized: OutBools,
 ) -> Any:
     """Decode the bodies from number `first` on into the nodes' entries in `arena`.
 
     `targets` has for each branch of a union: where it begins in the program, and the range of `fills` with the nodes of the other
-    branches. `rows` are the nodes that have an entry for each body; of one that is damaged they get an empty one. -> (number of bodies,
-    the node without room or -1, status)
+    branches. `rows` are the nodes that have an entry for each body; of one that is damaged they get an empty one. `sized` says which
+    bodies have blocks of items with their size in bytes. -> (number of bodies, the node without room or -1, status)
     """
     for number in range(first, starts.size):
         for node in range(count.size):
@@ -151,6 +152,10 @@ def decode_avro(
                     break
                 at = targets[target, 0]
                 continue
+            elif operation == MARK:
+                put(arena, base, count, stride, node, position, position)
+            elif operation == CLOSE:
+                arena[base[node] + (count[node] - 1) * stride[node] + 1] = position
             else:  # LOOP begins an array or a map, NEXT ends one of its items
                 if operation == LOOP:
                     stack[depth] = 0
@@ -162,6 +167,7 @@ def decode_avro(
                     left, after = read_varlong(data, position, end)
                     if after >= 0 and left < 0:
                         left = -left
+                        sized[number] = True
                         size, after = read_varlong(data, after, end)
                     if after < 0:
                         result = np.int64(TRUNCATED) if end - position < 20 else np.int64(CORRUPT)

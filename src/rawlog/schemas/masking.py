@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import pyarrow as pa
 
 from rawlog.core.errors import OptionError
-from rawlog.reading.masking import Mask, Masker, Rule
+from rawlog.kernels.columns import Splices
+from rawlog.reading.masker import Masker
+from rawlog.reading.masking import Mask, Rule
 from rawlog.schemas import protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.decoding import Decoder
 from rawlog.schemas.editing import Edit, Misfit
+from rawlog.schemas.message_editing import UnknownType
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from rawlog.core.tables import Table
     from rawlog.reading.masking import Change
-    from rawlog.schemas.catalog import Catalog
+    from rawlog.schemas.catalog import Catalog, Found
     from rawlog.schemas.decoding import Decoded
     from rawlog.schemas.transform import Wish
 
@@ -73,18 +79,52 @@ class SchemaMask(Mask):
             raise OptionError("--decode: rows are not decoded here")
         column = columns[name]
         topics = columns["topic"] if "topic" in columns else pa.nulls(len(column), pa.string())
-        found = self.decoder.decode(column, columns.get("headers"), topics, name)
+        found = self.decoder.decode(column, columns.get("headers"), topics, name, with_text=False)
         changes = self.changes(rules)
-        edits = [Edit(rule, of_json, rule.bytes_mask(self.masker)) for rule, of_json in changes]
+        edits = [Edit.of(rule, self.masker) for rule in rules]
+        splices = Splices(column)
+        left = splices.valid.copy()
+        for number, schema in enumerate(found.used):
+            if schema.schema.type == "AVRO":
+                rows = np.flatnonzero(found.schema == number)
+                left[rows] = ~self._spliced(splices, rows, found, schema, edits)
+        rows = np.flatnonzero(left & (found.schema < 0))
+        left[rows] = ~self.spliced(splices, rows, changes)
+        if self.masker.keep_sizes:
+            self.counts["", "larger"] += int(np.count_nonzero(splices.growth()))
+        rows = np.flatnonzero(left)
         made: list[bytes | None] = []
-        for row, value in enumerate(column.to_pylist()):
-            if value is None:
-                made.append(None)
-            elif found.found(row) is None:
+        for row, value in zip(rows.tolist(), column.take(pa.array(rows)).to_pylist(), strict=True):
+            if found.found(row) is None:
                 made.append(self.changed(value, changes))
             else:
                 made.append(self._edited(row, value, found, columns, changes, edits))
-        return pa.array(made, column.type)
+        splices.replace(rows, made)
+        return splices.result()
+
+    def _spliced(
+        self, splices: Splices, rows: NDArray[np.int64], found: Decoded, schema: Found, edits: Sequence[Edit]
+    ) -> NDArray[np.bool_]:
+        """Change fields of Avro values of one schema by columns; which of them were changed so. The others are to be changed one by one,
+        also those of a schema that cannot be used or does not fit a rule: then the place is known.
+        """
+        assert self.decoder is not None
+        assert found.framed is not None
+        try:
+            splicer = self.decoder.splicer(schema, [one.rule for one in edits])
+            if splicer is None:
+                return np.zeros(rows.size, np.bool_)
+            starts, stops = found.framed.start[rows], found.framed.stop[rows]
+            made, done, is_found = splicer.edit(splices.data, rows, starts, stops, edits)
+        except (Misfit, SchemaError, LookupError):
+            return np.zeros(rows.size, np.bool_)
+        for one in made:
+            splices.put(one)
+        for edit, there in zip(edits, is_found, strict=True):
+            masked = int(np.count_nonzero(there))
+            self.counts[edit.rule.text, "masked"] += masked
+            self.counts[edit.rule.text, "missing"] += int(np.count_nonzero(done)) - masked
+        return done
 
     def _edited(
         self,
@@ -111,10 +151,14 @@ class SchemaMask(Mask):
             path = found.messages[row][1] if row in found.messages else ()
             body, is_found = self.decoder.editor(schema, path).edit(value[start:], edits)
         except Misfit as error:
+            if isinstance(error, UnknownType) and self.other != "refuse":
+                return self.not_read(value, [one.rule for one in edits])
             raise OptionError(self._misfit(error, edits, found, row, columns)) from None
         except (SchemaError, LookupError) as error:
             name = f"{schema.subject} version {schema.version}"
             raise OptionError(f"--mask: {name}: the schema cannot be used: {error}") from None
+        except ValueError:  # of a text that is not UTF-8, for example
+            return self.not_read(value, [one.rule for one in edits])
         for rule, there in zip((one.rule for one in edits), is_found, strict=True):
             self.counts[rule.text, "masked" if there else "missing"] += 1
         self.counts["", "larger"] += self.masker.keep_sizes and len(body) != len(value) - start

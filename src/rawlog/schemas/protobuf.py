@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import importlib
 import json
 import re
 import subprocess
@@ -30,7 +29,6 @@ SECONDS = 60
 MOST_INDEXES = 64
 _TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|\s+|.""", re.DOTALL)
 
-WELL_KNOWN = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 #: Files that Confluent's registry knows without a reference, as far as values need them.
 KNOWN = {
     "confluent/meta.proto": 'syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto";\n'
@@ -99,15 +97,50 @@ def _pool(files: bytes) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     pool = descriptor_pool.DescriptorPool()
-    found = descriptor_pb2.FileDescriptorSet.FromString(files).file
-    for one in found:
+    own = descriptor_pb2.FileDescriptorSet.FromString(files).file
+    for one in own:
         pool.Add(one)
-    known = {one.name for one in found}
-    for name in WELL_KNOWN:  # `Any` may hold them, also where the schema does not import them
-        if f"google/protobuf/{name}.proto" not in known:
-            module = importlib.import_module(f"google.protobuf.{name}_pb2")
-            pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    known = {f"{one.package}.{message.name}" for one in own for message in one.message_type}
+    for one in _well_known():  # an Any may hold them, imported or not
+        if not known & {f"{one.package}.{message.name}" for message in one.message_type}:
+            pool.Add(one)
     return pool
+
+
+@lru_cache(maxsize=1)
+def _well_known() -> tuple[Any, ...]:
+    """The files of Protobuf's own types."""
+    from google.protobuf import (
+        any_pb2,
+        descriptor_pb2,
+        duration_pb2,
+        empty_pb2,
+        field_mask_pb2,
+        struct_pb2,
+        timestamp_pb2,
+        wrappers_pb2,
+    )
+
+    found = []
+    for one in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2):
+        file = descriptor_pb2.FileDescriptorProto()
+        one.DESCRIPTOR.CopyToProto(file)
+        found.append(file)
+    return tuple(found)
+
+
+def held_message(message: Any) -> Any:
+    """The message that an Any holds. LookupError if the schema does not have its type, ValueError if its bytes are not one."""
+    from google.protobuf import message_factory
+    from google.protobuf.message import DecodeError
+
+    descriptor = message.DESCRIPTOR.file.pool.FindMessageTypeByName(message.type_url.rpartition("/")[2])
+    held = message_factory.GetMessageClass(descriptor)()
+    try:
+        held.ParseFromString(message.value)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+    return held
 
 
 def compile_schema(text: str, referenced: Sequence[tuple[str, str]] = ()) -> Compiled:
@@ -301,8 +334,8 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 def to_json(message: Any, body: bytes) -> str:
-    """A body as ProtoJSON with the field names of the schema; inside `Any` are messages of the same schema. ValueError if it is not such a
-    message, or a time is out of range.
+    """A body as ProtoJSON with the field names of the schema. Inside `Any` are messages of the same schema; one that cannot be read has
+    its bytes in `value`. ValueError if it is not such a message, or a time is out of range.
     """
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError
@@ -310,9 +343,70 @@ def to_json(message: Any, body: bytes) -> str:
     one = message()
     try:
         one.ParseFromString(body)
-        shown = MessageToDict(one, preserving_proto_field_name=True, descriptor_pool=message.DESCRIPTOR.file.pool)
+        pool = one.DESCRIPTOR.file.pool
+        is_whole = not _wrap_unknown(one) if _may_hold_any(one.DESCRIPTOR) else True
+        shown = MessageToDict(one, preserving_proto_field_name=True, descriptor_pool=pool)
     except DecodeError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
+    if not is_whole:
+        _unwrap(shown)
     return line_of(shown)
+
+
+#: The type that an Any is given whose own is not known; protobuf takes what follows the last slash.
+_WRAPPED = "//google.protobuf.BytesValue"
+
+
+@lru_cache(maxsize=1024)
+def _may_hold_any(descriptor: Any) -> bool:
+    """Whether a message may hold an Any."""
+    seen, left = set(), [descriptor]
+    while left:
+        one = left.pop()
+        if one.full_name == "google.protobuf.Any":
+            return True
+        if one.full_name not in seen:
+            seen.add(one.full_name)
+            left += [field.message_type for field in one.fields if field.message_type is not None]
+    return False
+
+
+def _wrap_unknown(message: Any) -> bool:
+    """Turn every Any that cannot be read into one of bytes; whether there is one."""
+    if message.DESCRIPTOR.full_name == "google.protobuf.Any":
+        if not message.ListFields():
+            return False
+        try:
+            held = held_message(message)
+        except (LookupError, ValueError):
+            from google.protobuf.wrappers_pb2 import BytesValue
+
+            message.value = BytesValue(value=message.value).SerializeToString()
+            message.type_url += _WRAPPED
+            return True
+        is_changed = _wrap_unknown(held)
+        if is_changed:
+            message.value = held.SerializeToString()
+        return is_changed
+    is_changed = False
+    for about, value in message.ListFields():
+        if about.message_type is None:
+            continue
+        if about.message_type.GetOptions().map_entry:
+            is_message = about.message_type.fields_by_name["value"].message_type is not None
+            held = list(value.values()) if is_message else []
+        else:
+            held = list(value) if about.is_repeated else [value]
+        for one in held:
+            is_changed |= _wrap_unknown(one)
+    return is_changed
+
+
+def _unwrap(shown: Any) -> None:
+    """Give every such Any its own type again."""
+    for one in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
+        _unwrap(one)
+    if isinstance(shown, dict) and str(shown.get("@type", "")).endswith(_WRAPPED):
+        shown["@type"] = shown["@type"].removesuffix(_WRAPPED)

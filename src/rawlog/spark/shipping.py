@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rawlog.io.output import writing
+from rawlog.io.files import writing
 from rawlog.spark.session import is_connect, runs_here, scratch
 
 if TYPE_CHECKING:

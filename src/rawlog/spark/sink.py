@@ -22,7 +22,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.tables import RECORDS
-from rawlog.io.output import Output, make_directory, remove_stage, writing
+from rawlog.io.files import writing
+from rawlog.io.output import Output, make_directory
+from rawlog.io.stages import remove_stage
 from rawlog.io.storage import Source, exists, is_remote
 from rawlog.jobs.convert.outlets import PLAIN, FormatOutlet, WrittenSplit, made_directory, outlet
 from rawlog.jobs.target import LossError, added, as_records, check_columns

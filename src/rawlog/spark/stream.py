@@ -1,6 +1,6 @@
 """The streaming side of the data source: a directory of growing logs, each row exactly once, across restarts.
 
-A stream's offset is JSON, a Mark for each line of files (see `rawlog.reading.follow`):
+A stream's offset is JSON, a Mark for each line of files (see `rawlog.reading.lines`):
 
     {"kafka.log /data/orders-0": {"file": "00000000000000000042.log", "position": 1204, "frames": 7, "offset": 49}}
 
@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError
-from rawlog.reading.follow import Follower, Line, Mark, are_marked, from_position, to_position
-from rawlog.reading.follow import Position as Offset
+from rawlog.reading.lines import Follower, Line, Mark, are_marked, from_position, to_position
+from rawlog.reading.lines import Position as Offset
 from rawlog.reading.parts import Part, cut
 from rawlog.reading.replicas import choose as choose_replicas
 from rawlog.reading.tree import Tree, open_tree

@@ -20,7 +20,7 @@ from rawlog.io.storage import is_remote, local_path
 from rawlog.reading import rows
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.replicas import choose
-from rawlog.reading.select import Selection
+from rawlog.reading.select import Selection, limited
 from rawlog.reading.tree import Tree, open_tree
 from rawlog.schemas.transform import bind
 from rawlog.sql.bounds import Bounds
@@ -106,13 +106,7 @@ class Files:
 
     def batches(self, columns: Sequence[str] | None = None, bounds: Bounds = ALL) -> Iterator[pa.RecordBatch]:
         """The rows within bounds, batch by batch. DataError at damage, unless it is to be skipped."""
-        left = bounds.limit
-        for batch in self._batches(columns, bounds) if left != 0 else ():
-            if left is not None and batch.num_rows >= left:
-                yield batch.slice(0, left)
-                return
-            left = None if left is None else left - batch.num_rows
-            yield batch
+        return limited(self._batches(columns, bounds), bounds.limit)
 
     def _batches(self, columns: Sequence[str] | None, bounds: Bounds) -> Iterator[pa.RecordBatch]:
         selection = bounds.selection(self.directory.reading).begun()

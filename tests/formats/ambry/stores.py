@@ -11,8 +11,10 @@ from typing import Any
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.rewrite import StoreWriter, Style
+from rawlog.formats.ambry.store.store import BlobStore, with_logs
 from rawlog.formats.ambry.writer import Properties, put_message, update_message
 from rawlog.io.output import Folder
+from rawlog.reading.tree import open_tree
 from tests.golden_data import golden_path
 
 STORES = ("store-small", "store-ops", "store-compacted", "store-crashed")
@@ -25,6 +27,12 @@ OPERATIONS: tuple[tuple[Any, ...], ...] = (
     (Kind.DELETE, 2, 0), (Kind.PUT, 6, 800, -1), (Kind.PUT, 7, 10, -1), (Kind.UNDELETE, 2, 1), (Kind.PUT, 8, 20, -1),
     (Kind.DELETE, 7, 0),
 )  # fmt: skip
+
+
+def open_store(path: str | Path) -> BlobStore:
+    """The one store in a directory."""
+    [found] = with_logs(list(open_tree(str(path))))
+    return found
 
 
 def store_path(name: str) -> Path:

@@ -18,10 +18,9 @@ from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.reader import Messages, scan
 from rawlog.formats.ambry.store.state import Columns, catalog_of, fold, is_refused
-from rawlog.formats.ambry.store.store import open_store
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
 from tests.formats.ambry.rewriting import dropped, rewritten
-from tests.formats.ambry.stores import STORES, copy_store, small_messages, store_path
+from tests.formats.ambry.stores import STORES, copy_store, open_store, small_messages, store_path
 from tests.golden_data import golden_path
 from tests.reference import ambry as reference
 
@@ -215,7 +214,7 @@ def test_old_index_files_keep_the_size_of_their_entries(tmp_path: Path) -> None:
     from rawlog.formats.ambry.index import encode_index
 
     store = copy_store("store-small", tmp_path / "9")
-    folded = open_store(str(store)).state
+    folded = open_store(store).state
     for path in store.glob("*_index"):
         old = read_index(str(path))
         number = int(path.name.split("_")[0])

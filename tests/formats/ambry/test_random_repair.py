@@ -19,9 +19,8 @@ import rawlog
 from rawlog.core.findings import Finding, Findings
 from rawlog.core.report import Action, Entry, Report
 from rawlog.formats.ambry.paths import Segment, segment_of
-from rawlog.formats.ambry.store.store import open_store
 from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
-from tests.formats.ambry.stores import expected, store_path
+from tests.formats.ambry.stores import expected, open_store, store_path
 from tests.reference import ambry as reference
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))

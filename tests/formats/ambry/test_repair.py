@@ -17,11 +17,10 @@ from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.rewrite import StoreWriter
-from rawlog.formats.ambry.store.store import open_store
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
 from rawlog.io.output import Folder
 from tests.formats.ambry.rewriting import dropped, lost, reconstructed, rewritten
-from tests.formats.ambry.stores import copy_store, expected, small_key, small_messages, store_path
+from tests.formats.ambry.stores import copy_store, expected, open_store, small_key, small_messages, store_path
 
 NOW = 1_596_500_000_000
 
@@ -392,8 +391,8 @@ def test_swapped_and_renamed_segments_get_back_their_places(with_index: bool, tm
         for path in store_path("store-ops").glob("*_log"):
             assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
         assert_index_is_golden("store-ops", tmp_path / "out")
-    kept = open_store(str(tmp_path / "out")).state
-    whole = open_store(str(store_path("store-ops"))).state
+    kept = open_store(tmp_path / "out").state
+    whole = open_store(store_path("store-ops")).state
     assert np.array_equal(kept.catalog.time, whole.catalog.time)
     assert states(tmp_path / "out") == states(store_path("store-ops"))
 

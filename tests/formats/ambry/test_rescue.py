@@ -22,21 +22,14 @@ from rawlog.formats.ambry.writer import Properties, hard_deleted, put_message, u
 from rawlog.io.output import Folder
 from rawlog.reading.tree import open_tree
 from tests.formats.ambry.stores import CLOCK, copy_store, expected, small_key, store_path
-
-
-def digest(*roots: Path) -> str:
-    """All bytes below some directories, as one number."""
-    made = hashlib.blake2b()
-    for path in sorted(path for root in roots for path in root.rglob("*") if path.is_file()):
-        made.update(str(path).encode() + path.read_bytes())
-    return made.hexdigest()
+from tests.trees import digests
 
 
 def rescued(roots: Sequence[Path], target: Path, **options: Any) -> Report:
     """Rescue, which must leave its sources as they are and a store that verifies clean."""
-    before = digest(*roots)
+    before = digests(*roots)
     report = rawlog.rescue([str(root) for root in roots], to=target, engine="local", **options)
-    assert digest(*roots) == before
+    assert digests(*roots) == before
     assert not [one for one in rawlog.verify(target) if one.severity != "info"]
     return report
 

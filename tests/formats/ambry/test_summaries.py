@@ -17,7 +17,7 @@ from rawlog.core.store import Store
 from rawlog.engines import local
 from rawlog.formats.ambry import INDEX_SEGMENT, LOG
 from rawlog.formats.ambry.index import IndexSummary
-from rawlog.formats.ambry.store.state import LogSummary, read_log
+from rawlog.formats.ambry.store.state import LogSummary, read_log, summarised, summary
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.jobs.verify import Verify
@@ -30,14 +30,14 @@ FACTS = 39
 """Bytes that a summary takes for a message, without its blob id."""
 
 
-def facts(summary: LogSummary) -> dict[str, Any]:
-    columns = {name: summary.columns[name].tolist() for name in summary.columns.parts}
-    error = None if summary.error is None else str(summary.error)
-    return columns | {"damages": summary.damages, "tail": summary.tail, "capacity": summary.capacity, "error": error}
+def facts(found: LogSummary) -> dict[str, Any]:
+    columns = {name: found.columns[name].tolist() for name in found.columns.parts}
+    others = {name: getattr(found, name) for name in ("unsound", "damages", "tail", "capacity")}
+    return columns | others | {"error": None if found.error is None else str(found.error)}
 
 
 def split(file: Any, start: int | None, stop: int | None) -> LogSummary:
-    made = LogSummary(file, (), start or 0, stop)
+    made = summary(file, (), start or 0, stop)
     for frames in walk(file, LOG, start=start, stop=stop, errors="skip", window=1 << 12):
         made.see(frames)
     return pickle.loads(pickle.dumps(made.close()))  # type: ignore[no-any-return]
@@ -47,7 +47,7 @@ def split(file: Any, start: int | None, stop: int | None) -> LogSummary:
 def test_summaries_of_any_cut_are_that_of_the_whole_segment(name: str, seed: int) -> None:
     chance = random.Random(seed)
     file = chance.choice([one for one in open_tree(store_path(name)).files if one.format == LOG.name])
-    whole = read_log(file)
+    whole = summarised(file, summary(file, (), 0, None))
     starts = whole.columns["offset"].tolist()[1:]
     cuts = sorted(chance.sample(starts, min(len(starts), chance.randint(0, 6))))
     parts = [split(file, start, stop) for start, stop in pairwise([None, *cuts, None])]

@@ -21,7 +21,6 @@ from rawlog.formats.ambry.kernels.blooms import murmur3
 from rawlog.formats.ambry.layouts import Kind
 from rawlog.formats.ambry.store.extract import safe_name
 from rawlog.formats.ambry.store.rewrite import NOT_NEEDED
-from rawlog.formats.ambry.store.store import open_store
 from rawlog.formats.ambry.writer import (
     Properties,
     blob_record,
@@ -32,7 +31,16 @@ from rawlog.formats.ambry.writer import (
 )
 from rawlog.kernels import byte_view
 from tests.formats.ambry.rewriting import dropped, extracted, lost, reconstructed, rewritten
-from tests.formats.ambry.stores import STORES, copy_store, expected, small_key, small_messages, store_path, write_small
+from tests.formats.ambry.stores import (
+    STORES,
+    copy_store,
+    expected,
+    open_store,
+    small_key,
+    small_messages,
+    store_path,
+    write_small,
+)
 from tests.golden_data import golden_path
 from tests.reference import ambry as reference
 
@@ -200,7 +208,7 @@ def test_an_index_is_rebuilt_without_the_old_one(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("version", range(5))
 def test_index_files_of_every_version_are_read(version: int) -> None:
-    folded = open_store(str(store_path("store-ops"))).folded
+    folded = open_store(store_path("store-ops")).folded
     run = folded.entries.take(np.flatnonzero((folded.catalog.key_size == 34) & (folded.catalog.segment == 0)))
     again = parse_index("0_0_18_index", encode_index(run, version=version))
     assert again.crc_ok

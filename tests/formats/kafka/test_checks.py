@@ -11,6 +11,7 @@ import pytest
 
 import rawlog
 from rawlog.core.errors import CorruptError
+from rawlog.core.report import Action
 from rawlog.formats.kafka.layouts import BATCH
 from tests.golden_data import golden_path
 from tests.reference import kafka
@@ -373,6 +374,64 @@ def test_a_log_start_beyond_the_end_deletes_the_log(directory: Path) -> None:
 def test_a_watermark_beyond_the_end_is_a_loss(directory: Path) -> None:
     (directory / "replication-offset-checkpoint").write_text("0\n1\ncodec-none 1 100000\n")
     assert codes(directory) == {"kafka.checkpoint.beyond"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [((53_843, -1_419_480_576), "order"), ((53_843, 0), "mismatch"), ((-1, 4_000), "order"), ((74, -5), "order")],
+)
+def test_the_first_entry_of_an_index_is_not_negative_and_points_at_its_offset(
+    entry: tuple[int, int], code: str, tmp_path: Path
+) -> None:
+    """After a clean stop a broker served nothing of a log whose index had such an entry and no other; verify called it clean."""
+    folder = tmp_path / "broker-uncompressed-0"
+    shutil.copytree(DATA / folder.name, folder)
+    (folder / f"{0:020}.index").write_bytes(struct.pack(">ii", *entry))
+    assert codes(folder) == {f"kafka.index.{code}"}
+    rawlog.repair(folder, tmp_path / "out" / folder.name)
+    assert codes(tmp_path / "out") == set()
+
+
+def test_a_partition_whose_segments_are_all_gone(directory: Path, tmp_path: Path) -> None:
+    """A broker makes an empty log in its place; verify called the directory clean, and repair left it out with exit code 0."""
+    for path in (directory / "codec-none-0").glob("*.log"):
+        path.unlink()
+    [finding] = [one for one in rawlog.verify(directory) if one.severity != "info"]
+    assert (finding.code, finding.path) == ("kafka.partition.no-segment", str(directory / "codec-none-0"))
+    assert "offsets 0 to 85 are missing" in finding.message
+    report = rawlog.repair(directory, tmp_path / "out")
+    [entry, whole] = sorted(report.with_action(Action.LOST), key=lambda one: one.first_offset is None)
+    assert (entry.first_offset, entry.stop_offset, whole.path) == (0, 86, str(directory / "codec-none-0"))
+    assert codes(tmp_path / "out") == set()
+    # Also where no checkpoint is there that counts them; but not if only one of its files is looked at.
+    assert codes(directory / "codec-none-0") == {"kafka.partition.no-segment"}
+    assert codes(directory / "codec-none-1" / "partition.metadata") == set()
+
+
+def test_a_partition_that_is_not_here_is_a_remark(directory: Path, tmp_path: Path) -> None:
+    """It may be a copy of a part. One that a broker has put aside is not mentioned."""
+    (directory / "replication-offset-checkpoint").write_text("0\n1\ncodec-none 1 5\n")
+    (directory / "recovery-point-offset-checkpoint").write_text("0\n1\ncodec-none 0 86\n")
+    (directory / "codec-none-0").rename(directory / f"codec-none-0.{'a' * 32}-delete")
+    assert list(rawlog.verify(directory)) == []
+    shutil.rmtree(directory / f"codec-none-0.{'a' * 32}-delete")
+    [finding] = rawlog.verify(directory)
+    assert (finding.code, finding.severity) == ("kafka.partition.no-segment", "info")
+    report = rawlog.repair(directory, tmp_path / "out")
+    assert report.is_whole
+    assert any("codec-none-0 is not here: offsets 0 to 85 are missing" in one for one in report.notes)
+
+
+def test_repair_reports_what_only_a_checkpoint_still_counts(directory: Path, tmp_path: Path) -> None:
+    """The checkpoint is made to fit the log, and the result is clean: the report has to say that records were there."""
+    (directory / "replication-offset-checkpoint").write_text("0\n1\ncodec-none 1 70\n")
+    assert codes(directory) == {"kafka.checkpoint.beyond"}
+    report = rawlog.repair(directory, tmp_path / "out")
+    [entry] = report.with_action(Action.LOST)
+    assert (entry.first_offset, entry.stop_offset) == (66, 70)
+    assert entry.path == str(directory / "replication-offset-checkpoint")
+    assert codes(tmp_path / "out") == set()
+    assert rawlog.repair(tmp_path / "out", tmp_path / "again").is_whole
 
 
 def test_a_checkpoint_that_is_none(directory: Path) -> None:

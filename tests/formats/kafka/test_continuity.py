@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import rawlog
+from rawlog.core.report import Action
 from tests.formats.kafka.rewriting import rewritten
 from tests.golden_data import golden_path
 from tests.reference import kafka
@@ -187,3 +188,27 @@ def test_a_last_segment_that_is_gone_is_reported(tmp_path: Path) -> None:
     assert report.lost == [(first, end - 1)]
     assert not report.is_whole
     assert rawlog.verify(tmp_path / "out" / NAME).verdict == "clean"
+
+
+@pytest.mark.parametrize("left", ["index", "timeindex"])
+def test_an_index_without_its_segment_shows_what_is_missing_at_the_end(left: str, tmp_path: Path) -> None:
+    """The newest segment was gone, and no snapshot was taken after it: verify and repair reported nothing. A broker deletes the index."""
+    folder = copy(tmp_path)
+    for path in (*folder.glob("*240.*"), folder / f"{288:020}.snapshot"):
+        if path.name != f"{240:020}.{left}":
+            path.unlink()
+    [finding] = rawlog.verify(folder)
+    assert (finding.code, finding.offset) == ("kafka.partition.gap", 240)
+    assert f"{240:020}.{left} is there without its segment" in finding.message
+    report = rawlog.repair(folder, tmp_path / "out" / NAME)
+    [entry] = report.with_action(Action.LOST)
+    assert entry.first_offset == 240
+    assert entry.stop_offset is not None
+    assert entry.stop_offset > 240
+    assert codes(tmp_path / "out") == set()
+
+
+def test_an_index_of_junk_without_its_segment_is_not_believed(tmp_path: Path) -> None:
+    folder = copy(tmp_path)
+    (folder / f"{288:020}.index").write_bytes(b"\x7f\xff\xff\xff" * 3 + b"\x00" * 3 + b"\x01" + b"\x11" * 8)
+    assert codes(folder) <= {"kafka.index.order"}

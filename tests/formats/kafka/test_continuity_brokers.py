@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from tests.conftest import needed
+from tests.conftest import running
 from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_writer_brokers import as_consumed, consumed, make_topics, put
 from tests.golden_data import golden_path
@@ -47,9 +47,7 @@ def served(
 ) -> Iterator[tuple[KafkaBroker, dict[str, list[tuple[object, ...]]]]]:
     scratch = tmp_path_factory.mktemp("misnamed")
     broker = KafkaBroker(request.param, scratch / "data", {"log.cleaner.enable": "false"})
-    with needed():
-        broker.__enter__()
-    try:
+    with running(broker):
         expected: dict[str, list[tuple[object, ...]]] = {}
         cases = [(number, *source) for number, source in enumerate(SOURCES * 3)]
         make_topics(broker, [f"misnamed-{number}" for number, _, _ in cases])
@@ -65,8 +63,6 @@ def served(
             (broker.data_dir / ".kafka_cleanshutdown").unlink()
         broker.start()
         yield broker, expected
-    finally:
-        broker.__exit__(None, None, None)
 
 
 def test_a_real_broker_serves_every_record_of_misnamed_segments(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rawlog.core.report import Report
-from tests.conftest import needed
+from tests.conftest import running
 from tests.formats.kafka.test_lost_markers import KIND, copy, markers, overwrite, repaired, seen
 from tests.formats.kafka.test_writer_brokers import consumed, make_topics, put
 from tests.golden_data import golden_path, kafka_cases
@@ -27,9 +27,7 @@ def opened(
     golden = f"broker-{request.param}"
     lost = [(name, *one) for name in NAMES for one in markers(golden_path("kafka", golden, "data", name))]
     broker = KafkaBroker(request.param, scratch / "data", {"log.cleaner.enable": "false"})
-    with needed():
-        broker.__enter__()
-    try:
+    with running(broker):
         make_topics(broker, [f"lost-{number}" for number in range(len(lost))])
         broker.stop()
         (broker.data_dir / ".kafka_cleanshutdown").unlink()
@@ -42,8 +40,6 @@ def opened(
             made[f"lost-{number}"] = (name, kind, report)
         broker.start()
         yield broker, made
-    finally:
-        broker.__exit__(None, None, None)
 
 
 def test_a_read_committed_consumer_gets_exactly_the_committed_records(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import rawlog
-from tests.conftest import needed
+from tests.conftest import running
 from tests.formats.kafka.test_repair import Copy, batches_of, logs, make_copy, repaired
 from tests.formats.kafka.test_writer_brokers import as_consumed, consumed, make_topics, put
 from tests.services.kafka import KAFKA_3, KAFKA_4, KafkaBroker
@@ -73,12 +73,8 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     version, first = request.param
     scratch = tmp_path_factory.mktemp(f"repair-{version}")
     broker = KafkaBroker(version, scratch / "data", {"log.cleaner.enable": "false"})
-    with needed():
-        broker.__enter__()
-    try:
+    with running(broker):
         yield fill(broker, scratch, first)
-    finally:
-        broker.__exit__(None, None, None)
 
 
 def test_a_real_broker_serves_every_repaired_partition(opened: Repaired) -> None:

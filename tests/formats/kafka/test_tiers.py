@@ -15,9 +15,9 @@ import zstandard
 import rawlog
 from rawlog.core.errors import AccessError, CorruptError, RawlogError
 from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.manifests import chunk_sizes, parse
+from rawlog.formats.kafka.manifests import INDEXES, chunk_sizes, parse
 from rawlog.io.storage import Source, is_view, stored_path, view_path
-from rawlog.reading.follow import lines_of
+from rawlog.reading.lines import lines_of
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import open_tree
 from rawlog.testing.damage import WOUNDS, bounded, wounded
@@ -264,6 +264,59 @@ def test_an_encrypted_segment_is_named_as_such(tmp_path: Path) -> None:
     assert all("encrypted" in item.message for item in found)
     with pytest.raises(AccessError, match="encrypted"), Source(view_path(str(path), "segment", "log")):
         pass
+
+
+def divide_indexes(tier: Path) -> None:
+    """As releases of the plug-in before 2024 stored segments: each index by itself, and nothing of them in the manifest."""
+    for path in tier.rglob("*.rsm-manifest"):
+        manifest = json.loads(path.read_text())
+        places, whole = manifest.pop("segmentIndexes"), path.with_suffix(".indexes").read_bytes()
+        path.write_text(json.dumps(manifest))
+        path.with_suffix(".indexes").unlink()
+        for name, place in places.items():
+            if place is not None:
+                piece = whole[place["position"] : place["position"] + place["size"]]
+                path.with_suffix(f".{INDEXES[name]}").write_bytes(piece)
+
+
+@pytest.mark.parametrize("layout", ["aiven", "aiven-zstd"])
+def test_indexes_may_be_stored_each_by_itself(layout: str, tmp_path: Path) -> None:
+    data, tier = tiered(tmp_path, "transactions-0", layout)
+    divide_indexes(tier)
+    assert rows(data, tier) == rows(source("transactions-0"))
+    found = rawlog.verify([data, tier], complete=True)
+    assert found.verdict == "clean"
+    assert [one.unexplained for one in found.accounts] == [0]
+
+
+def test_indexes_of_an_encrypted_segment_are_not_taken_for_damaged_ones(tmp_path: Path) -> None:
+    """The plug-in encrypted them too, and the manifest is all that says so."""
+    _, tier = tiered(tmp_path, "segments-by-size-0", "aiven")
+    divide_indexes(tier)
+    for path in tier.rglob("*-*.*"):
+        if path.suffix == ".rsm-manifest":
+            encryption = {"dataKey": "k:AA==", "aad": "AA=="}
+            path.write_text(json.dumps({**json.loads(path.read_text()), "encryption": encryption}))
+        elif path.is_file():
+            path.write_bytes(random.Random(path.name).randbytes(path.stat().st_size + 28))
+    found = [item for item in rawlog.verify([tier]) if item.severity == "error"]
+    assert {item.code for item in found} == {"rawlog.file.unreadable"}
+    assert all("encrypted" in item.message for item in found)
+
+
+def test_a_prefix_of_keys_without_a_slash_is_not_part_of_the_topic(tmp_path: Path) -> None:
+    """`key.prefix` is put before the topic as it is; the manifest names the topic."""
+    data, tier = tiered(tmp_path, "segments-by-size-0", "aiven-zstd")
+    [folder] = tier.iterdir()
+    identity = topic_id(data / "segments-by-size-0")
+    own = {"topicId": identity, "topicPartition": {"topic": "segments-by-size", "partition": 0}}
+    for path in folder.rglob("*.rsm-manifest"):
+        manifest = json.loads(path.read_text())
+        manifest["remoteLogSegmentMetadata"] = {"remoteLogSegmentId": {"topicIdPartition": own, "id": path.stem[21:]}}
+        path.write_text(json.dumps(manifest))
+    folder.rename(tier / f"backup{folder.name}")
+    assert rows(data, tier) == rows(source("segments-by-size-0"))
+    assert {file.place.topic for file in rawlog.open([str(tier)]).files} == {"segments-by-size"}
 
 
 @pytest.mark.parametrize("cut", [False, True])

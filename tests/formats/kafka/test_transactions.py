@@ -15,6 +15,7 @@ import pytest
 import rawlog
 from rawlog import registry
 from rawlog.core.format import File
+from rawlog.core.report import Action
 from rawlog.formats.kafka import log
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.store import transactions
@@ -31,7 +32,7 @@ GOLDEN = [case for case in kafka_cases() if list(case.path.glob("*.txnindex"))]
 
 
 def batch(base: int, producer: int, count: int, *, transactional: bool = True, size: int = 40) -> bytes:
-    records = b"".join(kafka.encode_record(0, delta, b"k", bytes(size)) for delta in range(count))
+    records = b"".join(kafka.encode_record(delta, 0, b"k", bytes(size)) for delta in range(count))
     return kafka.encode_batch(
         records,
         record_count=count,
@@ -175,6 +176,29 @@ def test_a_part_of_the_log_looks_ahead_for_the_markers_it_needs(partition: Path)
             for batch in read(pickle.loads(pickle.dumps(part)), table, selection):
                 found |= {row["offset"]: row["aborted"] for row in batch.to_pylist()}
         assert {offset: found[offset] for offset in expected} == expected
+
+
+def test_records_that_become_plain_ones_are_reported_by_what_decided_them(partition: Path, tmp_path: Path) -> None:
+    """Those of transactions that were open at the end of the log were not counted: consumers get them, and may not have seen them."""
+    waiting: dict[int, list[int]] = {}
+    aborted: list[int] = []
+    for path in sorted(partition.glob("*.log")):
+        for one in kafka.decode(path.read_bytes()):
+            if one.is_control:
+                done = waiting.pop(one.producer_id, [])
+                aborted += done if kafka.control_type(one.records[0].key) == 0 else []
+            elif one.is_transactional:
+                waiting.setdefault(one.producer_id, []).extend(record.offset for record in one.records)
+    still = [offset for offsets in waiting.values() for offset in offsets]
+    assert aborted
+    assert still
+    report = rawlog.convert(partition, tmp_path / "out", to="kafka", option={"codec": "none"}, engine="local")
+    for name, offsets in (("aborted", aborted), ("open", still)):
+        assert report.facts[name] == {"rows": len(offsets), "first": f"orders-0 offset {min(offsets)}"}
+    reasons = [entry.reason for entry in report.with_action(Action.CHANGED)]
+    assert any(f"{len(still)} record" in one and "of transactions that are open at the end" in one for one in reasons)
+    again = rawlog.convert(partition, tmp_path / "few", to="kafka", isolation="read_committed", engine="local")
+    assert not again.facts.keys() & {"aborted", "open"}
 
 
 def truncate(path: Path) -> None:

@@ -14,20 +14,35 @@ from hypothesis import strategies as st
 
 import rawlog
 from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.frames import Frames
 from rawlog.core.tables import RECORDS
-from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker, stored_records
-from rawlog.formats.kafka.heads import heads
-from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2
+from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_marker
+from rawlog.formats.kafka.heads import Heads, heads
+from rawlog.formats.kafka.layouts import BATCH, CODECS, MAGIC_V2, Attributes
 from rawlog.formats.kafka.log import scan
+from rawlog.formats.kafka.reader import COLUMNS, decode_columns
 from rawlog.formats.kafka.store.derived import SegmentIndex
 from rawlog.formats.kafka.writer import Batching, Rows, encode_rows
 from rawlog.io import compression
 from rawlog.kernels import byte_view
+from rawlog.kernels.columns import batch, constant
 from tests.golden_data import kafka_cases, vectors
 from tests.reference import kafka, strategies
 
 T = 1_700_000_000_000
 CLEAN = [case for case in kafka_cases() if not case.is_legacy]
+
+
+def stored_records(frames: Frames, head: Heads, index: int) -> pa.RecordBatch:
+    """The records of one batch with the times they were sent with, also where log append time hides them."""
+    one, own = frames.slice(index, index + 1), head.slice(index, index + 1)
+    plain = Heads(own.values.copy())
+    plain["attributes"][:] &= ~int(Attributes.LOG_APPEND_TIME)
+    found = decode_columns(one.data, one.starts, one.stops, COLUMNS, head=plain)
+    arrays = dict(found.arrays)
+    for name in ("topic", "partition"):
+        arrays[name] = constant(None, RECORDS.column(name).type, found.count)
+    return batch(RECORDS, arrays, found.count)
 
 
 def batch_of(*rows: dict[str, Any]) -> pa.RecordBatch:
@@ -311,7 +326,7 @@ def test_a_full_disk_is_an_access_error(tmp_path: Path, monkeypatch: pytest.Monk
     def full(_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(output, "_sync", full)
+    monkeypatch.setattr(output, "sync", full)
     with pytest.raises(AccessError, match="No space left"):
         rawlog.write(tmp_path / "out", table(row(0)), format="kafka")
     assert not list(tmp_path.iterdir())

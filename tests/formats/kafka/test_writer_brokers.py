@@ -20,7 +20,7 @@ from rawlog.core.format import Keep
 from rawlog.core.store import Store
 from rawlog.formats.kafka.store.sift import sift
 from rawlog.io.output import Folder
-from tests.conftest import needed
+from tests.conftest import running
 from tests.formats.kafka.rewriting import rewritten
 from tests.formats.kafka.test_golden import milliseconds
 from tests.golden_data import kafka_cases
@@ -138,12 +138,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     scratch = tmp_path_factory.mktemp(f"writer-{request.param}")
     properties = {"producer.id.expiration.ms": "2147483647", "log.cleaner.enable": "false"}
     broker = KafkaBroker(request.param, scratch / "data", properties)
-    with needed():
-        broker.__enter__()
-    try:
+    with running(broker):
         yield fill(broker, scratch)
-    finally:
-        broker.__exit__(None, None, None)
 
 
 def consumed(broker: KafkaBroker, topics: list[str], isolation: str) -> dict[str, list[tuple[Any, ...]]]:

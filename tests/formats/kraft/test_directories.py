@@ -14,6 +14,7 @@ import rawlog
 from rawlog.cli import cli
 from tests.kraft_data import data_dir
 from tests.reference import kafka as reference
+from tests.trees import contents
 
 SOURCE = data_dir("broker-4.3.0")
 METADATA = "__cluster_metadata-0"
@@ -112,10 +113,6 @@ def test_a_metadata_directory_whose_log_is_gone_is_still_one(harm: str, whole: b
     done = run("repair", target / named, again / named)
     assert done.exit_code == 0, done.output + done.stderr
     assert contents(again) == contents(target)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_epoch_of_a_snapshot_is_set_to_that_of_its_name(tmp_path: Path) -> None:

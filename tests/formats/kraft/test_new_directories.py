@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,7 @@ from rawlog.formats.kraft.store.blueprint import Topic
 from rawlog.formats.kraft.store.directories import node_ids, place_replicas
 from rawlog.formats.kraft.store.state import State
 from tests.jobs.dead_cluster import Partition, write_disks
-
-
-def digests(folder: Path) -> dict[str, str]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+from tests.trees import contents
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +40,7 @@ def test_every_broker_has_its_share_and_copies_are_the_same(brokers: int, disks:
         name = f"{row['topic']}-{row['partition']}"
         there = [node for node, home in homes.items() if (home / name).is_dir()]
         assert there == sorted(row["replicas"]) == sorted(row["isr"]), name
-        assert len({str(digests(homes[node] / name)) for node in there}) == 1
+        assert len({str(contents(homes[node] / name)) for node in there}) == 1
     snapshots = [list((home / "__cluster_metadata-0").iterdir()) for home in homes.values()]
     assert len({(name.name, name.read_bytes()) for [name] in snapshots}) == 1
     ids = set()
@@ -70,7 +65,7 @@ def test_a_rescued_cluster_can_be_rescued_again(disks: list[Path], tmp_path: Pat
     homes = sorted((tmp_path / "one").iterdir())
     rawlog.rescue(homes, to=tmp_path / "two", brokers=3)
     for home in homes:
-        one, two = digests(home), digests(tmp_path / "two" / home.name)
+        one, two = contents(home), contents(tmp_path / "two" / home.name)
         assert {name: one[name] for name in one if name.endswith(".log")} == {
             name: two[name] for name in two if name.endswith(".log")
         }

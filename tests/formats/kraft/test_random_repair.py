@@ -6,7 +6,6 @@ the number of cases.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
@@ -29,6 +28,7 @@ from rawlog.formats.kraft.store.state import State
 from rawlog.formats.kraft.store.store import MetadataStore, clusters
 from rawlog.formats.kraft.writer import encode_batch, encode_controls
 from tests.rewriting import rewritten
+from tests.trees import contents
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 SHARES = 10
@@ -423,14 +423,6 @@ def tight(batches: list[Batch], one: Batch, data: bytes) -> bool:
 # The test -------------------------------------------------------------------------------------------------------------
 
 
-def digest(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha1(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def folded(folder: Path) -> list[str]:
     found = clusters([file for file in rawlog.open(folder).files if takes("kraft.topics", file)])
     return list(map(str, (found[0] if found else MetadataStore((), str(folder))).fold(errors="skip").image()))
@@ -454,13 +446,13 @@ def check(seed: int, tmp_path: Path) -> None:
     if not list(source.iterdir()):
         return
     left = truth(cluster, source)
-    before = digest(source)
+    before = contents(source)
     report = rewritten("repair", source, once)
-    assert digest(source) == before
+    assert contents(source) == before
     findings = sorted((one.code, one.message) for one in rawlog.verify(once) if one.severity is not Severity.INFO)
     assert [code for code, _ in findings] == sorted(one.code for one in report.remaining)
     again = rewritten("repair", once, twice)
-    assert digest(twice) == digest(once), report.lines()
+    assert contents(twice) == contents(once), report.lines()
     assert again.is_whole, (report.lines(), again.lines())
     check_diagnosis(source, once, report)
     if not left.is_doubtful:
@@ -482,8 +474,8 @@ def check_diagnosis(source: Path, target: Path, report: Report) -> None:
     if not findings:
         assert report.is_whole, report.lines()
         zeros = {Path(str(one.path)).name for one in report.with_action(Action.DROPPED)}
-        same = {name: what for name, what in digest(source).items() if name not in zeros}
-        assert {name: what for name, what in digest(target).items() if name not in zeros} == same
+        same = {name: what for name, what in contents(source).items() if name not in zeros}
+        assert {name: what for name, what in contents(target).items() if name not in zeros} == same
     for entry in report.all_entries():
         if entry.is_loss:
             assert is_found(entry, findings), (entry, findings)
@@ -537,4 +529,4 @@ def test_the_truth_of_an_undamaged_directory_is_all_of_it(tmp_path: Path) -> Non
         assert left.state(left.sound) == folded(folder)
         report = rewritten("repair", folder, tmp_path / f"{seed}-copy" / NAME)
         assert report.is_whole, report.lines()
-        assert digest(tmp_path / f"{seed}-copy" / NAME) == digest(folder)
+        assert contents(tmp_path / f"{seed}-copy" / NAME) == contents(folder)

@@ -278,6 +278,22 @@ def test_an_entry_whose_length_covers_others_is_found(tmp_path: Path) -> None:
     assert finding.size == size
 
 
+def test_bad_entries_next_to_each_other_are_one_note(tmp_path: Path) -> None:
+    """Zeros after a recording of version 0 are entries with an invalid time: two megabytes of them were 57,000 lines on stderr, and each
+    entry cost as much as all that followed it.
+    """
+    path = tmp_path / "x"
+    whole = golden_path("replay/v0/basic-v0.1.0.log").read_bytes()
+    path.write_bytes(whole + bytes(35 * 3000) + whole)
+    notes: list[str] = []
+    rows = rawlog.open(path, format=FORMAT).table("records", errors="skip")
+    rows.note = notes.append
+    assert rows.to_arrow().num_rows == 140
+    [note] = notes
+    assert f"byte {len(whole):,}: an invalid time" in note
+    assert note.endswith(f"; skipped, and 2,999 frames after it up to byte {len(whole) + 35 * 2999:,}")
+
+
 def test_every_rule_of_recordings_is_broken_in_a_test() -> None:
     codes = {rule.code for rule in all_rules() if rule.code.startswith(f"{FORMAT}.")}
     assert codes == {f"{FORMAT}.{code}" for code in RULES}

@@ -6,7 +6,6 @@ looks for them in the damaged files. `RAWLOG_CASES` sets the number of cases.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
@@ -20,6 +19,7 @@ from rawlog.core.findings import Finding, Severity
 from rawlog.core.report import Action, Entry, Report
 from tests.reference import replay
 from tests.rewriting import rewritten
+from tests.trees import contents
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 SHARES = 10
@@ -82,11 +82,6 @@ def overwrite(rng: random.Random, data: bytearray) -> None:
 DAMAGES: list[Callable[[random.Random, bytearray], None]] = [flip, flip, cut, insert, remove, zero, overwrite]
 
 
-def digest(folder: Path) -> dict[str, str]:
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {str(path.relative_to(folder)): hashlib.sha1(path.read_bytes()).hexdigest() for path in files}
-
-
 def dropped_bytes(report: Report, path: Path) -> int:
     """How many bytes of a file are reported as left out."""
     dropped = (one for one in report.with_action(Action.DROPPED) if one.path == str(path))
@@ -126,18 +121,18 @@ def check(seed: int, tmp_path: Path) -> None:
                 rng.choice(DAMAGES)(rng, data)
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
-    before = digest(source)
+    before = contents(source)
     report = rewritten("repair", source, once)
-    assert digest(source) == before
+    assert contents(source) == before
     diagnosis = list(rawlog.verify(source))
     for entry in report.all_entries():
         assert is_found(entry, diagnosis), (entry, diagnosis)
     findings = [one.code for one in rawlog.verify(once) if one.severity is not Severity.INFO]
     assert sorted(findings) == sorted(one.code for one in report.remaining)
     again = rewritten("repair", once, twice)
-    assert digest(twice) == digest(once), report.lines()
+    assert contents(twice) == contents(once), report.lines()
     assert again.is_whole, again.lines()
-    assert sorted(digest(once)) == sorted(recordings)
+    assert sorted(contents(once)) == sorted(recordings)
     for name, (_, entries) in recordings.items():
         data, copy = (source / name).read_bytes(), (once / name).read_bytes()
         assert len(copy) + dropped_bytes(report, source / name) == len(data), (name, report.lines())

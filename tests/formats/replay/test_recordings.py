@@ -20,22 +20,6 @@ from tests.reference import replay
 T = 1_706_868_930
 
 
-def as_go_prints(data: bytes) -> str:
-    """Text as Go's JSON writes it: one U+FFFD for each byte that is not UTF-8."""
-    text = ""
-    while data:
-        for size in (1, 2, 3, 4):
-            try:
-                text += data[:size].decode("utf-8")
-            except UnicodeDecodeError:
-                continue
-            break
-        else:
-            text, size = text + "\ufffd", 1
-        data = data[size:]
-    return text
-
-
 def rows(path: Path, table: str = "records", **selection: Any) -> list[dict[str, Any]]:
     return plain(rawlog.read(path, table=table, **selection))
 
@@ -43,10 +27,10 @@ def rows(path: Path, table: str = "records", **selection: Any) -> list[dict[str,
 @pytest.mark.parametrize("case", replay_cases(), ids=str)
 def test_a_recording_reads_as_the_real_tool_prints_it(case: ReplayCase) -> None:
     found = rows(case.path)
-    assert [as_go_prints(row["value"]) for row in found] == [line["data"] for line in case.printed]
+    assert [replay.as_go_prints(row["value"]) for row in found] == [line["data"] for line in case.printed]
     assert len(found) == case.count
     if case.version == 2:
-        assert [as_go_prints(row["key"] or b"") for row in found] == [line["key"] for line in case.printed]
+        assert [replay.as_go_prints(row["key"] or b"") for row in found] == [line["key"] for line in case.printed]
     else:
         assert {row["key"] for row in found} == {None}
 

@@ -46,3 +46,8 @@ def copy(name: str, to: Path) -> Path:
 
 def log_files(root: Path) -> list[Path]:
     return sorted((root / "commitlog").iterdir())
+
+
+def queues(root: Path, folder: str = "consumequeue") -> dict[str, bytes]:
+    """The bytes of every file of the queues of a store."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted((root / folder).rglob("0000*"))}

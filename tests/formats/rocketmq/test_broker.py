@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ CONFIG = {
     "mapperFileSizeBatchConsumeQueue": "4600",
 }  # fmt: skip
 VERSIONS = (ROCKETMQ_4, ROCKETMQ_5)
+GET_CONSUME_STATS = 208
+#: What is said of each queue; the answer is not JSON, for its names are objects.
+STATS = re.compile(r'"queueId":(\d+),"topic":"([^"]+)"}:{"brokerOffset":(\d+),"consumerOffset":(\d+)')
+NAMES = ("group", "topic", "partition", "committed_offset", "end_offset", "lag")
 
 
 def start(version: str, root: Path) -> RocketBroker:
@@ -237,3 +242,20 @@ def test_broker_serves_what_was_rescued_from_three_copies(tmp_path: Path) -> Non
         assert sent_to(broker) >= log_end(store("broker-4.9.7"))
     finally:
         broker.__exit__(None, None, None)
+
+
+def test_groups_are_those_that_the_admin_tools_show(tmp_path: Path) -> None:
+    """What `mqadmin consumerProgress` prints is the broker's answer to this request. A queue without messages has no file and ends at 0."""
+    root = copy("broker-4.9.7", tmp_path)
+    rows = [row for row in rawlog.groups(store("broker-4.9.7")) if row["table"] == "offsets"]
+    ours = {tuple(row[name] for name in NAMES) for row in rows if row["group"].startswith("gold4_")}
+    broker, theirs = start(ROCKETMQ_4, root), set()
+    try:
+        for group in {row["group"] for row in rows if row["group"].startswith("gold4_")}:
+            _, answer = broker.call(GET_CONSUME_STATS, consumerGroup=group, topic="")
+            for queue, topic, end, offset in STATS.findall(answer.decode()):
+                theirs.add((group, topic, int(queue), int(offset), int(end), int(end) - int(offset)))
+    finally:
+        broker.__exit__(None, None, None)
+    assert len(ours) == 15
+    assert ours == theirs

@@ -19,7 +19,7 @@ from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.store.configs import delivered_offsets
 from rawlog.formats.rocketmq.store.settings import sizes_of
 from tests.formats.rocketmq.rewriting import rebuilt, repaired, said
-from tests.formats.rocketmq.stores import copy, log_files, store
+from tests.formats.rocketmq.stores import copy, log_files, queues, store
 from tests.formats.rocketmq.test_checks import findings, patch
 from tests.reference import rocketmq as reference
 
@@ -31,10 +31,6 @@ SCHEDULE = "consumequeue/SCHEDULE_TOPIC_XXXX"
 
 def serious(root: Path) -> list[Any]:
     return [each for each in rawlog.verify(root) if each.severity != "info"]
-
-
-def queues(root: Path, folder: str = "consumequeue") -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted((root / folder).rglob("0000*"))}
 
 
 # ------------------------------------------------------------------ delay levels

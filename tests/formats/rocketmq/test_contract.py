@@ -13,6 +13,7 @@ from tests.formats.rocketmq.rewriting import repaired
 from tests.formats.rocketmq.stores import copy, log_files
 from tests.formats.rocketmq.test_repair import places
 from tests.reference import rocketmq as reference
+from tests.trees import contents
 
 Lost = tuple[int, int]
 """The stretch of the log in which messages may be lost: its first address, and the one after it."""
@@ -131,7 +132,3 @@ def test_a_repaired_store_is_clean_and_stays_as_it_is(
     again = repaired(tmp_path / "repaired", tmp_path / "again")
     assert again.is_whole
     assert contents(tmp_path / "again") == contents(tmp_path / "repaired")
-
-
-def contents(root: Path) -> dict[Path, bytes]:
-    return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import rawlog
-from rawlog.core.errors import CorruptError
+from rawlog.core.errors import CorruptError, UnknownFormatError
 from rawlog.formats.rocketmq import config
 from tests.formats.rocketmq.stores import BROKERS, expected, store
 
@@ -85,3 +86,15 @@ def test_config_keys_that_are_bare_numbers_are_read() -> None:
 def test_config_that_is_no_json_is_an_error(raw: bytes) -> None:
     with pytest.raises(CorruptError):
         config.parse(raw)
+
+
+def test_text_files_without_frames_are_explained(tmp_path: Path) -> None:
+    """Their text, as JSON values or line by line; a file that is not text is named."""
+    [settings] = rawlog.explain(store("broker-5.3.3") / "compaction" / "position-checkpoint").nodes
+    assert [(one.name, one.value) for one in settings.children] == [("empty", True), ("queueOffsetMap", {})]
+    path = tmp_path / "epochFileCheckpoint"
+    path.write_text("2\n0\n1-0\n2-500\n")
+    assert [(one.position, one.value) for one in rawlog.explain(path)] == [(0, "2"), (2, "0"), (4, "1-0"), (8, "2-500")]
+    path.write_bytes(b"\xff\x00")
+    with pytest.raises(UnknownFormatError, match=r"recognised as rocketmq\.epochs, which cannot be explained"):
+        rawlog.explain(path)

@@ -24,6 +24,7 @@ from tests.formats.rocketmq.stores import log_files, store
 from tests.formats.rocketmq.test_repair import row, table
 from tests.reference import rocketmq as reference
 from tests.reference.kafka import java_string
+from tests.trees import contents
 
 CASES = int(os.environ.get("RAWLOG_CASES", "500"))
 GROUPS = 6
@@ -37,9 +38,7 @@ class Truth:
     """An undamaged store: its files' bytes, its messages by physical offset, and the tag hash of each by queue."""
 
     def __init__(self, root: Path) -> None:
-        self.files = {
-            str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()
-        }
+        self.files = contents(root)
         self.log_size = log_files(root)[0].stat().st_size
         self.messages: dict[int, reference.Message] = {}
         self.bytes: dict[int, bytes] = {}
@@ -328,10 +327,6 @@ def placed(files: Files, root: Path) -> Path:
     return root
 
 
-def content(root: Path) -> Files:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
 def check_case(number: int, folder: Path) -> None:
     chance = random.Random(f"case {number}")
     name = STORES[number % len(STORES)]
@@ -342,12 +337,12 @@ def check_case(number: int, folder: Path) -> None:
         damage(files, chance, truth)
     case = f"case {number}, {name}: {', '.join(damage.__name__ for damage in damages)}"
     source = placed(files, folder / "source")
-    before = content(source)
+    before = contents(source)
     # An operator knows the size of commit-log files; where files do not show the others, they are left to the broker.
     options = {"commitlog_size": str(truth.log_size)}
     outcome = repaired(source, folder / "out", options)
     report, root = outcome, folder / "out"
-    assert content(source) == before, case
+    assert contents(source) == before, case
     entries = entries_of(root)
     missing = must_survive(files, truth) - entries.keys()
     assert not missing, f"{case}: messages at {sorted(missing)} are gone"
@@ -383,7 +378,7 @@ def check_case(number: int, folder: Path) -> None:
         assert not outcome.is_whole, case
     again = repaired(root, folder / "again", options)
     assert not [entry.line() for entry in again.all_entries() if entry.is_loss], f"{case}: {said(again)}"
-    assert content(folder / "again") == content(root), case
+    assert contents(folder / "again") == contents(root), case
 
 
 def sounds_alike(message: reference.Message, original: reference.Message) -> bool:

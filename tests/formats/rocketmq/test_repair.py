@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import rawlog
-from rawlog.core.errors import AccessError, EncodeError, OptionError
+from rawlog.core.errors import AccessError, EncodeError, OptionError, UnknownFormatError
 from rawlog.core.tables import RECORDS
 from rawlog.formats.rocketmq.layouts import FILLER_FLAG
 from rawlog.formats.rocketmq.store import rewrite
@@ -145,6 +145,21 @@ def test_without_queues_a_placeholder_has_the_number_and_a_filler_the_rest(tmp_p
     placeholder, filler = [row for row in rows if row["flag"] == FILLER_FLAG]
     assert placeholder["topic"].startswith("gold4")
     assert (filler["topic"], filler["transaction"]) == ("_", "rollback")
+
+
+def test_a_store_without_a_commit_log_has_lost_its_messages(tmp_path: Path) -> None:
+    """A broker then deletes the queues too. Verify called it clean, and repair reported nothing and ended with exit code 0."""
+    root = copy("broker-5.3.3", tmp_path)
+    known = rawlog.open(root).table("records").count()
+    for path in log_files(root):
+        path.unlink()
+    [finding] = [one for one in rawlog.verify(root) if one.severity != "info"]
+    assert (finding.code, finding.severity) == ("rocketmq.store.missing-file", "error")
+    report = rawlog.repair(root, tmp_path / "out")
+    assert not report.is_whole
+    assert report.counts["messages_lost"] == known
+    with pytest.raises(UnknownFormatError, match="no commit log is here"):
+        rawlog.rescue(root, to=tmp_path / "rescued")
 
 
 def test_unknown_policy_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import random
@@ -27,18 +26,12 @@ from tests.formats.rocketmq.stores import log_files, store
 from tests.formats.rocketmq.test_conformance import blank, message
 from tests.formats.rocketmq.test_dledger import dledger
 from tests.reference import rocketmq as reference
+from tests.trees import digests
 
 NAMES = ["physical_offset", "size", "path", "position", "topic", "queue_id", "queue_offset", "transaction", "body"]
 FILE = 4096
 SIZES = {"commitlog_size": FILE, "queue_size": 2000, "index_slots": 50, "index_entries": 150}
 Place = tuple[str, int, int]
-
-
-def digest(*roots: Path) -> str:
-    made = hashlib.blake2b()
-    for path in sorted(path for root in roots for path in root.rglob("*") if path.is_file()):
-        made.update(str(path).encode() + path.read_bytes())
-    return made.hexdigest()
 
 
 def copies(name: str, to: Path, count: int = 2) -> list[Path]:
@@ -52,9 +45,9 @@ def copies(name: str, to: Path, count: int = 2) -> list[Path]:
 
 def rescued(stores: Sequence[Path], target: Path, **options: Any) -> Report:
     """Rescue, which must leave its sources as they are and a store that verifies clean."""
-    before = digest(*stores)
+    before = digests(*stores)
     report = rawlog.rescue([str(one.parent) for one in stores], to=target, engine="local", **options)
-    assert digest(*stores) == before
+    assert digests(*stores) == before
     assert not [one for one in rawlog.verify(target) if one.severity != "info"]
     return report
 

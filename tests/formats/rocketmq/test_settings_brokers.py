@@ -13,7 +13,7 @@ import pytest
 import rawlog
 from tests.conftest import needed
 from tests.formats.rocketmq.rewriting import rebuilt, repaired, said
-from tests.formats.rocketmq.stores import copy, log_files, store
+from tests.formats.rocketmq.stores import copy, log_files, queues, store
 from tests.formats.rocketmq.test_broker import CONFIG, VERSIONS, entries, start
 from tests.formats.rocketmq.test_checks import patch
 from tests.reference import rocketmq as reference
@@ -41,10 +41,6 @@ def wait_for(broker: RocketBroker, topic: str, body: bytes) -> list[bytes]:
             return found
         time.sleep(0.5)
     raise AssertionError(f"{body!r} was not delivered; {bodies(broker, topic)}")
-
-
-def queues(root: Path, folder: str = "consumequeue") -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted((root / folder).rglob("0000*"))}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -34,6 +34,9 @@ def facts(found: LogSummary) -> dict[str, Any]:
     queues = {queue: np.concatenate([one.unpack() for one in pieces], 1) for queue, pieces in found.units.items()}
     others = {name: [one.unpack() for one in getattr(found, name) if one.count] for name in ("keys", "delayed")}
     made = {name: getattr(found, name) for name in names}
+    pending = found.pending
+    made |= {"halves": sorted(pending.halves.items()), "discarded": pending.discarded, "places": pending.places}
+    made |= {"ended": pending.ended, "committed": pending.committed, "timed": pending.waiting(0).tolist()}
     made["units"] = {queue: units.tolist() for queue, units in sorted(queues.items())}
     return made | {name: np.concatenate(each, 1).tolist() if each else [] for name, each in others.items()}
 

@@ -48,7 +48,7 @@ def command(ctx: click.Context, shell: str | None, install: bool) -> None:
 
 def _install(shell: str, script: str) -> None:
     """Store the script, make the shell read it, and print what was done. AccessError if a file cannot be written."""
-    from rawlog.io.output import writing
+    from rawlog.io.files import writing
 
     path = _place(shell)
     with writing(path, overwrite=True) as file:

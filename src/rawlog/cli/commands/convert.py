@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE, FOUND, say
+from rawlog.cli import engine, options, output, report
+from rawlog.cli.errors import FOUND, say
 from rawlog.cli.notes import code_after
 from rawlog.core.text import printable
 
 if TYPE_CHECKING:
-    from rawlog.core.report import Report
     from rawlog.jobs.target import LossError
 
 EXIT_HELP = """
@@ -101,7 +100,8 @@ def command(
             )
     except LossError as error:
         ctx.exit(refuse(error, as_json=as_json))
-    ctx.exit(show(done, as_json=as_json))
+    closing = "nothing was written" if done.is_dry_run else f"{done.verb}: {printable(done.target)}"
+    ctx.exit(code_after(report.show(done, as_json=as_json, closing=closing), done.notes))
 
 
 def refuse(error: LossError, *, as_json: bool) -> int:
@@ -111,15 +111,3 @@ def refuse(error: LossError, *, as_json: bool) -> int:
         output.json_line({"refused": True, "lost": lost, "rows": error.rows})
     say(error.message("--accept-loss "))
     return FOUND
-
-
-def show(report: Report, *, as_json: bool) -> int:
-    """Print what was converted; the exit code."""
-    if as_json:
-        output.json_line(report.as_json())
-    else:
-        for text in report.lines():
-            output.line(text)
-        output.line("nothing was written" if report.is_dry_run else f"{report.verb}: {printable(report.target)}")
-    output.flush()
-    return code_after(DONE, report.notes) if report.is_whole else FOUND

@@ -37,21 +37,7 @@ Unit = Mapping[str, Any]
 @click.option(
     "--brokers", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Write N data directories."
 )
-@click.option(
-    "--node-id",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="The node.id of the first new broker.",
-)
-@click.option("--cluster-id", metavar="ID", help="The id of the new cluster.  [default: a random one]")
-@click.option(
-    "--metadata-version", metavar="RELEASE", help="Such as 3.9-IV0 or 21.  [default: that of the old cluster]"
-)
-@click.option(
-    "--keep-retention", is_flag=True, help="Keep retention settings, even if a broker then deletes old records."
-)
+@options.new_cluster
 @click.option("--resume", is_flag=True, help="Go on with what a run has finished that was killed.")
 @click.option("--option", "own", multiple=True, metavar="NAME=VALUE", help="What only some systems understand.")
 @click.option("--force", is_flag=True, help="Replace DST if it exists; it is replaced only if all goes well.")

@@ -26,23 +26,7 @@ from rawlog.cli import engine, options, report
     "--partitions-only", is_flag=True, help="Only partition directories, to add to the directory of an existing broker."
 )
 @click.option("--no-offsets", is_flag=True, help="Leave out the committed offsets of consumer groups.")
-@click.option(
-    "--keep-retention", is_flag=True, help="Keep retention settings, even if a broker then deletes old records."
-)
-@click.option(
-    "--node-id",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="The node.id of the new broker.",
-)
-@click.option("--cluster-id", metavar="ID", help="The id of the new cluster.  [default: a random one]")
-@click.option(
-    "--metadata-version",
-    metavar="RELEASE",
-    help="Such as 3.9-IV0 or 21.  [default: that of the source; 3.9-IV0 if it has none]",
-)
+@options.new_cluster
 @options.errors
 @options.decode
 @options.mask

@@ -10,6 +10,7 @@ import click
 from rawlog.cli import engine, logs, options, output
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE
 from rawlog.cli.grid import aligned
+from rawlog.core.findings import CLASSES
 from rawlog.core.text import counted, printable
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ UNKNOWN = "rawlog.file.unknown"
 @click.option(
     "--complete",
     is_flag=True,
-    help="Also account for every offset of every partition: present, control, aborted, compacted, expired or unexplained.",
+    help="Also account for every offset, blob or entry: present, control, aborted, compacted, deleted, expired or unexplained.",
 )
 @options.limits
 @options.html
@@ -96,7 +97,7 @@ def command(
 
         raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here")
     if given["complete"] and not findings.accounts:
-        notes("--complete: nothing here has offsets to account for")
+        notes("--complete: nothing here can be accounted for")
     if logs.is_json():
         summary = findings.summary()
         figures = {name: number for name, number in summary.items() if isinstance(number, int)}
@@ -148,23 +149,30 @@ def _show(findings: Findings) -> None:
     output.line(f"{output.style(findings.verdict, fg=colour, bold=True)}: {counts}")
 
 
-#: What an account is shown with: the heading, and the field.
-CLASSES = ("present", "control", "aborted", "compacted", "expired", "unexplained")
+#: What accounts count, as the heading says it.
+UNITS = {"offset": "offsets", "entry": "entries", "blob": "blobs"}
 
 
 def _show_accounts(accounts: Sequence[Account]) -> None:
-    """A line for each partition: its offsets by class, and what else is not as it should be."""
-    if not accounts:
-        return
-    rows: list[Sequence[str]] = [("offsets of", "end", *CLASSES, "")]
-    for one in accounts:
-        name = one.path if one.topic is None else f"{one.topic}-{one.partition}"
-        odd = [("broken sequence", one.broken_sequences), ("open transaction", one.open_transactions)]
-        more = ", ".join(counted(count, what) for what, count in odd if count)
-        counts = (f"{getattr(one, name):,}" for name in CLASSES)
-        rows.append((printable(name), f"{one.stop:,}", *counts, more))
-    for text in aligned(rows, (False, *[True] * (len(CLASSES) + 1), False), ""):
-        output.line(text)
+    """A line for each partition: its offsets by class, and what else is not as it should be. A table for each system, since those do not
+    have the same classes.
+    """
+    for system, unit in dict.fromkeys((one.system, one.unit) for one in accounts):
+        mine = [one for one in accounts if (one.system, one.unit) == (system, unit)]
+        classes = [name for name in CLASSES if any(getattr(one, name) is not None for one in mine)]
+        rows: list[Sequence[str]] = [(f"{UNITS[unit]} of", "end" if unit == "offset" else "all", *classes, "")]
+        for one in mine:
+            name = one.path if one.topic is None else f"{one.topic}-{one.partition}"
+            odd = [
+                ("broken sequence", one.broken_sequences),
+                ("open transaction", one.open_transactions),
+                ("delayed message", one.delayed),
+            ]
+            more = ", ".join(counted(count, what) for what, count in odd if count)
+            counts = (f"{getattr(one, name) or 0:,}" for name in classes)
+            rows.append((printable(name), f"{one.stop:,}", *counts, more))
+        for text in aligned(rows, (False, *[True] * (len(classes) + 1), False), ""):
+            output.line(text)
 
 
 def _lines(group: Group) -> Iterator[str]:

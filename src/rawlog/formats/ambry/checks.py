@@ -19,7 +19,7 @@ from rawlog.formats.ambry.index import read_entries, read_header
 from rawlog.formats.ambry.kernels import records as kernels
 from rawlog.formats.ambry.layouts import CRC_SIZE, NONE, Kind
 from rawlog.formats.ambry.paths import capacity
-from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages
+from rawlog.formats.ambry.reader import FAULTS, RECORD_NAMES, Messages, checked
 from rawlog.formats.ambry.structures import Cursor
 from rawlog.io.checksums import crc32
 from rawlog.io.storage import Source
@@ -35,7 +35,7 @@ _PLACES = {
 
 def parsed(seen: Inspection) -> Messages:
     """The messages of a window, checksums compared; computed once for all rules."""
-    return Messages(seen.frames)
+    return seen.frames.share(checked)
 
 
 def _place(frames: Frames, index: int) -> tuple[int, int]:

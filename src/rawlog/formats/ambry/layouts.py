@@ -134,7 +134,6 @@ PROPERTIES = Layout(
     Field("creation_time", ">i8", "milliseconds"),
     Field("blob_size", ">i8", "of the blob as its user sees it"),
 )
-SERDE_VERSIONS = (1, 2, 3, 4, 5)
 TEXT_SIZE = 4  # i32 in front of every string
 
 # MessageFormatRecord.Blob_Format_V1 to V3.

@@ -235,7 +235,7 @@ FAMILY = Family(
     },
     elsewhere=Deferred("rawlog.formats.kafka.store.tiers", "elsewhere"),
     group_rules=Deferred("rawlog.formats.kafka.store.checks", "partition_rules"),
-    account=Deferred("rawlog.formats.kafka.store.complete", "account"),
+    accounts=Deferred("rawlog.formats.kafka.store.complete", "accounts"),
     replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
     store_name=paths.store_name,
     copies=Deferred("rawlog.formats.kafka.store.copies", "copies"),

@@ -8,16 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from rawlog.core.errors import EncodeError
-from rawlog.core.frames import Frames
 from rawlog.core.status import OK, Status
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.kernels.heads import NAMES
 from rawlog.formats.kafka.layouts import CODEC_MASK, CODECS, MAGIC_V2, NONE, Attributes, ControlType
-from rawlog.formats.kafka.reader import COLUMNS, decode_columns
 from rawlog.formats.kafka.writer import Batching, Encoded, Rows, encode_v2, kernels
-from rawlog.io import compression
-from rawlog.kernels.columns import batch, constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +113,6 @@ def encode_batch(
     head = Heads(np.array([[values.get(name, NONE)] for name in NAMES], np.int64))
     firsts, payloads = np.array([0, count], np.int64), np.array([payload], np.int64)
     return Encoded(*encode_v2(rows, head, firsts, sizes, payloads, batching), count)
-
-
-def stored_records(
-    frames: Frames, head: Heads, index: int, *, limit: int = compression.DEFAULT_LIMIT
-) -> pa.RecordBatch:
-    """The records of one batch with the times they were sent with, also where log append time hides them."""
-    one, own = frames.slice(index, index + 1), head.slice(index, index + 1)
-    plain = Heads(own.values.copy())
-    plain["attributes"][:] &= ~int(Attributes.LOG_APPEND_TIME)
-    found = decode_columns(one.data, one.starts, one.stops, COLUMNS, head=plain, limit=limit)
-    arrays = dict(found.arrays)
-    for name in ("topic", "partition"):
-        arrays[name] = constant(None, RECORDS.column(name).type, found.count)
-    return batch(RECORDS, arrays, found.count)
 
 
 def encode_marker(

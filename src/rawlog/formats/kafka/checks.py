@@ -418,15 +418,24 @@ def log_rules() -> Sequence[Rule[Inspection]]:
 # Files next to a segment ---------------------------------------------------------------------------------------------
 
 
-def _rising(seen: Inspection, values: NDArray[np.int64], what: str, *, strictly: bool = True) -> Iterator[Mark]:
-    """Marks for entries that do not follow the one before them, also across windows."""
+def _rising(
+    seen: Inspection,
+    values: NDArray[np.int64],
+    what: str,
+    *,
+    strictly: bool = True,
+    floor: int = int(np.iinfo(np.int64).min),
+) -> Iterator[Mark]:
+    """Marks for entries that do not follow the one before them, also across windows; the first must follow `floor`."""
     if not values.size:
         return
-    before = np.concatenate(([seen.memory.get(what, np.iinfo(np.int64).min)], values[:-1]))
+    before = np.concatenate(([seen.memory.get(what, floor)], values[:-1]))
     wrong = values <= before if strictly else values < before
     for index in np.flatnonzero(wrong).tolist():
         yield Mark(
-            f"{what} {int(values[index])} follows {int(before[index])}",
+            f"{what} {int(values[index])} follows {int(before[index])}"
+            if before[index] > floor
+            else f"{what} {int(values[index])} is negative",
             position=int(seen.frames.positions[index]),
             size=int(seen.frames.sizes[index]),
             expected=f"{'above' if strictly else 'at least'} {int(before[index])}",
@@ -442,13 +451,13 @@ def _column(seen: Inspection, layout: Layout, name: str) -> NDArray[np.int64]:
 
 @rule("kafka.index.order", Severity.ERROR)
 def index_order(seen: Inspection) -> Iterator[Mark]:
-    """Offsets and positions of an offset index must rise. A broker finds records through it by halving: it will look in
-    the wrong place, and after a clean stop it does not check.
+    """Offsets and positions of an offset index must rise, and are never negative. A broker finds records through it by halving: it will
+    look in the wrong place, and after a clean stop it does not check.
 
     Delete the file: a broker rebuilds it, and so does `rebuild`.
     """
-    yield from _rising(seen, _column(seen, INDEX_ENTRY, "relative_offset"), "relative offset")
-    yield from _rising(seen, _column(seen, INDEX_ENTRY, "position"), "position")
+    yield from _rising(seen, _column(seen, INDEX_ENTRY, "relative_offset"), "relative offset", floor=-1)
+    yield from _rising(seen, _column(seen, INDEX_ENTRY, "position"), "position", floor=-1)
 
 
 @rule("kafka.timeindex.order", Severity.ERROR)

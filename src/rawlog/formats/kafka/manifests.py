@@ -3,9 +3,10 @@
 The manifest (`.rsm-manifest`, JSON) says how long the log was and into which chunks it was cut. The chunks follow one another in `.log`,
 each by itself compressed with zstd if the manifest says so. `.indexes` has the index files end to end, not compressed. Each of them is
 read as a file of its own: `MANIFEST!/segment/log`, `…/index` and so on. Encrypted segments are recognised and cannot be read: their keys
-are not here.
+are not here. Releases before 2024 stored each index in an object of its own, encrypted too if the log was.
 
-Source: SegmentManifestV1, FixedSizeChunkIndex, VariableSizeChunkIndex, ChunkSizesBinaryCodec of Aiven-Open/tiered-storage-for-apache-kafka.
+Source: SegmentManifestV1, FixedSizeChunkIndex, VariableSizeChunkIndex, ChunkSizesBinaryCodec, ObjectKeyFactory, RemoteStorageManager of
+Aiven-Open/tiered-storage-for-apache-kafka.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ class Manifest:
     ends: NDArray[np.int64] | None
     is_compressed: bool
     is_encrypted: bool
-    #: Position and size of each index in `.indexes`, by the name of its file.
+    #: Position and size of each index in `.indexes`, by the name of its file. Releases before 2024 stored each index by itself.
     indexes: dict[str, tuple[int, int]]
+    #: Topic, partition and the topic's id as text, if it names them: releases of today do.
+    partition: tuple[str, int, str] | None = None
 
     def members(self) -> Iterator[tuple[str, int]]:
         """The files that the segment consists of, with their sizes."""
@@ -104,7 +107,20 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         if place is not None
     }
     is_encrypted = found.get("encryption") is not None
-    return Manifest(chunk, size, count, each, last, ends, bool(found["compression"]), is_encrypted, spans)
+    return Manifest(
+        chunk, size, count, each, last, ends, bool(found["compression"]), is_encrypted, spans, _partition(found)
+    )
+
+
+def _partition(found: dict[str, Any]) -> tuple[str, int, str] | None:
+    """Whose segment it is, as the manifest says for information; None if it does not."""
+    try:
+        own = found["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["topicIdPartition"]
+        topic, number = own["topicPartition"]["topic"], own["topicPartition"]["partition"]
+        is_named = isinstance(topic, str) and isinstance(number, int) and isinstance(own["topicId"], str)
+        return (topic, number, own["topicId"]) if is_named else None
+    except (KeyError, TypeError):
+        return None
 
 
 def _number(fields: dict[str, Any], name: str, least: int = 0) -> int:

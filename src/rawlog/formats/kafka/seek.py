@@ -47,22 +47,31 @@ def _next_to(file: File, group: Sequence[File], format: str) -> File | None:
     return Store.of(group).find(format, file.place.start_offset, file.place.state)
 
 
-def index_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
-    """The (offset, position) rows of a segment's offset index, up to the first that does not increase."""
-    found = _next_to(file, group, "kafka.index")
+def _index_bytes(file: File, group: Sequence[File], format: str) -> NDArray[np.uint8]:
+    """The bytes of an index of a segment; none if it does not exist, is too large or cannot be read."""
+    found = _next_to(file, group, format)
     if found is None or found.size > LARGEST_INDEX:
-        return np.empty((0, 2), np.int64)
+        return np.empty(0, np.uint8)
     try:
         with Source(found.path) as source:
-            data = np.frombuffer(source.read(0, source.size), np.uint8)
+            return np.frombuffer(source.read(0, source.size), np.uint8)
     except RawlogError:
-        return np.empty((0, 2), np.int64)
-    raw = INDEX_ENTRY.view(data)
+        return np.empty(0, np.uint8)
+
+
+def index_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
+    """The (offset, position) rows of a segment's offset index, up to the first that does not increase."""
+    raw = INDEX_ENTRY.view(_index_bytes(file, group, "kafka.index"))
     rows = np.stack(
         [raw["relative_offset"].astype(np.int64) + (file.place.start_offset or 0), raw["position"].astype(np.int64)], 1
     )
     rising = np.ones(len(rows), np.bool_)
-    rising[:1] = rows[:1, 1] > 0
+    first = raw[:1]  # zeros are padding
+    rising[:1] = (
+        (first["position"] >= 0)
+        & (first["relative_offset"] >= 0)
+        & ((first["position"] > 0) | (first["relative_offset"] > 0))
+    )
     rising[1:] = (rows[1:] > rows[:-1]).all(axis=1)
     stop = int(np.argmin(rising)) if not rising.all() else len(rows)
     return rows[:stop]
@@ -94,14 +103,7 @@ def last_indexed(file: File, group: Sequence[File]) -> int:
 
 def time_entries(file: File, group: Sequence[File]) -> NDArray[np.int64]:
     """The (milliseconds, offset) rows of a segment's time index, up to the first that does not increase."""
-    found = _next_to(file, group, "kafka.timeindex")
-    if found is None or found.size > LARGEST_INDEX:
-        return np.empty((0, 2), np.int64)
-    try:
-        with Source(found.path) as source:
-            data = np.frombuffer(source.read(0, source.size), np.uint8)
-    except RawlogError:
-        return np.empty((0, 2), np.int64)
+    data = _index_bytes(file, group, "kafka.timeindex")
     raw = TIME_INDEX_ENTRY.view(data)
     rows = np.stack(
         [raw["timestamp"].astype(np.int64), raw["relative_offset"].astype(np.int64) + (file.place.start_offset or 0)], 1

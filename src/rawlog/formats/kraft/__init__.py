@@ -74,6 +74,7 @@ FAMILY = Family(
         "erase": _rewrite("compact"),
     },
     verbs={"cluster": CLUSTER},
+    accounts=Deferred(f"{_KRAFT}.store.complete", "accounts"),
     overview=Deferred(f"{_KRAFT}.overview", "overview"),
     restorer=Deferred(f"{_KRAFT}.store.restore", "Restorer"),
     rescuer=Deferred(f"{_KRAFT}.store.rescue", "Rescuer"),

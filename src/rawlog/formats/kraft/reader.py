@@ -33,7 +33,7 @@ from rawlog.formats.kraft.names import masked
 from rawlog.formats.kraft.paths import LOG_FORMAT
 from rawlog.formats.kraft.tables import METADATA
 
-COLUMNS = ("key", "value", "offset", "timestamp", "leader_epoch", "is_control", "control_type", "batch_position")
+COLUMNS = ("value", "offset", "timestamp", "leader_epoch", "is_control", "control_type", "batch_position")
 
 
 def option(options: Mapping[str, str], name: str) -> str | None:
@@ -80,11 +80,11 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
     certain = file.format != LOG_FORMAT or file.place.topic is not None
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
     names = [name for name in COLUMNS if name != "timestamp"]
-    for time, key, value, offset, epoch, control, kind, position in zip(
+    for time, value, offset, epoch, control, kind, position in zip(
         times, *(batch.column(name).to_pylist() for name in names), strict=True
     ):
         try:
-            row = control_row(kind, value or b"") if control else record_row(key, value, show_secrets)
+            row = control_row(kind, value or b"") if control else record_row(value, show_secrets)
         except LimitError as error:
             error.message, error.position = f"offset {offset}: {error.message}", position
             raise error.at(path=file.path) from None
@@ -95,7 +95,7 @@ def rows_of(file: File, batch: pa.RecordBatch, *, show_secrets: bool) -> Iterato
         yield {"offset": offset, "epoch": epoch, "timestamp": time, "path": file.path, "is_control": control, **row}
 
 
-def record_row(key: bytes | None, value: bytes | None, show_secrets: bool) -> dict[str, Any]:
+def record_row(value: bytes | None, show_secrets: bool) -> dict[str, Any]:
     """Type, version and JSON of a metadata record. DataError if it cannot be decoded."""
     found = decode_framed(value or b"")
     shown = found.to_json()

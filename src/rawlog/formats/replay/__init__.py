@@ -25,6 +25,7 @@ RECORDING = Format(
     spans=Deferred(_READER, "spans"),
     resync=Deferred(_READER, "resync"),
     fault=Deferred(_READER, "fault"),
+    summary=Deferred("rawlog.formats.replay.store.complete", "Recorded"),
     explain=Deferred("rawlog.formats.replay.explain", "explain_entry"),
     explain_header=Deferred("rawlog.formats.replay.explain", "explain_header"),
     encode=Deferred("rawlog.formats.replay.writer", "encode"),
@@ -37,6 +38,9 @@ FAMILY = Family(
     title="kafka-replay",
     formats=(RECORDING,),
     options=("topic",),
+    is_single=True,
+    group_rules=Deferred("rawlog.formats.replay.store.complete", "rules"),
+    accounts=Deferred("rawlog.formats.replay.store.complete", "accounts"),
     rewrites={
         "repair": Rewrite(
             do=Deferred("rawlog.formats.replay.store.rewrite", "repair"),

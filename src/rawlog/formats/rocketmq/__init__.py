@@ -258,6 +258,7 @@ FAMILY = Family(
     rescuer=_in("store.rescue", "Rescue"),
     settle=paths.settle,
     groups=_in("store.state", "consumer_groups"),
+    accounts=_in("store.complete", "accounts"),
     overview=_in("overview", "overview"),
     formats=(
         COMMIT_LOG,

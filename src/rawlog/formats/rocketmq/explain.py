@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rawlog.core.errors import DataError
-from rawlog.core.explain import Node, layout_nodes, leaf, milliseconds
+from rawlog.core.explain import Node, json_node, layout_nodes, leaf, milliseconds
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.layout import Layout
@@ -304,11 +304,4 @@ def explain_config(frames: Frames, file: File) -> list[Node]:
     from rawlog.formats.rocketmq.config import parse
 
     raw = bytes(frames.data[int(frames.starts[0]) : int(frames.stops[0])])
-    children = [Node(frames.base, len(raw), name, type(value).__name__, value) for name, value in _flat(parse(raw), "")]
-    return [Node(frames.base, len(raw), "config", "JSON", children=children)]
-
-
-def _flat(value: Any, path: str) -> list[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        return [pair for key, inner in value.items() for pair in _flat(inner, f"{path}.{key}" if path else key)]
-    return [(path, value)]
+    return [json_node(parse(raw), frames.base, len(raw), "config")]

@@ -37,7 +37,6 @@ CODEC_MASK, CODEC_SHIFT = 0x700, 8
 CODECS = ("zlib", "lz4", "zstd", "zlib")
 """By compression type; 0 is what clients before 4.9.4 wrote, 4 to 7 do not exist."""
 CODEC_TYPES = {"zlib": 3, "lz4": 1, "zstd": 2}
-V6_MASK = 0x030
 BATCH_MASK = 0x0C0
 
 CRC_MASK = 0x7FFF_FFFF

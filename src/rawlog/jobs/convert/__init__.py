@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,7 +29,7 @@ from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.jobs.target import LossError, Lost, added
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.rows import Loss, Rows, read_all
-from rawlog.reading.select import Selection, Tally
+from rawlog.reading.select import Selection, Tally, limited
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -47,6 +47,14 @@ SPLIT_SIZE = 128 << 20
 MOST_NOTES = 100
 #: Options of a target with which its batches need not be rewritten.
 SIFTED = frozenset({"index_interval_bytes"})
+#: Rows of transactions that new batches are not in, by the number that `Undone` gives: their name, what they are, and what can be done.
+UNDONE = {
+    "aborted": ("aborted transactions", "--isolation read_committed leaves them out"),
+    "open": (
+        "transactions that are open at the end of the log",
+        "--isolation read_committed ends before the first of them",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ class RowSource:
     selection: Selection
     part: Part | None = None
     sheet: File | None = None
-    #: What says which rows belong to aborted transactions, if that is to be reported.
+    #: What says which rows belong to aborted or open transactions, if that is to be reported.
     undone: Undone | None = None
 
     @property
@@ -90,8 +98,8 @@ class Written(Done):
     account: Report | None = None
     #: What transforms of the rows counted.
     tallies: tuple[Tally, ...] = ()
-    #: Rows of aborted transactions that are plain ones now.
-    plain: Lost | None = None
+    #: Rows of aborted and of open transactions (UNDONE) that are plain ones now.
+    plain: Mapping[str, Lost] = field(default_factory=dict)
 
 
 class Convert(Job[Written, Report]):
@@ -211,7 +219,7 @@ class Convert(Job[Written, Report]):
         yield from (RowSource(selection, sheet=file) for file in tables)
 
     def _undone(self, part: Part, tree: Tree) -> Undone | None:
-        """What says which rows of a part would be served although their transactions were aborted: new batches are in none."""
+        """What says which rows of a part would be served although their transactions were aborted or are open: new batches are in none."""
         if not isinstance(self.target, FormatOutlet) or self.selection.isolation == "read_committed":
             return None
         find = registry.formats()[str(part.file.format)].undone
@@ -324,12 +332,11 @@ class Convert(Job[Written, Report]):
             report.add(
                 Action.LOST, f"column {one.column} is lost or changed in {where}", is_expected=one not in refused
             )
-        plain = added({one.plain.column: one.plain} for one in done if one.plain is not None)
-        for one in plain.values():
-            report.facts["aborted"] = {"rows": one.rows, "first": one.place}
-            what = f"{counted(one.rows, 'record')} of aborted transactions, first {one.place}"
-            hint = "consumers get them now; --isolation read_committed leaves them out"
-            report.add(Action.CHANGED, f"{what}: {hint}", is_expected=True)
+        for name, one in added(one.plain for one in done).items():
+            kind, hint = UNDONE[name]
+            report.facts[name] = {"rows": one.rows, "first": one.place}
+            what = f"{counted(one.rows, 'record')} of {kind}, first {one.place}"
+            report.add(Action.CHANGED, f"{what}: consumers get them now; {hint}", is_expected=True)
         for note in notes:
             if isinstance(note, Loss):
                 report.add(Action.LOST, note)
@@ -379,7 +386,7 @@ class _Reading:
         self.notes: list[str] = []
         self.selection = job.selection.begun()
         self.dropping = _Dropping(job.drop)
-        self.plain: Lost | None = None
+        self.plain: dict[str, Lost] = {}
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
@@ -396,20 +403,10 @@ class _Reading:
             self.notes.append(text)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        left = self.split.limit
-        for batch in self._every():
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
-            if batch.num_rows:
-                yield batch
-            if left == 0:
-                return
+        return limited(self._every(), self.split.limit)
 
     def _every(self) -> Iterator[pa.RecordBatch]:
         table = self.job.target.source
-        if self.split.limit == 0:
-            return
         changes = self.selection.transforms
         if self.job.drop:  # keys as they were before they are masked
             changes = (self.dropping, *changes)
@@ -428,20 +425,22 @@ class _Reading:
                 self.stage.advance(source.size)
 
     def _see_undone(self, batch: pa.RecordBatch, ranges: Sequence[NDArray[np.int64]]) -> None:
-        """Count the rows of a batch that belong to aborted transactions."""
+        """Count the rows of a batch that belong to aborted or open transactions."""
         import numpy as np
 
         if not ranges or not batch.num_rows:
             return
         offsets, both = batch.column("offset").to_numpy(), np.concatenate(ranges)
         before = np.searchsorted(both[:, 0], offsets, side="right") - 1
-        rows = np.flatnonzero((before >= 0) & (offsets <= both[before, 1]))
-        if rows.size:
-            topic, partition, offset = (
-                batch.column(name)[int(rows[0])].as_py() for name in ("topic", "partition", "offset")
-            )
-            first = Lost("aborted", 0, f"{topic}-{partition} offset {offset}") if self.plain is None else self.plain
-            self.plain = replace(first, rows=first.rows + int(rows.size))
+        inside = (before >= 0) & (offsets <= both[before, 1])
+        for is_open, name in enumerate(UNDONE):
+            rows = np.flatnonzero(inside & (both[before, 2] == is_open))
+            if rows.size:
+                topic, partition, offset = (
+                    batch.column(column)[int(rows[0])].as_py() for column in ("topic", "partition", "offset")
+                )
+                first = self.plain.get(name, Lost(name, 0, f"{topic}-{partition} offset {offset}"))
+                self.plain[name] = replace(first, rows=first.rows + int(rows.size))
 
 
 class _Dropping:
@@ -474,7 +473,7 @@ class _Dropping:
 def _advancing(
     part: Part, stage: Stage, undone: Undone | None, ranges: list[NDArray[np.int64]]
 ) -> Callable[[Frames], None]:
-    """Says how far a part was read, and collects the ranges of offsets of aborted transactions in it."""
+    """Says how far a part was read, and collects the ranges of offsets of aborted and open transactions in it."""
     reached = part.start or 0
 
     def see(frames: Frames) -> None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rawlog.core.errors import AccessError, OptionError, unknown
 from rawlog.core.format import Format
 from rawlog.core.tables import RECORDS, Table
-from rawlog.io.output import Folder, Output, move, unwritable
+from rawlog.io.files import move
+from rawlog.io.output import Folder, Output, unwritable
 from rawlog.io.storage import below, exists, is_remote, listing, local_path, split_query
 from rawlog.jobs.sheet import Sheet
 from rawlog.jobs.target import LossError, Lost, Passage, as_records, is_directory, writable, write

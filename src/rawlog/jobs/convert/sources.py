@@ -15,7 +15,7 @@ from rawlog.core.tables import Table
 from rawlog.io.storage import file_system, split_query
 from rawlog.jobs.convert.lines import read_lines
 from rawlog.jobs.convert.outlets import ENDINGS, TEXT_CODECS
-from rawlog.reading.select import Selection
+from rawlog.reading.select import Selection, partition_column
 from rawlog.reading.tree import Tree
 from rawlog.schemas.catalog import TOPIC, Catalog, catalog_of
 
@@ -88,6 +88,70 @@ def _first(path: str) -> tuple[Any, ...]:
 def sheets(tree: Tree) -> list[File]:
     """The files of a tree that are tables, by their names."""
     return [file for file in tree if file.format is None and file.problem is None and kind_of(file.path) is not None]
+
+
+def sheet_names(tree: Tree, table: Table) -> Iterator[set[tuple[str, int | None]]]:
+    """The topics and partitions in tables, a few at a time: those that footers of Parquet files tell, then those of rows."""
+    partition = partition_column(table)
+    if "topic" not in table.names:
+        return
+    names, rest = ("topic", *([partition] if partition else ())), []
+    for file in sheets(tree):
+        found = _from_footer(file.path, names) if kind_of(file.path) == "parquet" else None
+        if found is None:
+            rest.append(file)
+        else:
+            yield found
+    for file in rest:
+        if kind_of(file.path) != "parquet":
+            for batch in _checked(file, table, None):
+                yield _distinct(batch.select(list(names)))
+            continue
+        with _parquet_file(file.path) as opened:
+            for batch in opened.iter_batches(columns=[name for name in names if name in opened.schema_arrow.names]):
+                yield _distinct(batch)
+
+
+def _from_footer(path: str, names: tuple[str, ...]) -> set[tuple[str, int | None]] | None:
+    """What the footer of a Parquet file says of the topics and partitions in it; None if it does not say all of it."""
+    with _parquet_file(path) as file:
+        places = {file.schema.column(i).path: i for i in range(len(file.schema))}
+        found: set[tuple[str, int | None]] = set()
+        for group in range(file.num_row_groups):
+            values: list[Any] = []
+            for name in names:
+                about = file.metadata.row_group(group).column(places[name]).statistics if name in places else None
+                if about is None or not about.has_min_max or about.min != about.max or about.null_count != 0:
+                    return None
+                values.append(about.min)
+            found.add((values[0], values[1] if len(values) > 1 else None))
+        return found
+
+
+def _distinct(batch: pa.RecordBatch) -> set[tuple[str, int | None]]:
+    """The topics and partitions in a batch of both, or of topics; rows without a topic have none."""
+    import pyarrow as pa
+
+    if "topic" not in batch.schema.names:
+        return set()
+    rows = pa.Table.from_batches([batch]).group_by(batch.schema.names).aggregate([]).to_pylist()
+    return {(row.pop("topic"), next(iter(row.values()), None)) for row in rows if row["topic"] is not None}
+
+
+@contextlib.contextmanager
+def _parquet_file(path: str) -> Iterator[Any]:
+    """A Parquet file. CorruptError if it is not one, AccessError if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    system, inner = file_system(path)
+    try:
+        with pq.ParquetFile(system.open_input_file(inner)) as file:
+            yield file
+    except pa.ArrowInvalid as error:
+        raise CorruptError(f"not Parquet: {_line(error)}", path=path) from None
+    except OSError as error:
+        raise AccessError(f"{path}: {error.strerror or error}") from None
 
 
 def lake_payloads(tree: Tree) -> Payloads | None:

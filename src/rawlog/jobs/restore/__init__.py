@@ -127,7 +127,8 @@ class Restore(Job[Carried, Report]):
         offer = offered_rows(replace(tree, files=files), self.restorer, below(self.stage, "rows"), chosen)
         offer.notes += self.changed.judge([chosen.tallies])
         offer.notes.append(
-            "masked: records are in new batches; aborted ones, committed offsets and settings of topics are left out"
+            "masked: records are in new batches; aborted ones, all from the first of an open transaction on, committed offsets "
+            "and settings of topics are left out"
         )
         return offer
 

@@ -359,7 +359,9 @@ def orphan_update(files: Files) -> Iterator[Mark]:
 
 def group_rules() -> Sequence[Rule[Any]]:
     """The rules over the files of one store."""
+    from rawlog.formats.ambry.store.complete import unexplained
+
     return (
         segments, unsettled, lost_segment, index_end, index_gap, unindexed, entry_without_message, message_without_entry,
-        entry_mismatch, reset_key, bloom_key, history, orphan_update,
+        entry_mismatch, reset_key, bloom_key, history, orphan_update, unexplained,
     )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError
+from rawlog.core.errors import AccessError, CorruptError, EncodeError, OptionError, UnknownFormatError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes
 from rawlog.core.report import Action, Report
@@ -47,10 +47,10 @@ AT_ONCE = 8 << 20
 
 
 def stores_of(files: Sequence[File], options: Mapping[str, str]) -> list[Store]:
-    """The stores among files that have a log. OptionError if there is none."""
+    """The stores among files that have a log. UnknownFormatError if there is none."""
     groups = {store.folder: store.files for store in with_logs(files)}
     if not groups:
-        raise OptionError("no Ambry store with a log is here")
+        raise UnknownFormatError("no Ambry store with a log is here")
     return stores_below(groups)
 
 

@@ -27,7 +27,7 @@ from rawlog.formats.ambry.kernels.records import IN_PAYLOAD
 from rawlog.formats.ambry.keys import Identities, identities, text_of
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Flag, Kind
 from rawlog.formats.ambry.paths import capacity, segment_of
-from rawlog.formats.ambry.reader import Messages, scan, trouble
+from rawlog.formats.ambry.reader import Messages, checked, scan, trouble
 from rawlog.io.storage import Source
 from rawlog.io.walk import describe, walk
 from rawlog.kernels import byte_view, columns
@@ -245,17 +245,27 @@ class LogSummary:
     """What the bytes from `start` to `stop` of a log segment say: the columns of its messages, and what is not a message.
 
     It sees every window once; `close` makes it small (see `Columns`). Summaries of neighbouring splits merge in order: `merge` gives the
-    same as one summary over both. With `check` only messages that are sound to the last record count, and the others are damage.
+    same as one summary over both. With `check` only messages that are sound to the last record count, and the others are damage. With
+    `sums` checksums are compared, and `unsound` says which messages count although theirs are wrong.
     """
 
     rises = True
 
     def __init__(
-        self, file: File, files: Sequence[File] = (), start: int = 0, stop: int | None = None, *, check: bool = False
+        self,
+        file: File,
+        files: Sequence[File] = (),
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        check: bool = False,
+        sums: bool = False,
     ) -> None:
-        self.file, self.stop, self.check = file, stop, check
+        self.file, self.stop, self.check, self.sums = file, stop, check, sums
         self.columns = Columns()
         self.damages: list[Damage] = []
+        #: Where messages begin whose checksums are wrong.
+        self.unsound: list[int] = []
         #: Where the messages end, if other bytes follow the last of them, and what these are.
         self.tail: tuple[int, Status] | None = None
         #: The first damage of messages or their frames.
@@ -277,7 +287,7 @@ class LogSummary:
         reached, self._reached = self._reached, frames.reached_in_file
         if reached is not None and frames.base > reached and not self._is_header(frames.base):
             self.damages.append(_damaged(reached, frames.base))
-        messages = Messages(frames, check=self.check)
+        messages = frames.share(checked) if self.check or self.sums else Messages(frames, check=False)
         if self.error is None and messages["fault"].any():
             self.error = trouble(messages, int(np.argmax(messages["fault"] != 0)))
         if self.error is None and frames.status.is_damage:
@@ -286,6 +296,9 @@ class LogSummary:
             self._check(messages)
         else:
             self.columns.add(messages)
+            if self.sums:
+                bad = (messages["fault"] == 0) & (messages["crc_bad"] != 0)
+                self.unsound += frames.positions[bad].tolist()
         size = self.file.size
         if frames.last and self._reached < size and (self.stop is None or self.stop >= size):
             self.tail = (self._reached, frames.status)
@@ -324,9 +337,15 @@ class LogSummary:
         self.columns.merge(following.columns)
         self.columns.close()
         self.damages += following.damages
+        self.unsound += following.unsound
         self.tail, self.error = following.tail, self.error or following.error
         self.stop, self._reached = following.stop, following._reached
         return self
+
+
+def summary(file: File, files: Sequence[File], start: int, stop: int | None) -> LogSummary:
+    """The summary of a log segment that a pass with checks makes: those compute the checksums anyway."""
+    return LogSummary(file, files, start, stop, sums=True)
 
 
 def _damaged(start: int, stop: int) -> Damage:

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError, OptionError, RawlogError, UnknownFormatError
+from rawlog.core.errors import DataError, OptionError, RawlogError
 from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.core.text import valid_text
-from rawlog.formats.ambry import FAMILY, LOG
+from rawlog.formats.ambry import LOG
 from rawlog.formats.ambry.bloom import Bloom, sound_bloom
 from rawlog.formats.ambry.content import parse_metadata
 from rawlog.formats.ambry.index import IndexFile, IndexSummary, read_index
@@ -256,6 +256,13 @@ class BlobStore:
                 found[_segment(file), start_of(file.path)] = (file.path, bloom)
         return found
 
+    @cached_property
+    def is_compacted(self) -> bool:
+        """Whether a compaction has ever run here: it raises the generation of what it writes, and leaves a log."""
+        return any(one.generation > 0 for one in self.segments) or any(
+            file.format == COMPACTION_FORMAT for file in self.others
+        )
+
     def lost_segments(self) -> dict[Segment, list[File]]:
         """Log segments that are not there although their index files are, with these: nothing says that a compaction removed them."""
         logs = [_segment(file) for file in (*self.logs, *self.others) if file.format == LOG_FORMAT]
@@ -326,21 +333,6 @@ def _blob_stores(files: Store) -> list[BlobStore]:
 def with_logs(files: Sequence[File]) -> list[BlobStore]:
     """The stores among files that have a log."""
     return [store for store in blob_stores(files) if store.logs]
-
-
-def open_store(path: str) -> BlobStore:
-    """The store in a directory, its files recognised and settled. RawlogError if there is none."""
-    files = []
-    for entry in listing(path):
-        for format in FAMILY.formats:
-            place = format.match(entry.path) if format.match is not None else None
-            if place is not None:
-                files.append(File(entry.path, entry.size, entry.modified, format.name, place, entry.problem))
-                break
-    found = with_logs(settle(files))
-    if len(found) != 1:
-        raise UnknownFormatError(f"{path}: {len(found)} Ambry stores with a log, one expected")
-    return found[0]
 
 
 # What decoding needs of a store ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from rawlog.core.store import Store
 from rawlog.formats.kafka.checkpoints import parse
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.store.missing import has_segment, is_counting, missing_partitions
 from rawlog.formats.kafka.store.survey import survey
 from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source
@@ -35,7 +36,8 @@ def overlap(files: Files) -> Iterator[Mark]:
 @rule("kafka.partition.gap", Severity.WARNING)
 def gap(files: Files) -> Iterator[Mark]:
     """Offsets are missing between two segments, and compaction does not explain it: a segment, or the end of one, is gone. Or they are
-    missing at the end of the log, although a snapshot of the producers was taken after them and no unfinished batch is there.
+    missing at the end of the log, although a snapshot of the producers was taken after them or an index of their segment is there, and no
+    unfinished batch is.
 
     Compaction explains a gap if `cleaner-offset-checkpoint` or the topic's settings say that the topic is compacted, or if batches show it.
     Look for the records in a backup or on another replica. Consumers skip the gap without an error.
@@ -250,6 +252,32 @@ def _beyond(files: Files, wanted: str, what: str) -> Iterator[Mark]:
                 yield Mark(message, offset=end, expected=f"at most {end}", found=offset, path=file.path)
 
 
+@rule("kafka.partition.no-segment", Severity.WARNING)
+def no_segment(files: Files) -> Iterator[Mark]:
+    """A partition has no segment, although its directory has other files of it.
+
+    A broker makes an empty log in its place, without a message. Look for the partition in a backup or on another replica. Where a
+    checkpoint counts records of a partition and the whole directory is gone, it is no more than a remark, for this may be a copy of a part.
+    """
+    known = _partitions(files)
+    said: set[str] = set()
+    for file in files:
+        if file.format == "kafka.checkpoint" and file.problem is None and is_counting(file.path):
+            for gone in missing_partitions(split(file.path)[0], known):
+                if gone.directory not in said:
+                    said.add(gone.directory)
+                    path, severity = (gone.directory, None) if gone.is_certain else (gone.checkpoint, Severity.INFO)
+                    yield Mark(str(gone), offset=gone.first, path=path, severity=severity)
+    for file in files:
+        place, group = file.place, str(file.place.group)
+        if place.topic in (None, METADATA_TOPIC) or place.partition is None or place.state is not None or place.remote:
+            continue
+        if group not in known and group not in said and file.system == "kafka":
+            said.add(group)
+            if not has_segment(group):
+                yield Mark(f"{place.topic}-{place.partition} has no segment: its records are gone", path=group)
+
+
 @rule("kafka.partition.topic-id", Severity.ERROR)
 def topic_ids(files: Files) -> Iterator[Mark]:
     """Partitions of one topic have different topic ids, or two topics share one.
@@ -330,5 +358,5 @@ def directory_rules() -> Sequence[Rule[Files]]:
     from rawlog.formats.kafka.store import tiers
     from rawlog.formats.kafka.store.complete import committed_out_of_range
 
-    own = (log_start, beyond, topic_ids, no_topic_id, duplicate_partitions)
+    own = (log_start, beyond, no_segment, topic_ids, no_topic_id, duplicate_partitions)
     return (*own, *tiers.rules(), committed_out_of_range)

@@ -20,15 +20,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rawlog.core.findings import Account, Few, Mark, Rule, Severity, rule
 from rawlog.core.format import File
+from rawlog.core.ranges import between, clipped, total
 from rawlog.core.store import Store
 from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in
 from rawlog.formats.kafka.internal import offsets
 from rawlog.formats.kafka.layouts import NONE
-from rawlog.formats.kafka.paths import INTERNAL, split, takes
+from rawlog.formats.kafka.paths import INTERNAL, METADATA_TOPIC, split, takes
 from rawlog.formats.kafka.store.continuity import Continuity
 from rawlog.formats.kafka.store.identity import is_compacted_topic, parent_of
 from rawlog.formats.kafka.store.survey import Survey, epochs_in, fold_segment, surveyed
@@ -36,7 +36,6 @@ from rawlog.formats.kafka.store.tally import Tally
 
 #: The internal topics that brokers compact.
 COMPACTED = frozenset(INTERNAL.values()) - {INTERNAL["kafka.remote"]}
-Rows = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -53,47 +52,48 @@ class Accounted:
 
 
 def accounted(files: Sequence[File]) -> Accounted | None:
-    """What became of the offsets of a partition, computed once; None if it has no segments."""
+    """What became of the offsets of a partition, computed once; None if it has no segments, or is a metadata log, which snapshots are a
+    part of: KRaft accounts for that.
+    """
     return Store.of(files).share(_accounted)
 
 
-def account(files: Sequence[File]) -> Account | None:
-    """The account of a partition; None if it has no segments."""
+def accounts(files: Sequence[File]) -> list[Account]:
+    """The account of a partition; none if it has no segments."""
     made = accounted(files)
-    return None if made is None else made.account
+    return [] if made is None else [made.account]
 
 
 def _accounted(store: Store) -> Accounted | None:
     look = surveyed(store)
-    if look is None or look.whole is None:
+    if look is None or look.whole is None or store[0].place.topic == METADATA_TOPIC:
         return None
     partition = _Partition(store, look, look.whole)
     start, stop = partition.start(), partition.stop()
-    rows = _clipped(partition.covered, start, stop)
-    missing = _missing(rows, start, stop)
+    rows = clipped(partition.covered, start, stop)
+    missing = between(rows, start, stop)
     tally = partition.tally(start)
     point = partition.cleaner_point(tally.cleaned) if len(missing) else 0
     explained = int(np.clip(np.minimum(missing[:, 1] + 1, point) - missing[:, 0], 0, None).sum())
-    left = _clipped(missing, max(start, point), stop)
-    there = int((rows[:, 1] - rows[:, 0] + 1).sum())
-    unexplained = int((left[:, 1] - left[:, 0] + 1).sum()) + tally.kept_places
+    left = clipped(missing, max(start, point), stop)
+    there, unexplained = total(rows), total(left) + tally.kept_places
     place, aborted = store[0].place, tally.aborted
     opened = sorted(look.producers.open_transactions().items())
     made = Account(
-        "kafka",
-        place.topic,
-        place.partition,
-        store.path,
-        start,
-        stop,
-        max(0, there - tally.control - aborted - tally.removed - tally.kept_places),
-        tally.control,
-        aborted,
-        explained + tally.removed,
-        start,
-        unexplained,
-        sum(few.count for few in look.found.get("sequence", {}).values()),
-        len(opened),
+        system="kafka",
+        topic=place.topic,
+        partition=place.partition,
+        path=store.path,
+        start=start,
+        stop=stop,
+        present=max(0, there - tally.control - aborted - tally.removed - tally.kept_places),
+        control=tally.control,
+        aborted=aborted,
+        compacted=explained + tally.removed,
+        expired=start,
+        unexplained=unexplained,
+        broken_sequences=sum(few.count for few in look.found.get("sequence", {}).values()),
+        open_transactions=len(opened),
     )
     runs = [(first, last, partition.reason(first, last)) for first, last in left.tolist()]
     runs += [(first, last, "an empty batch of a repair keeps their place") for first, last in tally.places]
@@ -181,20 +181,6 @@ class _Partition:
 
     def _is_gap(self, first: int) -> bool:
         return any(gap.first <= first <= gap.last for gap in self.whole.gaps)
-
-
-def _clipped(rows: Rows, start: int, stop: int) -> Rows:
-    """Ranges, cut at two offsets."""
-    made = np.stack([np.maximum(rows[:, 0], start), np.minimum(rows[:, 1], stop - 1)], axis=1)
-    return made[made[:, 0] <= made[:, 1]]
-
-
-def _missing(rows: Rows, start: int, stop: int) -> Rows:
-    """What is between ranges that are in order, from `start` to `stop`."""
-    reached = np.maximum.accumulate(np.concatenate(([start - 1], rows[:, 1])))
-    begins = np.concatenate((rows[:, 0], [stop]))
-    made = np.stack([reached + 1, begins - 1], axis=1)
-    return made[made[:, 0] <= made[:, 1]]
 
 
 # Rules ---------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,8 @@ from rawlog.io.walk import walk
 SYSTEM = "kafka"
 LARGEST_TEXT = 1 << 20
 PROTOCOLS = {"Consumer": "consumer", "Share": "share", "Streams": "streams"}
+#: The number of the state in which a member has what it was assigned.
+SETTLED = {"Consumer": 0, "Streams": 1}
 #: While the coordinator ends a transaction it is in one of these; it writes the markers itself once a broker starts.
 ENDING = {"PrepareCommit": "committed", "PrepareAbort": "aborted"}
 Row = dict[str, Any]
@@ -79,6 +81,17 @@ class Partitions:
                     found[uuid_text(topic_id(source.read(0, min(source.size, LARGEST_TEXT))))] = file.place.topic
             except (RawlogError, ValueError):
                 continue
+        return found
+
+    def numbers(self, topic: str) -> set[int]:
+        """The partitions of a topic that are there."""
+        return self._numbers.get(topic, set())
+
+    @cached_property
+    def _numbers(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = defaultdict(set)
+        for topic, number in self._logs:
+            found[topic].add(number)
         return found
 
     def bounds(self, topic: str, partition: int) -> tuple[int | None, int | None]:
@@ -145,7 +158,7 @@ def groups(files: Sequence[File], errors: str) -> list[Group]:
     found: dict[str, _Records] = defaultdict(_Records)
     for row in _current(GROUPS, files, internal.groups, errors):
         found[row["group"]].add(row)
-    made = {name: records.group(name, partitions.topics) for name, records in found.items()}
+    made = {name: records.group(name, partitions) for name, records in found.items()}
     for row in _current(OFFSETS, files, internal.offsets, errors):
         group = made.setdefault(row["group"], Group(SYSTEM, row["group"], "classic", "Empty", []))
         start, end = partitions.bounds(row["topic"], row["partition"])
@@ -184,19 +197,34 @@ class _Records:
         else:
             self.members[row["member"]][row["type"]] = value
 
-    def group(self, name: str, topics: Mapping[str, str]) -> Group:
+    def group(self, name: str, partitions: Partitions) -> Group:
         classic = self.own.get("GroupMetadata")
         if classic is not None:
             members = [_classic_member(one) for one in classic["members"]]
             return Group(SYSTEM, name, "classic", "Stable" if members else "Empty", members)
         kinds = (*self.own, *(kind for records in self.members.values() for kind in records))
         prefix = next((one for one in PROTOCOLS if any(kind.startswith(f"{one}Group") for kind in kinds)), "Consumer")
-        members = [
-            _member(number, records, prefix, topics)
-            for number, records in sorted(self.members.items())
-            if f"{prefix}GroupMemberMetadata" in records
-        ]
+        members = []
+        for number, records in sorted(self.members.items()):
+            about = records.get(f"{prefix}GroupMemberMetadata")
+            if about is not None:
+                current = records.get(f"{prefix}GroupCurrentMemberAssignment", {})
+                names = self._tasks(current, partitions) if prefix == "Streams" else _assigned(current, partitions)
+                assigned = tuple(sorted(set(names)))
+                members.append(Member(number, about.get("clientId"), about.get("clientHost"), assigned))
         return Group(SYSTEM, name, PROTOCOLS[prefix], self._state(prefix), members)
+
+    def _tasks(self, current: Row, partitions: Partitions) -> Iterator[str]:
+        """The partitions of a member's active tasks: of a part of the topology, so that they are those of all topics that it reads."""
+        parts = {
+            one["subtopologyId"]: one for one in self.own.get("StreamsGroupTopology", {}).get("subtopologies") or ()
+        }
+        for task in current.get("activeTasks") or ():
+            part = parts.get(task["subtopologyId"], {})
+            repartitioned = (one["name"] for one in part.get("repartitionSourceTopics") or ())
+            for topic in (*(part.get("sourceTopics") or ()), *repartitioned):
+                known = partitions.numbers(topic)
+                yield from (f"{topic}-{one}" for one in task["partitions"] if not known or one in known)
 
     def _state(self, prefix: str) -> str:
         """As a coordinator names it that has read these records."""
@@ -205,11 +233,14 @@ class _Records:
             return "Empty"
         if prefix == "Share":
             return "Stable"
+        if prefix == "Streams" and "StreamsGroupTopology" not in self.own:
+            return "NotReady"
         epoch = self.own.get(f"{prefix}GroupMetadata", {}).get("epoch", 0)
         assigned = self.own.get(f"{prefix}GroupTargetAssignmentMetadata", {}).get("assignmentEpoch", 0)
         if epoch > assigned:
             return "Assigning"
-        is_settled = all(one and one.get("memberEpoch") == assigned and one.get("state") == 0 for one in current)
+        settled = SETTLED[prefix]
+        is_settled = all(one and one.get("memberEpoch") == assigned and one.get("state") == settled for one in current)
         return "Stable" if is_settled else "Reconciling"
 
 
@@ -220,11 +251,11 @@ def _classic_member(one: Row) -> Member:
     return Member(one["memberId"], one["clientId"], one["clientHost"], tuple(sorted(names)))
 
 
-def _member(number: str, records: Mapping[str, Row], prefix: str, topics: Mapping[str, str]) -> Member:
-    about = records.get(f"{prefix}GroupMemberMetadata", {})
-    parts = records.get(f"{prefix}GroupCurrentMemberAssignment", {}).get("assignedPartitions") or ()
-    names = (f"{topics.get(part['topicId'], part['topicId'])}-{one}" for part in parts for one in part["partitions"])
-    return Member(number, about.get("clientId"), about.get("clientHost"), tuple(sorted(names)))
+def _assigned(current: Row, partitions: Partitions) -> Iterator[str]:
+    """The partitions that a member has, by the ids of their topics."""
+    for part in current.get("assignedPartitions") or ():
+        topic = partitions.topics.get(part["topicId"], part["topicId"])
+        yield from (f"{topic}-{one}" for one in part["partitions"])
 
 
 def _owner(group: Group, topic: str, partition: int) -> str | None:

@@ -132,7 +132,7 @@ class _Survey:
                 )
             )  # fmt: skip
         if len(frames) > 1 and edges[-1] - edges[-2] > 1:
-            self.remember(frames, head, firsts)
+            self.remember(frames, head)
 
     def _look_for_gaps(self, frames: Frames, head: Heads, firsts: NDArray[np.int64]) -> None:
         """See whether the log was compacted: offsets are missing between batches next to one another, or in them. What is missing before
@@ -154,7 +154,7 @@ class _Survey:
         """Where damaged batches end, by their own headers, that end at a byte."""
         return self.damage[-1].end if self.damage and self.damage[-1].stop == position else None
 
-    def remember(self, frames: Frames, head: Heads, firsts: NDArray[np.int64]) -> None:
+    def remember(self, frames: Frames, head: Heads) -> None:
         """Keep what the log is without its last batch."""
         at = len(frames) - 1
         run = self.runs[-1]

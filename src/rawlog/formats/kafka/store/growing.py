@@ -50,11 +50,6 @@ class GrowingPartition(PartitionWriter):
         if segments:
             self._continue(names, segments)
 
-    def flush(self) -> None:
-        """Hand what was written to the system: it then outlives the process."""
-        if self._file is not None:
-            self._file.flush()
-
     def close(self) -> None:
         """As always. If there is no room for what is derived from the last segment, it is left out: whoever continues derives it again."""
         base = "" if self._index is None else segment_name(self._index.base, "")

@@ -8,65 +8,21 @@ epoch only after its transaction has ended. What none of them knows is reported,
 
 from __future__ import annotations
 
-import glob
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rawlog.core.errors import RawlogError
 from rawlog.core.format import File, Place
-from rawlog.core.frames import Bytes, Frames
-from rawlog.core.status import Status
-from rawlog.formats.kafka.control import read_marker
-from rawlog.formats.kafka.heads import Heads, heads, take
-from rawlog.formats.kafka.kernels.producers import SEQUENCE_MASK
-from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE, Attributes, ControlType
-from rawlog.formats.kafka.paths import directory_place, split
-from rawlog.formats.kafka.store.state import Aborted
-from rawlog.formats.kafka.store.survey import aborted_in, snapshot_rows
-from rawlog.io.checksums import crc32c, crc32c_spans
-from rawlog.io.storage import exists, is_remote, listing, local_path
-from rawlog.io.walk import walk
+from rawlog.formats.kafka.layouts import NONE, ControlType
+from rawlog.formats.kafka.store.damaged_markers import Witness
+from rawlog.formats.kafka.store.marker_evidence import ENDLESS, STATE_TOPIC, Indexes, State, snapshots_of, states_near
+from rawlog.formats.kafka.store.marker_ledger import Event, Ledger
 
-STATE_TOPIC = "__transaction_state"
-STATE_PARTITIONS = 50
-"""So many partitions has the topic unless configured otherwise; looked for by number where directories cannot be listed cheaply."""
-ENDLESS = (1 << 63) - 1
-MARKER_SIZE = 78
-"""A control batch that ends a transaction: a header and one record of 17 bytes."""
-MARKER_LENGTH = (MARKER_SIZE - BATCH.after("length")).to_bytes(4, "big")
-MARKER_KEY = BATCH.size + 5
-"""Where its record has its key: version and type. After it, a byte of length, and the value: version and coordinator epoch."""
-MARKER_MAGIC, MARKER_COUNT = bytes([MAGIC_V2]), (1).to_bytes(4, "big")
-MARKER_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL).to_bytes(2, "big")
-SEGMENT = 1 << 31
-"""So many offsets a segment holds at most."""
 NEAR, FURTHEST = 4096, 1 << 30
 """So far after the end of what is left a marker may have been; and so far the name of a snapshot is believed."""
-LARGEST_STRETCH = 64 << 20
-"""So many damaged bytes are searched for what is left of a marker."""
-
 COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
 DECISIONS = ((COMMITTED, "Commit"), (ABORTED, "Abort"))
 """Outcomes, and what the coordinator's states have in their names."""
-
-
-@dataclass(slots=True)
-class Event:
-    """What is left of a producer in the log: a run of its transactional batches, or a marker (`kind`)."""
-
-    first: int
-    last: int
-    epoch: int
-    #: How many gaps there are in the log before it.
-    gap: int
-    timestamp: int
-    kind: int | None = None
-    coordinator_epoch: int = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,330 +56,6 @@ class Transaction:
         return f"{what}: was {self.outcome}, its lost {name} marker was put back at offset {self.marker_offset}: {self.evidence}"
 
 
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """A marker as damaged bytes have it. `certain`: changing one byte makes its checksum right."""
-
-    producer_id: int
-    offset: int
-    epoch: int
-    kind: int
-    coordinator_epoch: int
-    timestamp: int
-    certain: bool
-
-
-def witnesses(data: Bytes) -> Iterator[Witness]:
-    """The transaction markers that can be read in damaged bytes."""
-    if not 0 < data.size <= LARGEST_STRETCH:
-        return
-    text = data.tobytes()
-    at = text.find(MARKER_LENGTH)
-    while at >= 0:
-        start = at - BATCH.at("length")
-        if start >= 0 and len(text) - start >= MARKER_SIZE and _may_be_marker(text, start):
-            one = _witness(np.frombuffer(text[start : start + MARKER_SIZE], np.uint8))
-            if one is not None:
-                yield one
-        at = text.find(MARKER_LENGTH, at + 1)
-
-
-def _may_be_marker(text: bytes, start: int) -> bool:
-    """Whether at most one of the fields that all markers have in common is wrong: a cheap test before an expensive one."""
-    fields = (("magic", MARKER_MAGIC), ("attributes", MARKER_ATTRIBUTES), ("record_count", MARKER_COUNT))
-    return sum(text[start + BATCH.at(name) : start + BATCH.after(name)] == value for name, value in fields) >= 2
-
-
-def _witness(batch: NDArray[np.uint8]) -> Witness | None:
-    certain = _corrected(batch)
-    batch = batch if certain is None else certain
-    head = take(batch, np.zeros(1, np.int64), np.array([MARKER_SIZE], np.int64), check_crc=False)
-    text = batch.tobytes()
-    wanted = int(Attributes.TRANSACTIONAL | Attributes.CONTROL)
-    if head["magic"][0] != MAGIC_V2 or head["attributes"][0] != wanted or head["record_count"][0] != 1:
-        return None
-    kind = int.from_bytes(text[MARKER_KEY + 2 : MARKER_KEY + 4], "big", signed=True)
-    if kind not in (ControlType.ABORT, ControlType.COMMIT) or head["producer_id"][0] < 0:
-        return None
-    coordinator = int.from_bytes(text[MARKER_KEY + 7 : MARKER_KEY + 11], "big", signed=True)
-    names = ("producer_id", "base_offset", "producer_epoch")
-    number, offset, epoch = (int(head[name][0]) for name in names)
-    return Witness(number, offset, epoch, kind, coordinator, int(head["max_timestamp"][0]), certain is not None)
-
-
-def _corrected(batch: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """A batch with the one byte changed that makes its checksum right; None if there is no such byte, or more than one."""
-    first = BATCH.at("attributes")
-    stored = int.from_bytes(batch[BATCH.at("crc") : first].tobytes(), "big")
-    computed = crc32c(batch[first:])
-    if sum(1 for byte in (stored ^ computed).to_bytes(4, "big") if byte) <= 1:
-        return batch  # what is wrong is the checksum, or nothing that it covers
-    size = batch.size - first
-    tries = np.tile(batch[first:], (size * 255, 1))
-    places, changes = np.divmod(np.arange(size * 255), 255)
-    tries[np.arange(size * 255), places] ^= (changes + 1).astype(np.uint8)
-    starts = np.arange(size * 255, dtype=np.int64) * size
-    right = np.flatnonzero(crc32c_spans(tries.reshape(-1), starts, starts + size) == stored)
-    if right.size != 1:
-        return None
-    return np.concatenate((batch[:first], tries[int(right[0])]))
-
-
-class Ledger:
-    """The transactional batches and markers that are kept, and the gaps between the batches of the log, as they are written."""
-
-    def __init__(self) -> None:
-        self.events: dict[int, list[Event]] = defaultdict(list)
-        #: First and last offset of each gap, in order.
-        self.gaps: list[tuple[int, int]] = []
-        self.end: int | None = None
-        #: Records that are missing in a gap by the sequence numbers of producers, by the gap's number.
-        self.missing: dict[int, int] = defaultdict(int)
-        self._sequences: dict[int, tuple[int, int, int]] = {}
-        #: The producers and offsets of ABORT markers of transactions with records.
-        self.aborts: list[tuple[int, int]] = []
-        #: Whether COMMIT markers raised the epoch of their records, by producer.
-        self.raised: dict[int, set[bool]] = defaultdict(set)
-        #: Markers that can be read in damaged bytes.
-        self.witnesses: list[Witness] = []
-
-    def add(self, frames: Frames, head: Heads) -> None:
-        """Take in batches that are written, in the order of their offsets."""
-        if not len(head):
-            return
-        base, last = head["base_offset"], head["last_offset"]
-        before = np.concatenate(([base[0] - 1 if self.end is None else self.end - 1], last[:-1]))
-        base = np.where(head["record_count"] < 0, np.minimum(base, before + 1), base)  # a wrapper tells only its last
-        jumps = base > before + 1
-        gap = len(self.gaps) + np.cumsum(jumps)
-        self.gaps += zip((before[jumps] + 1).tolist(), (base[jumps] - 1).tolist(), strict=True)
-        self.end = int(last[-1]) + 1
-        transactional, control = head.has(Attributes.TRANSACTIONAL), head.has(Attributes.CONTROL)
-        for index in np.flatnonzero(head["producer_id"] >= 0).tolist():
-            number = int(head["producer_id"][index])
-            if not control[index]:
-                self._follow(head, index, number, int(gap[index]))
-            if transactional[index]:
-                self._note(frames, head, index, number, int(gap[index]), bool(control[index]))
-
-    def cut(self, data: Bytes) -> None:
-        """Take in bytes that are not kept."""
-        self.witnesses += witnesses(data)
-
-    def _follow(self, head: Heads, index: int, number: int, gap: int) -> None:
-        """Count what sequence numbers say is missing in the one gap since the producer's batch before."""
-        epoch, sequence = int(head["producer_epoch"][index]), int(head["base_sequence"][index])
-        if sequence < 0:
-            return
-        known, following, before = self._sequences.get(number, (NONE, 0, gap))
-        jump = (sequence - following) & SEQUENCE_MASK
-        if known == epoch and gap == before + 1 and jump:
-            self.missing[before] += jump
-        size = int(head["last_offset"][index] - head["base_offset"][index]) + 1
-        self._sequences[number] = (epoch, (sequence + size) & SEQUENCE_MASK, gap)
-
-    def _note(self, frames: Frames, head: Heads, index: int, number: int, gap: int, control: bool) -> None:
-        events = self.events[number]
-        first, last = int(head["base_offset"][index]), int(head["last_offset"][index])
-        epoch, time = int(head["producer_epoch"][index]), int(head["max_timestamp"][index])
-        if control:
-            kind, coordinator, moment = (
-                read_marker(frames, index) if head["record_count"][index] else (None, NONE, NONE)
-            )
-            if kind in (ControlType.ABORT, ControlType.COMMIT):
-                self._end(number, Event(first, last, epoch, gap, moment, kind, coordinator))
-            return
-        before = events[-1] if events else None
-        if before is not None and before.kind is None and (before.gap, before.epoch) == (gap, epoch):
-            before.last, before.timestamp = last, max(before.timestamp, time)
-        else:
-            events.append(Event(first, last, epoch, gap, time))
-
-    def _end(self, number: int, marker: Event) -> None:
-        """Take in a marker. What is left without a gap up to it is decided, and need not be remembered."""
-        events = self.events[number]
-        start = len(events)
-        while start and events[start - 1].kind is None:
-            start -= 1
-        if start < len(events):
-            if marker.kind == ControlType.ABORT:
-                self.aborts.append((number, marker.first))
-            else:
-                self.raised[number].add(marker.epoch > events[-1].epoch)
-        if all(one.gap == marker.gap for one in events[start:]):
-            del events[start:]
-            if len(events) == 1 or (events and events[-2].kind is not None):
-                del events[-1]
-        events.append(marker)
-
-
-# What other files know -------------------------------------------------------------------------------------------
-
-
-class Indexes:
-    """The transaction indexes of a partition: what they name, and where they would name everything."""
-
-    def __init__(self, files: Sequence[File], kept: Iterable[tuple[int, int]]) -> None:
-        """`kept` are the producers and offsets of ABORT markers that are left and end a transaction with records."""
-        self.files = [one for one in files if one.place.state is None and one.problem is None]
-        self.aborted: dict[int, list[Aborted]] = defaultdict(list)
-        self.bases = sorted({one.place.start_offset for one in self.files if one.place.start_offset is not None
-                             and one.format in ("kafka.log", "kafka.index", "kafka.timeindex", "kafka.txnindex")})  # fmt: skip
-        self._whole: dict[int, bool] = {}
-        self._reaches: dict[int, bool] = {}
-        listed: set[tuple[int, int]] = set()
-        for base in self.bases:
-            file = self._file(base, "kafka.txnindex")
-            entries = [] if file is None else _entries_of(file, base)
-            has_index = self._file(base, "kafka.index") is not None or self._file(base, "kafka.timeindex") is not None
-            self._whole[base] = entries is not None and (file is not None or has_index)
-            for one in entries or ():
-                self.aborted[one.producer_id].append(one)
-                listed.add((one.producer_id, one.last_offset))
-        for number, offset in kept:
-            segment = self._base_of(offset)
-            if (number, offset) not in listed and segment is not None:
-                self._whole[segment] = False
-                if (
-                    self._file(segment, "kafka.txnindex") is None
-                ):  # then others that are missing may have been there too
-                    for base in self.bases:
-                        self._whole[base] &= self._file(base, "kafka.txnindex") is not None
-
-    def _spans(self) -> Iterator[tuple[int, int, int]]:
-        for number, base in enumerate(self.bases):
-            yield base, base, self.bases[number + 1] if number + 1 < len(self.bases) else ENDLESS
-
-    def _file(self, base: int, format: str) -> File | None:
-        return next((one for one in self.files if one.format == format and one.place.start_offset == base), None)
-
-    def _base_of(self, offset: int) -> int | None:
-        at = bisect_right(self.bases, offset)
-        return self.bases[at - 1] if at else None
-
-    def tells_all(self, start: int, stop: int, end: int) -> bool:
-        """Whether every abort with a marker from `start` up to `stop` would be named. `end` is where the log ended, as far as known."""
-        for base, first, following in self._spans():
-            if following <= start or first >= stop:
-                continue
-            if not self._whole[base]:
-                return False
-            # Another segment, gone with all of its files, may have been between this one and the next.
-            edge = following if following != ENDLESS else end
-            if stop >= edge and not self._is_long(base, edge):
-                return False
-        return bool(self.bases) and self.bases[0] <= start
-
-    def _is_long(self, base: int, edge: int) -> bool:
-        """Whether a segment's last batch, sound or not, ends where the next segment begins."""
-        if base not in self._reaches:
-            file = self._file(base, "kafka.log")  # where it is gone, what is left next to it tells up to where it went
-            self._reaches[base] = file is None or _end_of(file) == edge
-        return self._reaches[base]
-
-
-def _entries_of(file: File, start: int) -> list[Aborted] | None:
-    """The entries of the transaction index of a segment that begins at an offset; None if one is impossible."""
-    try:
-        found = [one for _, one in aborted_in(file)]
-    except RawlogError:
-        return None
-    before = start - 1
-    for one in found:
-        if (
-            not before < one.last_offset < start + SEGMENT
-            or not 0 <= one.first_offset <= one.last_offset
-            or one.producer_id < 0
-        ):
-            return None
-        before = one.last_offset
-    return found
-
-
-def _end_of(file: File) -> int | None:
-    """The offset after the last frame of a segment, by its own header, if frames reach to the end of the file."""
-    from rawlog.formats.kafka import LOG
-
-    end = None
-    try:
-        for frames in walk(file, LOG, errors="skip"):
-            head = heads(frames)
-            if len(frames):
-                end = int(head["last_offset"][-1]) + 1
-            if frames.last and (frames.status is not Status.OK or frames.reached_in_file != file.size):
-                return None
-    except RawlogError:
-        return None
-    return end
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A decision of the transaction coordinator, or a transaction that goes on."""
-
-    epoch: int
-    status: str
-    start: int
-    update: int
-    partitions: tuple[tuple[str, int], ...]
-    version: int
-
-
-def states_near(folder: str | None) -> dict[int, list[State]]:
-    """What `__transaction_state` in the log directory of a partition says of every producer, in order."""
-    from rawlog.formats.kafka.internal import transaction_states
-
-    found: dict[int, list[State]] = defaultdict(list)
-    if folder is None:
-        return found
-    parent = split(folder)[0] or ("/" if folder.startswith("/") else ".")
-    for path in _state_folders(parent):
-        files = []
-        for entry in listing(path):
-            name = split(entry.path)[1]
-            if name.endswith(".log") and name[:-4].isdigit() and entry.problem is None:
-                place = directory_place(path)
-                place = Place(topic=place.topic, partition=place.partition, start_offset=int(name[:-4]), group=path)
-                files.append(File(entry.path, entry.size, format="kafka.log", place=place))
-        try:
-            for batch in transaction_states(files, {"errors": "skip"}) if files else ():
-                _take_states(batch.to_pylist(), found)
-        except RawlogError:
-            continue
-    return found
-
-
-def _state_folders(parent: str) -> list[str]:
-    if not is_remote(parent):
-        return sorted(glob.glob(f"{glob.escape(local_path(parent))}/{STATE_TOPIC}-[0-9]*"))
-    named = (f"{parent}/{STATE_TOPIC}-{number}" for number in range(STATE_PARTITIONS))
-    return [one for one in named if exists(one)]
-
-
-def _take_states(rows: list[dict[str, object]], found: dict[int, list[State]]) -> None:
-    for row in rows:
-        if row["producer_id"] is None or row["status"] is None or row["state"] != COMMITTED:
-            continue
-        listed: list[dict[str, object]] = row["partitions"] or []  # type: ignore[assignment]
-        found[int(str(row["producer_id"]))].append(
-            State(
-                int(str(row["producer_epoch"])),
-                str(row["status"]),
-                _ms(row["start_timestamp"]),
-                _ms(row["update_timestamp"]),
-                tuple((str(one["topic"]), int(str(one["partition"]))) for one in listed),
-                int(str(row["client_transaction_version"] or 0)),
-            )
-        )
-
-
-def _ms(moment: object) -> int:
-    return NONE if moment is None else round(moment.timestamp() * 1000)  # type: ignore[attr-defined]
-
-
-# What follows from it --------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Boundary:
     """Between a run of a producer's batches and what is left of it next, where lost offsets may have held the marker."""
@@ -448,7 +80,7 @@ class Judge:
         self.place = next((one.place for one in files if one.place.group is not None), Place())
         self.end = ledger.end or 0
         self.indexes = Indexes(files, ledger.aborts)
-        self.snapshots = _snapshots(files)
+        self.snapshots = snapshots_of(files)
         self.log_end = max([self.end, *(one for one in self.snapshots if one < self.end + FURTHEST)])
         self._states: dict[int, list[State]] | None = None
         self._taken: set[int] = set()
@@ -645,22 +277,15 @@ class Judge:
                 else f"it is read as if the marker at offset {marker.first} were its own"
             )
             reasons = [*one.reasons, "its marker may be among the lost offsets", effect]
-            return Transaction(number, one.run.epoch, one.first, one.run.last, one.outcome, "; ".join(reasons))
+            return replace(made, evidence="; ".join(reasons))
         if (seen := one.witness) is not None:
-            exact = (one.marker, seen.epoch, seen.coordinator_epoch, seen.timestamp)
-            return Transaction(number, one.run.epoch, one.first, one.run.last, one.outcome, made.evidence, *exact)
-        row = self._row_after(number, one)
-        return Transaction(
-            made.producer_id,
-            made.epoch,
-            made.first_offset,
-            made.last_offset,
-            made.outcome,
-            made.evidence,
-            one.marker,
-            self._epoch(number, one, row),
-            self._coordinator_epoch(number, one, row),
-            row["timestamp"] if row is not None and row["timestamp"] >= 0 else one.run.timestamp,
+            epoch, coordinator, timestamp = seen.epoch, seen.coordinator_epoch, seen.timestamp
+        else:
+            row = self._row_after(number, one)
+            epoch, coordinator = self._epoch(number, one, row), self._coordinator_epoch(number, one, row)
+            timestamp = row["timestamp"] if row is not None and row["timestamp"] >= 0 else one.run.timestamp
+        return replace(
+            made, marker_offset=one.marker, marker_epoch=epoch, coordinator_epoch=coordinator, timestamp=timestamp
         )
 
     def _room(self, stretches: list[tuple[int, int]]) -> int | None:
@@ -709,14 +334,4 @@ class Judge:
         return before[-1] if before else after[0] if after else 0
 
 
-def _snapshots(files: Sequence[File]) -> dict[int, dict[int, dict[str, int]]]:
-    """The entries of every sound producer snapshot, by offset and producer."""
-    found = {}
-    for file in files:
-        if file.format == "kafka.snapshot" and file.place.state is None and file.problem is None:
-            try:
-                rows = {row["producer_id"]: row for _, row in snapshot_rows(file)}
-            except RawlogError:
-                continue
-            found[file.place.start_offset or 0] = rows
-    return found
+__all__ = ["COMMITTED", "Judge", "Transaction"]

@@ -146,7 +146,7 @@ class PartitionWriter:
         self._file = self._index = None
 
     def flush(self) -> None:
-        """Let others read what was appended so far."""
+        """Hand what was appended to the system: others can read it, and it outlives the process."""
         if self._file is not None:
             self._file.flush()
 

@@ -25,10 +25,12 @@ from rawlog.formats.kafka.batch_writer import BatchFields, encode_batch, encode_
 from rawlog.formats.kafka.heads import Heads
 from rawlog.formats.kafka.layouts import BATCH, MAGIC_V2, NONE
 from rawlog.formats.kafka.paths import split
-from rawlog.formats.kafka.store.continuity import Continuity, Extent, Piece, batches_of, bytes_of, continuity
+from rawlog.formats.kafka.store.continuity import Continuity, Piece, continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
+from rawlog.formats.kafka.store.extents import Extent, batches_of, bytes_of
 from rawlog.formats.kafka.store.identity import Identity, identity
-from rawlog.formats.kafka.store.lost_markers import COMMITTED, Judge, Ledger, Transaction
+from rawlog.formats.kafka.store.lost_markers import COMMITTED, Judge, Transaction
+from rawlog.formats.kafka.store.marker_ledger import Ledger
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.quarantine import Quarantine
 from rawlog.formats.kafka.store.rewrite import NewSegment, new_report, rewrite, segments_of

@@ -23,6 +23,7 @@ from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_dire
 from rawlog.formats.kafka.store.continuity import continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META
+from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
 from rawlog.formats.kafka.store.tiers import has_remote
@@ -35,6 +36,7 @@ from rawlog.kernels import byte_view
 #: What a log directory says of itself, besides what it says of its partitions.
 BOOTSTRAP = "bootstrap.checkpoint"
 SURROUNDINGS = (META, BOOTSTRAP)
+FARTHEST = (1 << 63) - 1
 
 Batches = Iterable[tuple[Frames, Heads]]
 
@@ -268,9 +270,29 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
     sources = {split(store[0].place.group or "")[0] for store in stores}
     if len(sources) == 1:
         [source] = sources
+        _report_missing(source, stores, report)
         _keep_checkpoints(source, report.parts, folder)
         keep_surroundings(source, folder, report)
     return report
+
+
+def _report_missing(source: str, stores: Sequence[Store], report: Report) -> None:
+    """Report what the checkpoints count and no log has: the result's own are made to fit, and this is the only trace of the loss."""
+    for one in missing_partitions(source, {str(store[0].place.group) for store in stores}):
+        if one.is_certain:
+            report.add(Action.LOST, str(one), one.checkpoint, first_offset=one.first, stop_offset=one.stop)
+        else:
+            report.notes.append(str(one))
+    for name in COUNTING:
+        for (topic, partition), offset in sorted(offsets_in(source, name).items()):
+            own = report.parts.get(f"{topic}-{partition}")
+            if own is None or own.with_action(Action.REMOVED):
+                continue
+            lost = [one for one in own.with_action(Action.LOST) if one.first_offset is not None]
+            reached = max([own.facts["end_offset"], *(one.stop_offset or FARTHEST for one in lost)])
+            if offset > reached:
+                reason = f"{name} counts them, and no segment has them"
+                own.add(Action.LOST, reason, f"{source}/{name}", first_offset=reached, stop_offset=offset)
 
 
 def _keep_checkpoints(source: str, done: Mapping[str, Report], folder: Folder) -> None:

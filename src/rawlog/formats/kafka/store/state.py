@@ -129,7 +129,7 @@ class Producers:
             expected,
             aborts,
         )
-        self._keep(frames, head, path, chosen, rows)
+        self._keep(frames, path, chosen, rows)
         if count:
             self.aborts.append(self._named(aborts[:count]))
         for at in np.flatnonzero(odd).tolist():
@@ -149,7 +149,7 @@ class Producers:
             self.table = grown
         return rows[inverse]
 
-    def _keep(self, frames: Frames, head: Heads, path: str, chosen: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    def _keep(self, frames: Frames, path: str, chosen: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
         """Remember where the first batch of data of each producer is, for a message about it."""
         for row in np.unique(rows).tolist():
             first = int(self.table[row, kernels.FIRST_PLACE])

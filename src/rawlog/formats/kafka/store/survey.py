@@ -30,7 +30,8 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.seek import index_entries, time_entries
-from rawlog.formats.kafka.store.continuity import Continuity, Extent, Plain, continuity
+from rawlog.formats.kafka.store.continuity import Continuity, continuity
+from rawlog.formats.kafka.store.extents import Extent, Plain
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
 from rawlog.formats.kafka.store.tally import Tally

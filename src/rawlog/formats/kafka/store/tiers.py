@@ -70,26 +70,58 @@ def attach(files: Sequence[File]) -> Sequence[File]:
 def _members(files: Sequence[File]) -> Iterator[File]:
     """The same files, and those that manifests describe. What is stored in chunks is not a segment by itself."""
     manifests = [file for file in files if file.format == "kafka.manifest"]
+    if not manifests:
+        yield from files
+        return
+    read = {file.path: _read(file.path) for file in manifests if file.problem is None}
+    found = [(file, one) for file in manifests if isinstance(one := read.get(file.path), Manifest)]
+    topics = {split(file.path)[0]: topic for file, one in found if (topic := _topic(file, one)) is not None}
+    locked = {(split(file.path)[0], segment_id(file.path)) for file, one in found if one.is_encrypted}
     chunks = {stored_in(file.path, "log") for file in manifests}
     there = {file.path: file.size for file in files}
     for file in files:
-        yield replace(file, format="kafka.chunks") if file.path in chunks else file
-    for file in manifests:
-        if file.problem is not None:
-            continue
-        try:
-            manifest = read_manifest(file.path)
-        except RawlogError as error:
-            # What the segment has is unknown; that there is one is not.
-            place = replace(file.place, remote=f"{file.place.start_offset or 0:020d}.log")
-            path = view_path(file.path, "segment", "log")
-            yield File(path, 0, file.modified, "kafka.log", place, f"its manifest cannot be read: {_why(error)}")
-            continue
-        for name, size in manifest.members():
-            local = EPOCHS if name == EPOCHS else f"{file.place.start_offset or 0:020d}.{name}"
-            place = replace(file.place, remote=local)
-            problem = _problem(manifest, file.path, name, there)
-            yield File(view_path(file.path, "segment", name), size, file.modified, MEMBERS[name], place, problem)
+        folder = split(file.path)[0]
+        if folder in topics:
+            file = replace(file, place=replace(file.place, topic=topics[folder]))
+        if file.path in chunks:
+            file = replace(file, format="kafka.chunks")
+        elif file.format in MEMBERS.values() and (folder, segment_id(file.path)) in locked:
+            file = replace(file, problem=ENCRYPTED)
+        yield file
+        if file.path in read:
+            yield from _described(file, read[file.path], there)
+
+
+def _read(path: str) -> Manifest | RawlogError:
+    try:
+        return read_manifest(path)
+    except RawlogError as error:
+        return error
+
+
+def _topic(file: File, manifest: Manifest) -> str | None:
+    """The topic that a manifest names, if its directory has another name for it: the prefix of all keys need not end with a slash."""
+    own = remote_directory(split(file.path)[0])
+    if own is None or manifest.partition is None or own.topic == manifest.partition[0]:
+        return None
+    topic, number, topic_id = manifest.partition
+    is_same = topic and own.topic.endswith(topic) and (own.partition, own.topic_id) == (number, topic_id)
+    return topic if is_same else None
+
+
+def _described(file: File, manifest: Manifest | RawlogError, there: dict[str, int]) -> Iterator[File]:
+    """The files that a manifest describes."""
+    if isinstance(manifest, RawlogError):
+        # What the segment has is unknown; that there is one is not.
+        place = replace(file.place, remote=f"{file.place.start_offset or 0:020d}.log")
+        path = view_path(file.path, "segment", "log")
+        yield File(path, 0, file.modified, "kafka.log", place, f"its manifest cannot be read: {_why(manifest)}")
+        return
+    for name, size in manifest.members():
+        local = EPOCHS if name == EPOCHS else f"{file.place.start_offset or 0:020d}.{name}"
+        place = replace(file.place, remote=local)
+        problem = _problem(manifest, file.path, name, there)
+        yield File(view_path(file.path, "segment", name), size, file.modified, MEMBERS[name], place, problem)
 
 
 def _why(error: RawlogError) -> str:

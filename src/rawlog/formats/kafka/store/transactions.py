@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -40,7 +40,8 @@ class Transactions:
     """The decided and undecided transactions of a partition.
 
     `ends` are the ends of aborted ranges, sorted, with their producers and first offsets; `last_stable_offset` is the first
-    offset of the oldest transaction without a marker. `committed_only` leaves out what a read_committed consumer never sees.
+    offset of the oldest transaction without a marker. `committed_only` leaves out what a read_committed consumer never sees. `opened`
+    are the first offsets of transactions without a marker, by producer.
     """
 
     producers: NDArray[np.int64]
@@ -48,6 +49,7 @@ class Transactions:
     ends: NDArray[np.int64]
     last_stable_offset: int = NO_OFFSET
     committed_only: bool = False
+    opened: Mapping[int, int] = field(default_factory=dict)
 
     def takes(self, head: Heads) -> NDArray[np.bool_]:
         """Which batches are to be read."""
@@ -72,10 +74,19 @@ class Transactions:
             result[candidates[own]] = inside
         return result
 
+    def undecided(self, head: Heads) -> NDArray[np.bool_]:
+        """Which batches belong to a transaction without a marker."""
+        result = np.zeros(len(head), np.bool_)
+        if self.opened:
+            inside = head.has(Attributes.TRANSACTIONAL) & ~head.has(Attributes.CONTROL)
+            for number, first in self.opened.items():
+                result |= inside & (head["producer_id"] == number) & (head["base_offset"] >= first)
+        return result
+
 
 @dataclass(slots=True)
 class LookAhead:
-    """The aborted transactions of a part of a segment, looked up when the first transactional batch is met.
+    """The aborted and open transactions of a part of a segment, looked up when the first transactional batch is met.
 
     `following` are the next segments; there may be `more`, which are listed if a transaction is still open after those.
     """
@@ -97,17 +108,24 @@ class LookAhead:
 
     def aborted(self, head: Heads) -> NDArray[np.bool_]:
         """Which batches belong to a transaction that was aborted."""
-        if not head.any(Attributes.TRANSACTIONAL):
-            return np.zeros(len(head), np.bool_)
-        if self._found is None:
-            self._found = self._look()
-        return self._found.aborted(head)
+        found = self._transactions(head)
+        return np.zeros(len(head), np.bool_) if found is None else found.aborted(head)
 
     def undone(self, frames: Frames) -> NDArray[np.int64]:
-        """The first and the last offset of each batch that belongs to a transaction that was aborted."""
+        """The first and the last offset of each batch of a transaction that was aborted or has no marker; 1 if it has none, else 0."""
         head = heads(frames)
-        found = self.aborted(head)
-        return np.stack([head["base_offset"][found], head["last_offset"][found]], axis=1)
+        found = self._transactions(head)
+        if found is None:
+            return np.zeros((0, 3), np.int64)
+        undecided = found.undecided(head)
+        own = found.aborted(head) | undecided
+        return np.stack([head["base_offset"][own], head["last_offset"][own], undecided[own]], axis=1)
+
+    def _transactions(self, head: Heads) -> Transactions | None:
+        """The transactions of the part; None as long as no batch is of one."""
+        if self._found is None and head.any(Attributes.TRANSACTIONAL):
+            self._found = self._look()
+        return self._found
 
     def _look(self) -> Transactions:
         state = folds.Producers(transactional_only=True)
@@ -152,7 +170,7 @@ def context(file: File, group: Sequence[File], options: Mapping[str, str]) -> Tr
 
 
 def undone(file: File, group: Sequence[File]) -> LookAhead:
-    """The aborted transactions in a segment."""
+    """The aborted and open transactions in a segment."""
     store = Store.of(group)
     segments = store.share(_sorted_logs).get(file.place.state, [])
     at = bisect_right(segments, file.place.start_offset or 0, key=lambda one: one.place.start_offset or 0)
@@ -264,7 +282,7 @@ def _transactions(opened: Mapping[int, int], aborted: Iterable[Aborted]) -> Tran
     ranges = sorted(((one.producer_id, one.first_offset, one.last_offset) for one in aborted), key=lambda r: r[2])
     table = np.array(ranges, np.int64).reshape(-1, 3)
     stable = min(opened.values(), default=NO_OFFSET)
-    return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable)
+    return Transactions(table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy(), stable, opened=opened)
 
 
 # From the files next to the log --------------------------------------------------------------------------------------

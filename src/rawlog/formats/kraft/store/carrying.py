@@ -24,8 +24,9 @@ from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import MAGIC_V2, NONE, Attributes
 from rawlog.formats.kafka.log import decode_run, only, pieces, sound, unwrapped_counts
 from rawlog.formats.kafka.reader import TooMuch, milliseconds
-from rawlog.formats.kafka.store.continuity import Extent, Plain, continuity
+from rawlog.formats.kafka.store.continuity import continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
+from rawlog.formats.kafka.store.extents import Extent, Plain
 from rawlog.formats.kafka.store.filtering import keep_records
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter, metadata_file
 from rawlog.formats.kafka.store.rewrite import NewSegment, rewrite, segments_of

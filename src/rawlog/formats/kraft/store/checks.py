@@ -362,6 +362,8 @@ def quorum_epoch(files: Files) -> Iterator[Mark]:
 
 def rules() -> Sequence[Rule[Files]]:
     """All of them."""
+    from rawlog.formats.kraft.store.complete import unexplained
+
     return (
         gap,
         epoch,
@@ -376,4 +378,5 @@ def rules() -> Sequence[Rule[Files]]:
         differs,
         name,
         quorum_epoch,
+        unexplained,
     )

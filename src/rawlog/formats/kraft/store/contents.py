@@ -17,13 +17,13 @@ from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS, NO_TIME, File, Wan
 from rawlog.core.frames import Frames
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.internal import read_records
-from rawlog.formats.kafka.layouts import NONE, ControlType
+from rawlog.formats.kafka.layouts import NONE, Attributes, ControlType
 from rawlog.formats.kafka.log import decode, decode_bounded, only
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.formats.kraft.paths import is_metadata_log
+from rawlog.formats.kraft.reader import COLUMNS
 from rawlog.io.walk import walk
 
-COLUMNS = ("value", "offset", "timestamp", "leader_epoch", "is_control", "control_type", "batch_position")
 #: Contents keep so many compressed bytes of records for one file; of a larger file the records are read again where they are needed.
 MOST_KEPT = 32 << 20
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -77,6 +77,8 @@ class Contents:
     first: int | None = None
     first_position: int = 0
     following: int | None = None
+    #: The records in control batches.
+    controls: int = 0
     #: The last epoch and the offset after the last batch before any damage; None: no batch is there.
     end: tuple[int, int] | None = None
     is_damaged: bool = False
@@ -108,6 +110,7 @@ class Contents:
             if self.first is None:
                 self.first, self.first_position = following.first, following.first_position
             self.following = following.following
+        self.controls += following.controls
         if not self.is_damaged and following.end is not None:
             self.end = following.end
         self.is_damaged |= following.is_damaged
@@ -175,6 +178,7 @@ class ContentsFold:
         if made.first is None:
             made.first, made.first_position = here.first, here.first_position
         made.following = int(stop[-1])
+        made.controls += int(head["record_count"][head.has(Attributes.CONTROL)].sum())
         for index in (np.flatnonzero(base[1:] != stop[:-1]) + 1).tolist():
             expected, found = int(stop[index - 1]), int(base[index])
             made.gaps.append(_gap(expected, found, position=int(frames.positions[index]), path=made.file.path))

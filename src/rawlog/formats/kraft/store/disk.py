@@ -80,12 +80,12 @@ def _state_of(folder: str) -> str | None:
 def compare(files: Sequence[File], state: State, cluster_id: str | None) -> list[Odd]:
     """What does not fit, in the log directories of the cluster that are among the files."""
     directories = _directories(files, cluster_id)
-    found = [odd for path, one in directories.items() for odd in _strays(path, one, state)]
+    found = [odd for one in directories.values() for odd in _strays(one, state)]
     found += _missing(directories, state)
     return sorted(found, key=lambda odd: (odd.kind, odd.topic, odd.partition, odd.path))
 
 
-def _strays(path: str, directory: _Directory, state: State) -> Iterator[Odd]:
+def _strays(directory: _Directory, state: State) -> Iterator[Odd]:
     for (topic, number), (folder, word) in directory.partitions.items():
         why = None
         if word == "stray":

@@ -45,8 +45,9 @@ from rawlog.formats.kraft.store.directories import COPIES, duplicate
 from rawlog.formats.kraft.store.disks import Disk, Disks, find_disks, infer_nodes
 from rawlog.formats.kraft.store.elected import ClusterMetadata, elect
 from rawlog.formats.kraft.store.endings import Endings, InternalLook, TransactionState, largest_producer, look
+from rawlog.formats.kraft.store.offered import topic_id_of
 from rawlog.formats.kraft.store.rebuilt import HASHED, Found, rebuild
-from rawlog.formats.kraft.store.restore import NEVER, How, Restorer, topic_id_of
+from rawlog.formats.kraft.store.restore import NEVER, How, Restorer
 from rawlog.formats.kraft.store.union import Merged, UnionCarrier, pieces_of, stretches_of
 from rawlog.io.output import Folder
 from rawlog.io.storage import is_remote, is_view, local_path

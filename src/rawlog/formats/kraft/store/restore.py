@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rawlog.core.errors import OptionError, RawlogError
+from rawlog.core.errors import OptionError
 from rawlog.core.format import File
 from rawlog.core.report import Action, Report
 from rawlog.core.restore import Asked, Known, Offer, RestoredPartition, RestoreSplit
@@ -31,15 +31,12 @@ from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
 from rawlog.formats.kafka.store.derived import Limits
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter, topic_id_in
 from rawlog.formats.kafka.store.sink import Choice, Sink, is_topic
-from rawlog.formats.kafka.texts import topic_id
 from rawlog.formats.kafka.writer import Batching
 from rawlog.formats.kraft.names import METADATA_VERSION
-from rawlog.formats.kraft.paths import takes
 from rawlog.formats.kraft.store import committed
 from rawlog.formats.kraft.store.blueprint import (
     INTERNAL_CONFIGS,
     PRODUCER_BLOCK,
-    TOPIC,
     Blueprint,
     Node,
     Topic,
@@ -60,16 +57,14 @@ from rawlog.formats.kraft.store.directories import (
 )
 from rawlog.formats.kraft.store.endings import Endings, complete
 from rawlog.formats.kraft.store.fold import level_text
+from rawlog.formats.kraft.store.offered import Directory, offered
 from rawlog.formats.kraft.store.stale import passed_end, stale_notes, stale_replicas
 from rawlog.formats.kraft.store.state import State
-from rawlog.formats.kraft.store.store import At, MetadataStore, clusters
 from rawlog.io.output import Folder
-from rawlog.io.storage import Source
 
 if TYPE_CHECKING:
     from rawlog.core.restore import RowContent
 
-LARGEST_TEXT = 1 << 20
 #: So many partitions of a topic may be missing; a higher number comes from a name that only looks like that of a partition.
 MOST_MISSING = 10_000
 #: Topics that are never restored: a new cluster creates its own.
@@ -80,26 +75,6 @@ COMMIT, ABORT = int(ControlType.COMMIT), int(ControlType.ABORT)
 SUMS = (
     "records", "bytes", "records_cut", "transactions_aborted", "transactions_committed", "offsets_committed", "bytes_lost",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """A partition directory of the source."""
-
-    files: tuple[File, ...]
-
-    @property
-    def path(self) -> str:
-        return str(self.files[0].place.group)
-
-    @property
-    def segments(self) -> list[File]:
-        """The log segments that a broker would load."""
-        return [one for one in self.files if one.format == LOG.name and one.place.state is None]
-
-    @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files if file.format == LOG.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,113 +473,3 @@ def rows_kept(table: pa.Table, offsets: NDArray[np.int64], content: RowContent, 
         mine = np.flatnonzero(part & (producers == producer))
         keep[mine] &= good[np.searchsorted(places, offsets[mine])]
     return keep
-
-
-# Log directories --------------------------------------------------------------------------------------------------------
-
-
-def offered(files: Sequence[File], stores: Sequence[Sequence[File]], asked: Asked) -> Offer:
-    """The partitions of log directories and the state of their cluster, as of a time. Topics asked for by name are always included.
-
-    OptionError for a partition that was found more than once, or for several clusters.
-    """
-    offer = Offer({})
-    found: dict[tuple[str, int], list[Directory]] = {}
-    for group in stores:
-        place, content = group[0].place, Directory(tuple(group))
-        if content.segments and place.topic not in (None, METADATA_TOPIC) and place.partition is not None:
-            found.setdefault((str(place.topic), place.partition), []).append(content)
-    offer.state = _state(files, asked, offer)
-    offer.partitions = {key: _only(key, several, offer) for key, several in found.items()}
-    on_disk = {key: topic_id_of(content.files) for key, content in offer.partitions.items()}
-    _leave_strays(offer, on_disk, asked)
-    if offer.state is not None:
-        offer.ids |= offer.state.topic_ids
-        for name, own in offer.state.topic_ids.items():
-            epochs = {number: one["leaderEpoch"] for number, one in offer.state.topics[own].partitions.items()}
-            offer.known[name] = Known(epochs, offer.state.configs.get((TOPIC, name), {}))
-    return offer
-
-
-def _only(key: tuple[str, int], several: Sequence[Directory], offer: Offer) -> Directory:
-    """The directory of a partition; of several that are not replicas, the one whose topic the cluster knows. OptionError if that is not
-    exactly one.
-    """
-    if len(several) == 1:
-        return several[0]
-    known = None if offer.state is None else offer.state.topic_ids.get(key[0])
-    fitting = [one for one in several if known is not None and topic_id_of(one.files) == known]
-    if len(fitting) != 1:
-        paths = ", ".join(one.path for one in several)
-        raise OptionError(
-            f"{key[0]}-{key[1]} was found more than once ({paths}); name the directory to use, or give all to `rawlog rescue`"
-        )
-    for one in several:
-        if one is not fitting[0]:
-            offer.notes.append(f"{one.path} is left out: its topic was deleted, and created again under the same name")
-    return fitting[0]
-
-
-def _leave_strays(offer: Offer, on_disk: Mapping[tuple[str, int], bytes | None], asked: Asked) -> None:
-    """Leave out partitions that the cluster does not know, or of topics that it has deleted."""
-    later: set[str] = set()
-    for (topic, number), found in on_disk.items():
-        if found is not None:
-            offer.ids.setdefault(topic, found)
-        if offer.state is None or topic in asked.topics:
-            continue
-        known = offer.state.topic_ids.get(topic)
-        if known is None and asked.until is not None:
-            later.add(topic)
-        elif known is None or (found is not None and found != known):
-            why = "the cluster does not know the topic" if known is None else "its topic was deleted"
-            offer.notes.append(f"{topic}-{number} is left out: {why}; --topic {topic} restores it nevertheless")
-        else:
-            continue
-        del offer.partitions[topic, number]
-    if later:
-        offer.notes.append(f"{len(later):,} topics were created after that time: {', '.join(sorted(later))}")
-
-
-def topic_id_of(group: Sequence[File]) -> bytes | None:
-    """The id of the topic that a partition directory is of, as its own file says; None if that is missing or damaged."""
-    for file in group:
-        if file.format == "kafka.partition" and file.problem is None:
-            try:
-                with Source(file.path) as source:
-                    return topic_id(source.read(0, LARGEST_TEXT))
-            except (RawlogError, ValueError):
-                return None
-    return None
-
-
-def _is_blank(replica: MetadataStore, errors: str) -> bool:
-    """Whether there is only what a new cluster starts from, without a topic: the metadata log is elsewhere, or does not exist yet.
-
-    A directory that was restored and not started yet has its topics there.
-    """
-    return not replica.segments and not replica.snapshots and not replica.fold(errors=errors).topic_ids
-
-
-def _state(files: Sequence[File], asked: Asked, offer: Offer) -> State | None:
-    """What the cluster knew at that time, if its metadata log is among the files."""
-    errors = asked.errors
-    every: list[MetadataStore] = clusters([file for file in files if takes("kraft.topics", file)])
-    found = [one for one in every if not _is_blank(one, errors)]
-    if not found:
-        offer.notes.append(
-            "there is no metadata log: topics have as many partitions as were found, and default settings"
-        )
-        return None
-    if len(found) > 1:
-        names = ", ".join(str(one.cluster_id or one.folder) for one in found)
-        raise OptionError(f"metadata of several clusters was found ({names}); name the directories of one")
-    if asked.until is None:
-        return found[0].fold(errors=errors)
-    try:
-        return found[0].fold(At(time=asked.until - 1), errors)
-    except OptionError:
-        offer.notes.append(
-            "the metadata log does not reach back to that time: topics and settings are those at its end"
-        )
-        return found[0].fold(errors=errors)

@@ -44,7 +44,6 @@ QUEUE_OFFSET, PHYSICAL, SYS_FLAG = HEAD.at("queue_offset"), HEAD.at("physical_of
 BORN_TIME, AFTER_SYS_FLAG = HEAD.at("born_timestamp"), HEAD.after("sys_flag")
 AFTER_BORN = HEAD.size + HOST_V4.size
 AFTER_STORED = AFTER_BORN + STORED.size
-TAIL_AT = AFTER_STORED + HOST_V4.size
 RECONSUME, PREPARED, BODY_LENGTH = (
     TAIL.at("reconsume_times"),
     TAIL.at("prepared_transaction_offset"),

@@ -27,6 +27,7 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.reader import scan
+from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Delays
 from rawlog.io.walk import walk
 from rawlog.kernels import columns
@@ -52,6 +53,8 @@ class Derived:
     batch_topics: set[str] = field(default_factory=set)
     messages: int = 0
     last_time: int = 0
+    #: What the messages leave undecided; None: nobody asks.
+    pending: Pending | None = None
     #: Delayed messages (`D_…`): their tag hash in a queue is the time at which they are due, which `settle` sets.
     delayed: list[NDArray[np.int64]] = field(default_factory=list)
 
@@ -122,6 +125,8 @@ def derive_from(
     topics = columns.spans(rows.data, rows[kernels.F_TOPIC], rows[kernels.F_TOPIC_SIZE]).dictionary_encode()
     names = [java_text(name) for name in topics.dictionary.to_pylist()]
     codes: NDArray[np.int64] = np.asarray(topics.indices, np.int64)
+    if into.pending is not None:
+        into.pending.see(rows, names, codes)
     if SCHEDULE_TOPIC in names:
         _delayed(rows, codes == names.index(SCHEDULE_TOPIC), sources, into)
     units = np.empty((COLUMNS, len(rows)), np.int64)

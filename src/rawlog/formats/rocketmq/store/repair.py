@@ -442,6 +442,7 @@ class Salvage:
             self.log = Log(self.folder.folder("commitlog"), self.file_size, start)
             self.log.seek(start)
         if self.log is None:
+            self._report_known(0, FARTHEST, "in a commit log of which no file is here")
             return
         self.log.close()
         self.report.count("files", self.log.files)
@@ -465,18 +466,20 @@ class Salvage:
             self.report.count("bytes_lost", self.file_size)
             reason = f"the commit-log file {next_file:020} after it is missing: this one ends with a blank entry"
             self.report.add(Action.LOST, reason, self.here.path)
-        if self.move:
-            return
-        stop = end + 2 * self.file_size
+        if not self.move:
+            self._report_known(end, end + 2 * self.file_size, "after the end of the log")
+
+    def _report_known(self, start: int, stop: int, where: str) -> None:
+        """Report messages in a stretch of the log that is not here, of which queues or the key index still know."""
         lost: dict[str, int] = {}
-        for slot in self.slots.between(end, stop):
+        for slot in self.slots.between(start, stop):
             lost[slot.path] = lost.get(slot.path, 0) + slot.count
         who = "that the queue knows"
         if not lost:
-            lost, who = _indexed(self.files, end, stop), "that the key index knows"
+            lost, who = _indexed(self.files, start, stop), "that the key index knows"
         for path, count in lost.items():
             self.report.count("messages_lost", count)
-            self.report.add(Action.LOST, f"{count:,} messages {who} after the end of the log are lost", path)
+            self.report.add(Action.LOST, f"{count:,} messages {who} {where} are lost", path)
 
     def message(self, queue: dispatch.Queue, number: int) -> bytes | None:
         """The bytes of a message of the source's log, by its queue and number; None if they are lost."""
@@ -489,6 +492,7 @@ class Salvage:
         return None
 
 
+FARTHEST = (1 << 63) - 1
 _NO_ADDRESSES = np.empty(0, np.int64)
 
 

@@ -49,6 +49,8 @@ from rawlog.kernels import columns
 Batches = Iterator[pa.RecordBatch]
 Options = Mapping[str, str]
 COMMITTED_MASK = int(SysFlag.COMMIT)
+#: So many queues of a topic without a message are known at most.
+MOST_QUEUES = 1 << 12
 
 
 Fold = Callable[[Sequence[File], Options], Batches]
@@ -187,20 +189,42 @@ def _bounds(files: list[File], log_start: int) -> tuple[int, int]:
 @guarded
 def offsets(files: Sequence[File], options: Options) -> Batches:
     """Consumer offsets with the lag of each queue; with light queues on, ordinary offsets are in the other file."""
-    bounds = queue_bounds(files)
+    bounds, empty = queue_bounds(files), _unused_queues(files)
     rows = []
+    for file, group, (topic, queue_id), offset in committed(files):
+        key = (file.place.group, topic, queue_id)
+        low, high = bounds.get(key, (0, 0) if key in empty else (None, None))
+        rows.append(_offset_row(file, group, topic, queue_id, offset, low, high))
+    return batch_of(tables.OFFSETS, rows)
+
+
+def _unused_queues(files: Sequence[File]) -> set[tuple[str | None, str, int]]:
+    """The queues of known topics, in stores whose consume queues are files: a broker makes no file for a queue before its first message."""
+    stores = {
+        file.place.group for file in files if file.format in ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
+    }
+    found: set[tuple[str | None, str, int]] = set()
+    for file, value in config.load(files, "topics.json"):
+        if file.place.group in stores:
+            for name, topic in (value.get("topicConfigTable") or {}).items():
+                queues = range(min(topic.get("readQueueNums") or 0, MOST_QUEUES))
+                found.update((file.place.group, name, number) for number in queues)
+    return found
+
+
+def committed(files: Sequence[File]) -> Iterator[tuple[File, str, dispatch.Queue, int]]:
+    """The offsets that consumer groups have committed, each with the file that says so. ValueError and the like for settings of an
+    unexpected shape.
+    """
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
         for file, value in config.load(files, name):
             for key, queues in sorted((value.get("offsetTable") or {}).items()):
                 topic, _, group = key.partition("@")
                 for queue_id, offset in sorted(queues.items(), key=lambda pair: int(pair[0])):
-                    low, high = bounds.get((file.place.group, topic, int(queue_id)), (None, None))
-                    rows.append(_offset_row(file, group, topic, int(queue_id), offset, low, high))
+                    yield file, group, (topic, int(queue_id)), offset
             for key, offset in sorted((value.get("lmqOffsetTable") or {}).items()):
                 topic, _, group = key.partition("@")
-                low, high = bounds.get((file.place.group, topic, 0), (None, None))
-                rows.append(_offset_row(file, group, topic, 0, offset, low, high))
-    return batch_of(tables.OFFSETS, rows)
+                yield file, group, (topic, 0), offset
 
 
 def consumer_groups(files: Sequence[File], errors: str) -> list[Group]:
@@ -424,7 +448,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
         done.update(
             {(file.place.group, int(level)): int(offset) for level, offset in (value.get("offsetTable") or {}).items()}
         )
-    reached = max(_read_until(files), default=0)
+    reached = max(read_until(files), default=0)
     lengths = delays_of(files, options)
     rows = []
     for entry in waiting:
@@ -459,7 +483,7 @@ def scheduled(files: Sequence[File], options: Options) -> Batches:
     return batch_of(tables.SCHEDULED, rows)
 
 
-def _read_until(files: Iterable[File]) -> Iterator[int]:
+def read_until(files: Iterable[File]) -> Iterator[int]:
     """The time up to which each store's timer has come."""
     for file in files:
         if file.format == "rocketmq.timercheck" and file.problem is None:

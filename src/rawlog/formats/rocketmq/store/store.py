@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from rawlog.formats.rocketmq.layouts import BLANK, CHECKPOINT, DLEDGER_BLANK_MAG
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import COLUMNS, D_PHYSICAL, Derived, Queue
+from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Settings, settings_of
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
@@ -101,9 +103,14 @@ class LogSummary:
     units: dict[Queue, list[Packed]] = field(default_factory=dict)
     keys: list[Packed] = field(default_factory=list)
     delayed: list[Packed] = field(default_factory=list)
+    #: Transactions that are open at its end, and messages whose time has not come.
+    pending: Pending = field(default_factory=Pending)
     is_seen: bool = False
     status: Status = Status.OK
     _derived: Derived = field(default_factory=Derived)
+
+    def __post_init__(self) -> None:
+        self._derived.pending = self.pending
 
     @property
     def stop(self) -> int:
@@ -151,7 +158,7 @@ class LogSummary:
         self.end = end
 
     def _pack(self) -> None:
-        found, self._derived = self._derived, Derived()
+        found, self._derived = self._derived, Derived(pending=self.pending)
         for queue in found.units:
             self.units.setdefault(queue, []).append(Packed.of(found.queue(queue)))
         hashes, addresses, _ = found.keys()
@@ -163,6 +170,7 @@ class LogSummary:
     def close(self) -> LogSummary:
         """The same, small."""
         self._pack()
+        self._derived = Derived()
         if not self.is_seen and self.file.size:
             self.ends_with = "damage"  # the walk failed at once: a finding of its own
         elif not self.is_ended and self.status is Status.TRUNCATED:
@@ -185,6 +193,7 @@ class LogSummary:
             self.units.setdefault(queue, []).extend(pieces)
         self.keys += following.keys
         self.delayed += following.delayed
+        self.pending.merge(following.pending)
         return self
 
     @property
@@ -277,6 +286,14 @@ class View:
             else:
                 self._delayed = np.empty(0, np.int64), np.empty(0, np.int64)
         return self._delayed
+
+    @cached_property
+    def pending(self) -> Pending:
+        """What the whole log leaves undecided."""
+        made = Pending()
+        for log in self.logs:
+            made.merge(log.pending)
+        return made
 
     def key_runs(self) -> Iterator[NDArray[np.int64]]:
         """The hashes of the keys that the index must have, and the addresses of their messages, in order, some at a time."""

@@ -1,0 +1,296 @@
+"""The queues and the key index of a store compared with its commit log, from which both are derived."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rawlog.core.errors import RawlogError
+from rawlog.core.findings import Mark, Severity
+from rawlog.core.format import File
+from rawlog.core.layout import Layout
+from rawlog.core.store import Store
+from rawlog.formats.rocketmq.index import Index
+from rawlog.formats.rocketmq.layouts import BATCH_UNIT, PRE_BLANK_SIZE, UNIT
+from rawlog.formats.rocketmq.store.coverage import Covered, Entries, cover
+from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, Queue
+from rawlog.formats.rocketmq.store.rewrite import placed
+from rawlog.formats.rocketmq.store.settings import ext_tags
+from rawlog.formats.rocketmq.store.store import View, views
+from rawlog.io.storage import Source
+
+
+def units_of(files: list[File], layout: Layout) -> NDArray[np.void]:
+    """The valid units of a queue's files, end to end."""
+    pieces = []
+    for file in files:
+        with Source(file.path) as source:
+            rows = layout.view(np.frombuffer(source.read(0, source.size), np.uint8))
+        valid = (rows["physical_offset"] >= 0) & (rows["size"] > 0)
+        count = int(np.argmin(valid)) if not valid.all() else len(rows)
+        pieces.append(rows[:count])
+        if count < len(rows):
+            break
+    return np.concatenate(pieces) if pieces else np.empty(0, layout.dtype)
+
+
+class Comparison:
+    """A queue as its files have it, next to what the commit log says."""
+
+    def __init__(self, store: View, queue: Queue, files: list[File]) -> None:
+        self.store, self.queue, self.files = store, queue, files
+        self.is_batch = files[0].format == "rocketmq.batchconsumequeue"
+        layout = BATCH_UNIT if self.is_batch else UNIT
+        self.unit_size = layout.size
+        self.rows = units_of(files, layout)
+        self.given = self.wanted = store.units(queue)
+        if self.wanted.shape[1] and not self.is_batch:
+            _, self.wanted, _ = placed(self.given)
+        self.addresses = self.rows["physical_offset"].astype(np.int64)
+        self.is_real = self.rows["size"] != PRE_BLANK_SIZE
+
+    @property
+    def entries(self) -> Entries:
+        """The units with the queue offsets that their places give."""
+        if self.is_batch:
+            numbers, counts = self.rows["base_offset"].astype(np.int64), self.rows["batch_size"].astype(np.int64)
+        else:
+            left, pieces = len(self.rows), [np.empty(0, np.int64)]
+            for file in self.files:
+                count = min(left, file.size // self.unit_size)
+                pieces.append((file.place.start_offset or 0) // self.unit_size + np.arange(count))
+                left -= count
+            numbers = np.concatenate(pieces)
+            counts = np.ones(numbers.size, np.int64)
+        return Entries(numbers, counts, self.addresses, self.is_real)
+
+    def place(self, row: int) -> tuple[str, int]:
+        """The file and position of a unit."""
+        position = row * self.unit_size
+        for file in self.files:
+            if position < file.size:
+                return file.path, position
+            position -= file.size
+        return self.files[-1].path, position
+
+    @property
+    def end(self) -> int:
+        """The address after the last message that the queue knows; -1 if it knows none."""
+        real = self.rows[self.is_real]
+        return int(real["physical_offset"][-1]) + int(real["size"][-1]) if len(real) else -1
+
+    def differing(self) -> Iterator[Mark]:
+        """Units that do not say of their messages what the log says."""
+        if not self.wanted.shape[1] or not len(self.rows):
+            return
+        ext = self.store.queues("rocketmq.consumequeueext").get(self.queue, [])
+        tags = ext_tags(self.rows["tag_hash"].astype(np.int64), ext)
+        order = np.searchsorted(self.wanted[U_PHYSICAL], self.addresses)
+        order = np.minimum(order, self.wanted.shape[1] - 1)
+        same = (self.wanted[U_PHYSICAL][order] == self.addresses) & self.is_real
+        wrong = same & ((self.rows["size"] != self.wanted[U_SIZE][order]) | (tags != self.wanted[U_TAG][order]))
+        if self.is_batch:
+            wrong |= same & (self.rows["base_offset"] != self.wanted[U_OFFSET][order])
+            wrong |= same & (self.rows["batch_size"] != self.wanted[U_BATCH][order])
+        for row in np.flatnonzero(wrong).tolist():
+            path, position = self.place(row)
+            yield Mark(
+                "a unit that differs from its message",
+                position,
+                self.unit_size,
+                expected=f"size {int(self.wanted[U_SIZE][order[row]])}, tag hash {int(self.wanted[U_TAG][order[row]])}",
+                found=f"size {int(self.rows['size'][row])}, tag hash {int(tags[row])}",
+                path=path,
+            )
+
+    def dangling(self) -> Iterator[Mark]:
+        """Units that point to no message, although the log has the address or ends before it."""
+        order = np.searchsorted(self.wanted[U_PHYSICAL], self.addresses)
+        known = np.zeros(len(self.rows), np.bool_)
+        inside = order < self.wanted.shape[1]
+        known[inside] = self.wanted[U_PHYSICAL][order[inside]] == self.addresses[inside]
+        lost = ~known & self.is_real & (self.addresses >= self.store.begin)
+        for log, following in itertools.pairwise(self.store.logs):  # not in commit-log files that are missing
+            lost &= (self.addresses < log.stop) | (self.addresses >= following.start)
+        for row in np.flatnonzero(lost).tolist():
+            path, position = self.place(row)
+            is_after = self.addresses[row] >= self.store.end
+            yield Mark(
+                "a unit that points past the end of the log; a broker would cut it off"
+                if is_after
+                else "a unit that points to no message",
+                position,
+                self.unit_size,
+                found=int(self.addresses[row]),
+                path=path,
+            )
+
+    def missing(self) -> Iterator[Mark]:
+        """Messages of the log that the queue does not have."""
+        there = np.isin(self.wanted[U_PHYSICAL], self.addresses)
+        absent = np.flatnonzero(~there)
+        if absent.size:
+            yield _missing(self.store, self.queue, self.wanted, absent, bool(there[absent[0] :].any()))
+
+
+@dataclass(slots=True)
+class Compared:
+    """What a comparison of the commit log with every queue gave: the findings of each rule, and the last address that any queue knows."""
+
+    differing: list[Mark] = field(default_factory=list)
+    dangling: list[Mark] = field(default_factory=list)
+    missing: list[Mark] = field(default_factory=list)
+    gaps: list[Mark] = field(default_factory=list)
+    #: Which offsets of each queue are there.
+    covered: list[Covered] = field(default_factory=list)
+    end: int = -1
+
+
+def compared(files: Sequence[File]) -> Compared:
+    """The same for the store that these files are, computed once for all rules: a queue is read and unpacked once."""
+    return Store.of(files).share(_compared)
+
+
+def _compared(files: Store) -> Compared:
+    made = Compared()
+    for store in views(files):
+        formats = ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
+        queues = [pair for format in formats for pair in sorted(store.queues(format).items())]
+        for queue, found in queues:
+            seen = Comparison(store, queue, found)
+            made.end = max(made.end, seen.end)
+            if store.logs:
+                made.differing += seen.differing()
+                made.dangling += seen.dangling()
+                made.missing += seen.missing()
+                made.covered.append(cover(store, queue, seen.given, seen.entries))
+            made.gaps += _gaps(store, queue, seen.given)
+        known = dict(queues)
+        for queue in store.derived_queues():
+            if queue not in known:
+                units = store.units(queue)
+                made.gaps += _gaps(store, queue, units)
+                made.covered.append(cover(store, queue, units))
+                if queues:
+                    made.missing.append(_missing(store, queue, units, np.arange(units.shape[1]), False))
+    return made
+
+
+def _missing(store: View, queue: Queue, wanted: NDArray[np.int64], absent: NDArray[np.int64], inside: bool) -> Mark:
+    first = wanted[:, int(absent[0])]
+    state = "in the middle of the queue" if inside else "at its end"
+    return Mark(
+        f"{queue[0]} queue {queue[1]}: {absent.size:,} messages of the commit log are missing {state}",
+        offset=int(first[U_OFFSET]),
+        found=f"physical offset {int(first[U_PHYSICAL])}",
+        path=store.root,
+        severity=Severity.INFO if store.is_unclean and not inside else Severity.ERROR,
+    )
+
+
+def _gaps(store: View, queue: Queue, units: NDArray[np.int64]) -> Iterator[Mark]:
+    following = units[U_OFFSET] + units[U_BATCH]
+    for row in np.flatnonzero(units[U_OFFSET][1:] != following[:-1]).tolist():
+        start, stop = int(units[U_PHYSICAL][row]), int(units[U_PHYSICAL][row + 1])
+        is_covered = units[U_OFFSET][row + 1] > following[row] and _has_filler(store, start, stop)
+        path, position = store.log_at(stop) or (store.root, None)
+        yield Mark(
+            f"{queue[0]} queue {queue[1]}: queue offset {int(units[U_OFFSET][row + 1])}, {int(following[row])} expected",
+            position=position,
+            size=int(units[U_SIZE][row + 1]),
+            offset=int(units[U_OFFSET][row + 1]),
+            expected=int(following[row]),
+            found=int(units[U_OFFSET][row + 1]),
+            path=path,
+            severity=Severity.INFO if is_covered else Severity.WARNING,
+        )
+
+
+def _has_filler(store: View, start: int, stop: int) -> bool:
+    """Whether an entry that covers a hole is between two addresses."""
+    number = bisect.bisect_left(store.fillers, start)
+    return number < len(store.fillers) and store.fillers[number] < stop
+
+
+def compared_index(store: View) -> Iterator[Mark]:
+    """What is wrong in the key index, compared with the log, the keys of some messages at a time."""
+    found = []
+    for file in sorted(store.of("rocketmq.index"), key=lambda file: file.path):
+        with contextlib.suppress(RawlogError):
+            if (rows := _index_rows(file)).size:
+                found.append((file, int(rows[1, 0]), int(rows[1, -1]), int(rows[1].min()), int(rows[1].max())))
+    if not found:
+        return
+    begin, end = found[0][1], found[-1][2]
+    load = functools.lru_cache(maxsize=2)(_index_rows)
+    missing, first_missing = 0, -1
+    wrong: dict[str, list[int]] = {}
+    start, before = store.begin, np.empty((2, 0), np.int64)
+    for keys in (*store.key_runs(), None):
+        # The keys of one run, and what the index has from its first message to that of the next.
+        stop = store.end if keys is None else int(keys[1, 0])
+        there = []
+        for file, _, _, low, high in found:
+            if low < stop and high >= start:
+                rows = load(file)
+                here = np.flatnonzero((rows[1] >= start) & (rows[1] < stop))
+                there.append(rows[:, here])
+                bad = here[~_among(there[-1], before)].tolist()
+                wrong.setdefault(file.path, []).extend(bad)
+        absent = ~_among(before, np.concatenate([*there, np.empty((2, 0), np.int64)], axis=1))
+        # Of the message at either end some keys may lie in a file that is gone or not begun.
+        absent &= (before[1] > begin) & (before[1] < end)
+        if absent.any():
+            missing += int(absent.sum())
+            first_missing = int(before[1, np.argmax(absent)]) if first_missing < 0 else first_missing
+        if keys is not None:
+            start, before = max(stop, store.begin), keys
+    if missing:
+        yield Mark(
+            f"{missing:,} keys of messages are not in the key index",
+            path=found[0][0].path,
+            found=f"the first at physical offset {first_missing}",
+        )
+    for file, _, _, _, high in found:
+        if bad := wrong.get(file.path):
+            what = f"{len(bad):,} entries of the key index belong to no key of a message"
+            yield Mark(what, path=file.path, found=f"entry {min(bad) + 1}")
+        if high >= store.end:
+            past = np.flatnonzero(load(file)[1] >= store.end)
+            yield Mark(
+                f"{past.size:,} entries of the key index point past the end of the log",
+                path=file.path,
+                found=f"entry {int(past[0]) + 1}",
+                severity=Severity.INFO if store.is_unclean else Severity.WARNING,
+            )
+
+
+def _index_rows(file: File) -> NDArray[np.int64]:
+    """The hashes and addresses that an index file has."""
+    with Index(file.path) as index:
+        rows = index.table()[1:]
+    return np.stack((rows["key_hash"].astype(np.int64), rows["physical_offset"].astype(np.int64)))
+
+
+def _among(keys: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which pairs of hash and address are among some others."""
+    count = others.shape[1]
+    hashes, addresses = np.concatenate((others, keys), axis=1)
+    order = np.lexsort((hashes, addresses))  # stable: the others come first among equals
+    hashes, addresses = hashes[order], addresses[order]
+    is_new = np.ones(order.size, np.bool_)
+    is_new[1:] = (hashes[1:] != hashes[:-1]) | (addresses[1:] != addresses[:-1])
+    first = order[np.flatnonzero(is_new)]
+    found = np.empty(order.size, np.bool_)
+    found[order] = first[np.cumsum(is_new) - 1] < count
+    return found[count:]
+
+
+__all__ = ["Compared", "compared", "compared_index"]

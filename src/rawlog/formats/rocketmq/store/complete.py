@@ -1,0 +1,211 @@
+"""Is anything missing? What became of every offset of every queue of a store: `rawlog verify --complete`.
+
+An offset is in one class:
+
+- `present`: the commit log has its message, or, of a compaction topic, the log of that topic;
+- `control`: a placeholder that `rawlog repair` or `rawlog erase` wrote for a message that is gone;
+- `compacted`: compaction took it out;
+- `expired`: before the first message of the queue in the commit log, which a broker deletes from its start;
+- `unexplained`: none of these. It was there, or must have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from rawlog.core.errors import RawlogError
+from rawlog.core.findings import Account, Few, Mark, Rule, Severity, rule
+from rawlog.core.format import File
+from rawlog.core.store import Store
+from rawlog.formats.rocketmq import config
+from rawlog.formats.rocketmq.index import key_hash
+from rawlog.formats.rocketmq.layouts import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from rawlog.formats.rocketmq.store import state
+from rawlog.formats.rocketmq.store.comparison import compared
+from rawlog.formats.rocketmq.store.coverage import Covered
+from rawlog.formats.rocketmq.store.dispatch import U_OFFSET, U_PHYSICAL, U_TAG, Queue
+from rawlog.formats.rocketmq.store.pending import T_DUE, T_PHYSICAL, Half
+from rawlog.formats.rocketmq.store.store import View, views
+
+Files = Sequence[File]
+
+
+def accounts(files: Files) -> list[Account]:
+    """The account of each queue, in order."""
+    covered = sorted(compared(files).covered, key=lambda one: one.queue)
+    opened, delayed = Store.of(files).share(_open), Store.of(files).share(_delayed)
+    # The half messages of a store are in one topic; those that are open count for its first queue.
+    first = next((one.queue for one in covered if one.queue[0] == HALF_TOPIC), None)
+    return [
+        Account(
+            system="rocketmq",
+            topic=one.queue[0],
+            partition=one.queue[1],
+            path=Store.of(files).path,
+            start=one.start,
+            stop=one.stop,
+            present=one.present,
+            control=one.placeholders,
+            compacted=one.compacted,
+            expired=one.expired,
+            unexplained=one.unexplained,
+            open_transactions=len(opened) if one.queue == first else None,
+            delayed=delayed[one.queue].count if one.queue in delayed else None,
+        )
+        for one in covered
+    ]
+
+
+def _open(files: Store) -> list[Half]:
+    """The half messages without a commit or rollback."""
+    return [half for store in views(files) for half in _unended(store, store.pending.open())]
+
+
+def _unended(store: View, halves: list[Half]) -> list[Half]:
+    """Half messages without those of which another copy was ended: a broker that asks the producer once more writes a copy, and only that
+    has an end. The keys of the log say where copies are, and a copy that is not open was ended.
+    """
+    hashes = np.array(sorted({key_hash(HALF_TOPIC, half.key) for half in halves if half.key}), np.int64)
+    if not hashes.size:
+        return halves
+    ended: set[int] = set()
+    halves_at = np.concatenate(
+        [store.units(queue)[U_PHYSICAL] for queue in store.derived_queues() if queue[0] == HALF_TOPIC]
+    )
+    for run in store.key_runs():
+        found = run[:, np.isin(run[0], hashes) & np.isin(run[1], halves_at)]
+        ended.update(key for key, address in found.T.tolist() if address not in store.pending.places)
+    return [half for half in halves if not half.key or key_hash(HALF_TOPIC, half.key) not in ended]
+
+
+def _delayed(files: Store) -> dict[Queue, Few]:
+    """The messages of each queue whose time of delivery has not come."""
+    found: dict[Queue, Few] = {}
+    for store in views(files):
+        done = _delivered(files)
+        for queue in store.derived_queues():
+            if queue[0] == SCHEDULE_TOPIC:
+                units = store.units(queue)
+                units = units[:, units[U_OFFSET] >= done.get(queue[1] + 1, 0)]
+                few = found.setdefault(queue, Few())
+                for offset, address, due in units[[U_OFFSET, U_PHYSICAL, U_TAG]].T.tolist():
+                    what = f"a message of delay level {queue[1] + 1}, due at {_time(due)}, is not delivered yet"
+                    few.append(_at(store, what, address, offset))
+        waiting = store.pending.waiting(max(state.read_until(files), default=0))
+        if waiting.shape[1]:
+            few = found.setdefault((TIMER_TOPIC, 0), Few())
+            for address, due in waiting[[T_PHYSICAL, T_DUE]].T.tolist():
+                few.append(_at(store, f"a timer message, due at {_time(due)}, is not delivered yet", address))
+    return found
+
+
+def _delivered(files: Files) -> dict[int, int]:
+    """Up to which offset the messages of each delay level were delivered."""
+    try:
+        tables = [value.get("offsetTable") or {} for _, value in config.load(files, "delayOffset.json")]
+        return {int(level): int(offset) for table in tables for level, offset in table.items()}
+    except (RawlogError, ValueError, TypeError):
+        return {}  # a finding of its own
+
+
+def _time(milliseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
+
+
+def _at(store: View, what: str, address: int, offset: int | None = None) -> Mark:
+    path, position = store.log_at(address) or (store.root, None)
+    return Mark(what, position, offset=offset, path=path)
+
+
+# Rules ---------------------------------------------------------------------------------------------------------------
+
+
+@rule("rocketmq.complete.unexplained", Severity.ERROR)
+def unexplained(files: Files) -> Iterator[Mark]:
+    """Offsets of a queue are missing: neither the commit log nor the log of a compaction topic has their messages, and the commit log
+    does not begin after them. (With `--complete` only.)
+
+    The consume queue, or the messages around them, show that they were there. Look for them on a slave or in a backup: `rawlog rescue`
+    puts a store together from several disks. `rawlog repair` keeps the numbers of those that are lost.
+    """
+    for one in compared(files).covered:
+        yield from one.missing
+
+
+@rule("rocketmq.complete.placeholder", Severity.INFO)
+def placeholder(files: Files) -> Iterator[Mark]:
+    """Messages of a queue are placeholders: `rawlog repair` or `rawlog erase` wrote them for messages that were lost, or were to go.
+    (With `--complete` only.)
+
+    Consumers get empty messages there. Look in a backup of before that if they should not be gone.
+    """
+    for one in compared(files).covered:
+        if one.placeholders:
+            what = f"{one.queue[0]} queue {one.queue[1]}: {one.placeholders:,} of its messages are placeholders"
+            yield Mark(what, path=Store.of(files).path)
+
+
+@rule("rocketmq.complete.transaction", Severity.WARNING)
+def open_transaction(files: Files) -> Iterator[Mark]:
+    """A half message has neither a commit nor a rollback, and the broker has not given it up: whether it counts is not decided.
+    (With `--complete` only.)
+
+    That is normal in a copy of a running broker's store. A broker that starts on it asks the producer's group, up to 15 times; if
+    none of its producers runs, the message is given up in the end. The table `rocketmq.transactions` has all of them.
+    """
+    few = Few()
+    for store in views(files):
+        for half in Store.of(files).share(_open):
+            what = f"a half message for topic {half.topic} of producer group {half.group} is open, with unique key {half.key}"
+            few.append(_at(store, what, half.physical, half.queue_offset))
+    yield from few
+
+
+@rule("rocketmq.complete.delayed", Severity.INFO)
+def delayed_message(files: Files) -> Iterator[Mark]:
+    """A delayed message is not delivered yet: it is in no queue of its topic. (With `--complete` only.)
+
+    A broker delivers it when its time has come, at once if that is past. How far a broker has come is in `delayOffset.json` for delay
+    levels and in `timercheck` for timers; after a crash some of these may have been delivered.
+    """
+    for few in Store.of(files).share(_delayed).values():
+        yield from few
+
+
+@rule("rocketmq.complete.committed", Severity.WARNING)
+def committed_out_of_range(files: Files) -> Iterator[Mark]:
+    """A consumer group has an offset that is not in the range of its queue. (With `--complete` only.)
+
+    After the end: the group has consumed messages that are not there any more. Before the start (only information): it has not consumed
+    messages that have expired. A broker corrects both when a consumer asks for messages.
+    """
+    ranges: dict[Queue, Covered] = {one.queue: one for one in compared(files).covered}
+    for file, group, queue, offset in _committed(files):
+        if (known := ranges.get(queue)) is None:
+            continue
+        what = f"group {group} has committed offset {offset} of {queue[0]} queue {queue[1]}"
+        if offset > known.stop:
+            message, expected = f"{what}, which ends at {known.stop}", f"at most {known.stop}"
+            yield Mark(message, offset=offset, expected=expected, found=offset, path=file.path)
+        elif offset < known.start:
+            message, expected = f"{what}, which starts at {known.start}", f"at least {known.start}"
+            yield Mark(message, offset=offset, expected=expected, found=offset, path=file.path, severity=Severity.INFO)
+
+
+def _committed(files: Files) -> list[tuple[File, str, Queue, int]]:
+    """The offsets that consumer groups have, with the file that says so; none if that is not of the shape that a broker writes."""
+    try:
+        return list(state.committed(files))
+    except (AttributeError, TypeError, ValueError):
+        return []  # a finding of its own
+
+
+def rules() -> Sequence[Rule[Files]]:
+    """The rules over one store."""
+    return (unexplained, placeholder, open_transaction, delayed_message, committed_out_of_range)

@@ -1,0 +1,353 @@
+"""Where a recording goes: native partition directories, or a kafka-replay file. Both are valid whenever it ends.
+
+What a recording needs to be continued is in its own files (native), or in a small file next to it (`.offsets.json`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rawlog.core.errors import AccessError, CorruptError, OptionError
+from rawlog.core.format import File, Place, Want
+from rawlog.core.frames import Frames
+from rawlog.core.tables import RECORDS, Table
+from rawlog.formats.kafka import LOG
+from rawlog.formats.kafka.checkpoints import LOG_START, offsets_in
+from rawlog.formats.kafka.checkpoints import write as checkpoint_file
+from rawlog.formats.kafka.heads import Heads
+from rawlog.formats.kafka.layouts import Attributes
+from rawlog.formats.kafka.seek import skim
+from rawlog.formats.kafka.store.derived import Limits
+from rawlog.formats.kafka.store.growing import GrowingPartition
+from rawlog.formats.kafka.tables import KAFKA_RECORDS
+from rawlog.formats.replay.layouts import FILE_HEADER
+from rawlog.formats.replay.writer import entries, file_header
+from rawlog.io.files import writing
+from rawlog.io.output import Folder
+from rawlog.live.bounds import Asked
+from rawlog.live.cluster import Topic, TopicPartition
+from rawlog.live.fetching import Aborts, Fetched
+from rawlog.reading.select import Selection
+
+SIDECAR = ".offsets.json"
+REPLAY_VERSION = 2
+
+
+class Sink(Protocol):
+    """Where a recording goes."""
+
+    #: Records and bytes that were stored.
+    records: int
+    bytes: int
+    #: The next offset of partitions that were recorded before.
+    resumed: dict[TopicPartition, int]
+
+    def find(self, topics: Mapping[str, Topic]) -> None:
+        """Open what an earlier recording left, to continue it."""
+        ...
+
+    def begin(
+        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
+    ) -> None:
+        """The partitions to come, their first offsets, and where they end; ends may be added later."""
+        ...
+
+    def add(self, one: Fetched, records: int | None, size: int | None) -> int:
+        """Store batches, at most so many records or bytes, cut where the form can be cut; the offset after what is stored."""
+        ...
+
+    def save(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Hand everything over to the system, and say how far it goes."""
+        ...
+
+    def recover(self) -> dict[TopicPartition, int]:
+        """After a failed write: cut off what is not whole, and say how far each partition goes."""
+        ...
+
+    def close(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Write what belongs at the end."""
+        ...
+
+    def abandon(self) -> None:
+        """Let go of open files; they are valid as they are."""
+        ...
+
+    def notes(self) -> list[str]:
+        """What to say of the result."""
+        ...
+
+
+# Native partition directories ----------------------------------------------------------------------------------------------
+
+
+class NativeSink:
+    """Partition directories with the batches as they came. A count or an offset that is asked for may be exceeded by a part of a batch."""
+
+    def __init__(self, folder: Folder, limits: Limits) -> None:
+        self.folder, self.limits = folder, limits
+        self.records = self.bytes = 0
+        self.resumed: dict[TopicPartition, int] = {}
+        self.writers: dict[TopicPartition, GrowingPartition] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        self.cut: dict[TopicPartition, int] = {}
+
+    def find(self, topics: Mapping[str, Topic]) -> None:
+        """Open what an earlier recording left."""
+        for topic in topics.values():
+            for number in topic.partitions:
+                one = TopicPartition(topic.name, number)
+                if (self.folder.path / str(one)).is_dir():
+                    writer = self._open(one, topic.id, 0)
+                    if writer.logs:
+                        self.resumed[one] = writer.end_offset
+                    if writer.cut:
+                        self.cut[one] = writer.cut
+
+    def _open(self, one: TopicPartition, topic_id: bytes, start: int) -> GrowingPartition:
+        self.writers[one] = GrowingPartition(self.folder.folder(str(one)), self.limits, topic_id=topic_id, start=start)
+        return self.writers[one]
+
+    def begin(
+        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
+    ) -> None:
+        for one, start in starts.items():
+            if one not in self.writers:
+                self._open(one, topics[one.topic].id, start)
+            self.starts[one] = start
+
+    def add(self, one: Fetched, records: int | None, size: int | None) -> int:
+        one = _enough_of(one, records, size)
+        self.writers[one.partition].append(one.frames, one.head)
+        self.records += _data_records(one.head)
+        self.bytes += one.size
+        return one.stop_offset
+
+    def save(self, positions: Mapping[TopicPartition, int]) -> None:
+        for writer in self.writers.values():
+            writer.flush()
+
+    def close(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Write indexes and snapshots of the last segments, and the log starts that lie inside a batch."""
+        begins = dict(offsets_in(str(self.folder.path), LOG_START))
+        for one, writer in self.writers.items():
+            writer.close()
+            first = int(writer.logs[0].partition(".")[0])
+            if one not in self.resumed and self.starts.get(one, 0) > first:
+                begins[one.topic, one.partition] = self.starts[one]
+        if begins:
+            self.folder.remove(LOG_START)
+            self.folder.write(LOG_START, checkpoint_file(begins))
+
+    def recover(self) -> dict[TopicPartition, int]:
+        """Open the partitions once more, as after a crash, and count what they have."""
+        found = {}
+        self.records = self.bytes = 0
+        for one, start in self.starts.items():
+            self.writers[one].abandon()
+            again = self._open(one, bytes(16), start)
+            found[one] = max(again.end_offset, start)
+            for name in again.logs:
+                path = self.folder.path / str(one) / name
+                for window in skim(File(str(path), path.stat().st_size, None, LOG.name)):
+                    new = window.head["last_offset"] >= start
+                    self.records += _data_records(window.head.only(new))
+                    self.bytes += int(window.sizes[new].sum())
+        return found
+
+    def abandon(self) -> None:
+        """Let go of open files; they are valid as they are."""
+        for writer in self.writers.values():
+            writer.abandon()
+
+    def notes(self) -> list[str]:
+        return [f"{one}: {size:,} bytes of an unfinished batch were cut off" for one, size in self.cut.items()]
+
+
+def _data_records(head: Heads) -> int:
+    """The records in batches that are no control batches."""
+    return int(_data_counts(head).sum())
+
+
+def _data_counts(head: Heads) -> NDArray[np.int64]:
+    """The records in each batch, 0 for a control batch."""
+    count = head["record_count"]
+    if head.any(Attributes.CONTROL):
+        count = np.where(head.has(Attributes.CONTROL), 0, count)
+    return np.where(count < 0, 1, count)
+
+
+def _enough_of(one: Fetched, records: int | None, size: int | None) -> Fetched:
+    """The batches up to the one with which so many records or bytes are there: a response may hold many more."""
+    is_more = np.zeros(len(one.frames), np.bool_)
+    for most, each in ((records, _data_counts(one.head)), (size, one.frames.sizes)):
+        if most is not None:
+            is_more |= np.cumsum(each) - each >= most
+    return one.first(int(np.argmax(is_more))) if is_more.any() else one
+
+
+# A kafka-replay recording ----------------------------------------------------------------------------------------------------
+
+
+class ReplaySink:
+    """A kafka-replay file of version 2: time in seconds, key and value. What else records have is counted as lost.
+
+    Next to it, a file says up to where the recording goes: to continue it, what came after that is cut off.
+    """
+
+    def __init__(self, file: FileIO, path: str, asked: Asked) -> None:
+        self.file, self.path, self.asked = file, path, asked
+        self._size = 0
+        self._saved: tuple[int, int, dict[TopicPartition, int]] = (0, 0, {})
+        self.records = self.bytes = 0
+        self.lost = dict.fromkeys(("headers", "milliseconds", "null values"), 0)
+        self.resumed: dict[TopicPartition, int] = {}
+        self._ids: dict[str, str] = {}
+        self._aborts = Aborts()
+        self.starts: Mapping[TopicPartition, int] = {}
+        #: Where partitions end; records after it that came in the same batch are left out.
+        self.stops: Mapping[TopicPartition, int] = {}
+        #: Markers are rows only of the table that has them.
+        self.table: Table = KAFKA_RECORDS if asked.markers else RECORDS
+        self.selection = Selection(key=asked.selection.key, where=asked.selection.where)
+        names = ["key", "value", "timestamp", "headers"]
+        self.needed = self.selection.replace(columns=tuple(names)).needed(self.table)
+
+    def find(self, topics: Mapping[str, Topic]) -> None:
+        """Continue a recording: cut it to what its offsets say. OptionError if it is of other topics."""
+        size = os.fstat(self.file.fileno()).st_size
+        if size == 0:
+            return
+        try:
+            state = json.loads(Path(self.path + SIDECAR).read_bytes())
+            stored, ids = int(state["size"]), dict(state["topics"])
+            rows = [(TopicPartition(str(row[0]), int(row[1])), int(row[2])) for row in state["offsets"]]
+        except OSError:
+            raise AccessError(f"{self.path}: it cannot be resumed: {self.path}{SIDECAR} is missing") from None
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise AccessError(f"{self.path}{SIDECAR}: not what a recording writes") from None
+        if not FILE_HEADER.size <= stored <= size:
+            raise CorruptError(f"{size:,} bytes, {stored:,} were recorded", path=self.path, position=size)
+        for name, topic in topics.items():
+            if ids.get(name, _id_text(topic.id)) != _id_text(topic.id) and any(topic.id):
+                raise OptionError(
+                    f"{self.path}: it holds another topic {name}, which was deleted since; record to another place"
+                )
+        self.resumed = dict(rows)
+        self._ids = ids
+        self.file.truncate(stored)
+        self.file.seek(stored)
+        self._size = stored
+
+    def begin(
+        self, starts: Mapping[TopicPartition, int], stops: Mapping[TopicPartition, int], topics: Mapping[str, Topic]
+    ) -> None:
+        if not self._size:
+            self._write(file_header(REPLAY_VERSION))
+        self._ids |= {name: _id_text(topic.id) for name, topic in topics.items()}
+        self.starts, self.stops = starts, stops
+        self.save(starts)
+
+    def add(self, one: Fetched, records: int | None, size: int | None) -> int:
+        left = records
+        is_committed = self.asked.selection.isolation == "read_committed"
+        frames = self._aborts.committed(one)[0] if is_committed else one.frames
+        for batch in self._rows(one.partition, frames):
+            if left is not None and batch.num_rows >= left:
+                batch = batch.slice(0, left)
+            left = None if left is None else left - batch.num_rows
+            self._count_lost(batch)
+            batch = _with_go_times(batch)
+            data = entries(batch, REPLAY_VERSION)
+            self._write(data)
+            self.records += batch.num_rows
+            self.bytes += len(data)
+            if left == 0:
+                return int(batch.column("offset")[-1].as_py()) + 1
+        return one.stop_offset
+
+    def _rows(self, partition: TopicPartition, frames: Frames) -> Iterator[pa.RecordBatch]:
+        file = File(str(partition), 0, None, LOG.name, Place(partition.topic, partition.partition))
+        assert LOG.decode is not None
+        first = self.starts.get(partition, 0)
+        needed = self.needed if "offset" in self.needed.names else self.table.subset((*self.needed.names, "offset"))
+        for batch in LOG.decode(frames, Want(needed, file)):
+            mask = self.selection.mask(batch, self.table)
+            offsets = batch.column("offset").to_numpy()
+            mask &= (offsets >= first) & (offsets < self.stops.get(partition, 1 << 62))
+            chosen = batch if mask.all() else batch.filter(pa.array(mask))
+            if chosen.num_rows:
+                yield chosen
+
+    def _count_lost(self, batch: pa.RecordBatch) -> None:
+        self.lost["null values"] += batch.column("value").null_count
+        headers = batch.column("headers")
+        self.lost["headers"] += int(pc.sum(pc.greater(pc.list_value_length(headers), 0)).as_py() or 0)
+        times = batch.column("timestamp").cast(pa.int64()).fill_null(0).to_numpy()
+        self.lost["milliseconds"] += int((times % 1_000_000 != 0).sum())
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self.file.write(left) :]
+        self._size += len(data)
+
+    def recover(self) -> dict[TopicPartition, int]:
+        """Go back to what the offsets next to the file say."""
+        self._size, self.records, positions = self._saved
+        self.file.truncate(self._size)
+        self.file.seek(self._size)
+        return positions
+
+    def save(self, positions: Mapping[TopicPartition, int]) -> None:
+        os.fdatasync(self.file.fileno())
+        state = {
+            "size": self._size,
+            "topics": self._ids,
+            "offsets": [
+                [one.topic, one.partition, offset] for one, offset in sorted({**self.resumed, **positions}.items())
+            ],
+        }
+        with writing(self.path + SIDECAR, overwrite=True) as file:
+            file.write(json.dumps(state).encode() + b"\n")
+        self._saved = self._size, self.records, dict(positions)
+
+    def close(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.save(positions)
+
+    def abandon(self) -> None:
+        """Nothing to let go of."""
+
+    def notes(self) -> list[str]:
+        return [
+            f"{count:,} records with {what}, which a recording cannot keep"
+            for what, count in self.lost.items()
+            if count
+        ]
+
+
+def _with_go_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with the times that kafka-replay stores: its client takes 0 and less for no time."""
+    column = batch.column("timestamp")
+    is_none = pc.less_equal(column.cast(pa.int64()), 0)
+    if not pc.any(is_none).as_py():
+        return batch
+    times = pc.if_else(is_none, pa.scalar(None, column.type), column)
+    return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
+
+
+def _id_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+__all__ = ["NativeSink", "ReplaySink", "Sink"]
