@@ -33,6 +33,17 @@ def test_values_that_are_not_decoded_are_exit_code_1(run, tmp_path: Path, argume
         assert "keies" not in ran.err + ran.text
 
 
+def test_rows_are_counted_by_decoded_fields(run) -> None:
+    """`count` had no --decode, although it counts what `cat` prints with the same options."""
+    asked = (CONFLUENT / "orders-0", "--decode", "value=auto", "--where", "value.id IS NOT NULL")
+    shown = len(run("cat", *asked, "--json").rows)
+    assert shown
+    assert run("count", *asked).text == f"{shown}\n"
+    assert run("count", CONFLUENT / "orders-0", "--where", "value.id IS NOT NULL").text == "0\n"
+    every = run("count", CONFLUENT / "orders-0", "--decode", "value=auto")
+    assert (every.code, every.text) == (0, run("count", CONFLUENT / "orders-0").text)
+
+
 def test_rows_after_the_limit_are_not_decoded(run) -> None:
     """All rows of the batch were decoded and counted: a note, and an exit code, about values that nobody sees."""
     ran = run("cat", CONFLUENT / "awkward-0", "--decode", "value=auto", "--json")

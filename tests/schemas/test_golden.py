@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,23 @@ def test_every_record_is_decoded_as_expected(registry: str, topic: str, side: st
             assert found.messages[row] == (wanted[f"{side}_message"], tuple(wanted[f"{side}_message_index"])), where
 
 
-def test_the_versions_are_those_that_the_registry_answers() -> None:
-    for registry in REGISTRIES:
-        root = golden_path("schemas", registry)
-        catalog = catalog_at(root / "data")
-        answers = json.loads((root / "expected" / "registry.json").read_text())
-        assert catalog.versions
-        assert answers
+@pytest.mark.parametrize("registry", REGISTRIES)
+def test_the_versions_are_those_that_the_registry_answers(registry: str) -> None:
+    """Every version that the registry lists, with id, text, GUID and state; and no other that is not deleted for good."""
+    root = golden_path("schemas", registry)
+    catalog = catalog_at(root / "data")
+    answers = json.loads((root / "expected" / "registry.json").read_text())["subjects"]
+    listed = {(name, one["version"]): one for name, every in answers.items() for one in every}
+    found = {(one.name, one.version): one for one in catalog.subjects() if one.state != "hard_deleted"}
+    assert found.keys() == listed.keys()
+    for place, one in found.items():
+        wanted = listed[place]
+        assert (one.schema.id, one.state == "soft_deleted") == (wanted["id"], wanted["deleted"]), place
+        assert (one.schema.type, one.schema.text) == (wanted.get("schemaType", one.schema.type), wanted["schema"]), (
+            place
+        )
+        if "guid" in wanted and not wanted.get("metadata"):
+            assert catalog.by_guid[uuid.UUID(wanted["guid"]).bytes].text == wanted["schema"], place
 
 
 def test_a_decoder_can_be_sent_to_another_process() -> None:

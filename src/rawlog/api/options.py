@@ -101,8 +101,8 @@ class Decoding(TypedDict, total=False):
     schemas: Path | None
 
 
-class Counting(Matching, total=False):
-    """Which rows, for `count`."""
+class Counting(Matching, Decoding, total=False):
+    """Which rows, for `count`; `where` sees decoded keys and values."""
 
     limit: int | None
     #: What only some systems understand: now (Ambry), atOffset, atTimestamp (KRaft).

@@ -13,12 +13,14 @@ from rawlog.cli import options, output
     epilog=options.examples(
         "rawlog count kafka-logs/ --topic orders --since -1d",
         "rawlog count kafka-logs/ --isolation read_committed --json",
+        "rawlog count kafka-logs/ --topic orders --decode value=auto --where \"value.status = 'PAID'\"",
         "rawlog count store/ --table rocketmq.messages",
     )
 )
 @options.paths
 @options.table
 @options.selection(columns=False)
+@options.decode
 @options.json_flag
 @click.pass_context
 def command(
@@ -31,6 +33,7 @@ def command(
     from rawlog import api
     from rawlog.cli.notes import Notes
 
+    given["decode"] = options.as_written(given.get("decode") or ())
     notes = Notes()
     total = api.count(paths, table=table, format=as_format, note=notes, **options.selecting(given))
     if as_json:
