@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rawlog.schemas import kernels
-from rawlog.schemas.avro import NoColumns, Program, SchemaError, float_text, parse, run, to_arrow, to_json
+from rawlog.schemas.avro import NoColumns, Program, SchemaError, parse, run
+from rawlog.schemas.avro_values import float_text, to_arrow, to_json
 from rawlog.schemas.recursive import OneByOne
 
 NAMES = itertools.count()

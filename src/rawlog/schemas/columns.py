@@ -14,17 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rawlog.kernels.columns import nullable_spans
-from rawlog.schemas.avro import (
-    DAY_US,
-    LARGEST_DECIMAL,
-    MAX_US,
-    MICROSECOND,
-    MIN_US,
-    NO_DEFAULT,
-    SchemaError,
-    Type,
-    decimal128,
-)
+from rawlog.schemas.avro import NO_DEFAULT, SchemaError, Type
+from rawlog.schemas.avro_values import DAY_US, LARGEST_DECIMAL, MAX_US, MICROSECOND, MIN_US, decimal128
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

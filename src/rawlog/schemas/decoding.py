@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rawlog.schemas import avro, documents, framing, kernels, protobuf
+from rawlog.schemas import avro, avro_values, documents, framing, kernels, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import Catalog, Found
 from rawlog.schemas.columns import Reader
@@ -287,8 +287,8 @@ class Decoder:
             values = pa.nulls(rows.size, pa.string())
         elif work.reader is None:
             try:
-                values = avro.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
-            except avro.Unfit:
+                values = avro_values.to_json(made.type, entries, rows.size, None if is_good.all() else is_good)
+            except avro_values.Unfit:
                 self._some_unfit(made, named, rows, work)
                 return
         else:

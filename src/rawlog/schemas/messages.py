@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rawlog.schemas.avro import MAX_US, MIN_US, SchemaError
+from rawlog.schemas.avro import SchemaError
+from rawlog.schemas.avro_values import MAX_US, MIN_US
 from rawlog.schemas.protobuf import Compiled, to_json
 from rawlog.schemas.wire import TIMESTAMP, WRAPPERS, Layout, Level, Messages, instants
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from rawlog.core.text import safe_json
 from rawlog.schemas import kernels as k
-from rawlog.schemas.avro import Type, Unfit, decimal_text, float_text, number_column, parse_shared, shown_text
+from rawlog.schemas.avro import Type, parse_shared
+from rawlog.schemas.avro_values import Unfit, decimal_text, float_text, number_column, shown_text
 
 #: Values inside one another: a JSON text that is nested more deeply cannot be read by most programs.
 MOST_NESTED = 500

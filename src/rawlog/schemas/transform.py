@@ -21,7 +21,7 @@ from rawlog.core.errors import OptionError, unknown
 from rawlog.core.findings import Finding, Severity
 from rawlog.core.tables import JSON, RECORDS, Column, Table, spark_type
 from rawlog.core.text import counted
-from rawlog.schemas import avro, protobuf
+from rawlog.schemas import avro, avro_values, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import TOPIC, Catalog, Version
 from rawlog.schemas.columns import Reader
@@ -213,7 +213,7 @@ class Decode:
         if wish.how == "string":
             made = self._text(side, raw, columns)
             if self.keeps_bytes:
-                made[f"{side}_json"] = _without(avro.json_text(made[side]), made[side].is_null())
+                made[f"{side}_json"] = _without(avro_values.json_text(made[side]), made[side].is_null())
                 made[f"{side}_schema"] = Decoded(len(raw)).schemas()
                 del made[side], made[f"{side}_raw"]
             return made
@@ -236,7 +236,7 @@ class Decode:
             return {**made, side: found.values(reader.arrow), f"{side}_raw": _without(raw, rest)}
         left = np.flatnonzero(~found.is_decoded & raw.is_valid().to_numpy(zero_copy_only=False))
         if left.size:
-            found.pieces.append((left, avro.json_text(raw.take(pa.array(left)), None)))
+            found.pieces.append((left, avro_values.json_text(raw.take(pa.array(left)), None)))
         return {**made, side: pa.ExtensionArray.from_storage(pa.json_(), found.values(pa.string()))}
 
     def _text(self, side: str, raw: pa.Array, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from rawlog.kernels import byte_view
 from rawlog.kernels.varint import MAX_64
 from rawlog.schemas import wire_kernels as k
-from rawlog.schemas.avro import MAX_US, MIN_US, SchemaError, float_text, json_text
+from rawlog.schemas.avro import SchemaError
+from rawlog.schemas.avro_values import MAX_US, MIN_US, float_text, json_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
