@@ -457,7 +457,7 @@ def test_a_name_that_kafka_does_not_take_is_refused(tmp_path: Path) -> None:
     for number, name in enumerate(("../../escaped", "evil;rm", "..")):
         source = tmp_path / f"{number}.parquet"
         pq.write_table(pa.Table.from_pylist([row | {"topic": name} for row in rows], schema=RECORDS.schema), source)
-        with pytest.raises(OptionError, match="Kafka takes no such name; choose another with --rename"):
+        with pytest.raises(OptionError, match="Kafka takes no such name; `restore --rename` gives it another"):
             restored(source, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.parquet", "1.parquet", "2.parquet"]
 

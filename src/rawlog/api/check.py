@@ -52,6 +52,7 @@ def verify(
     format: str | None = None,
     max_decompressed: int = MAX_DECOMPRESSED,
     max_headers: int = MAX_HEADERS,
+    schemas: Path | None = None,
     html: Path | None = None,
     note: Note | None = None,
     **running: Unpack[Running],
@@ -61,7 +62,8 @@ def verify(
     `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
     to compare with. With `complete`, `accounts` of the result says what became of every offset of each partition or queue, every blob of
     a store and every entry of a recording, and what nothing explains is a finding. `certificate` is that of the erasure whose result is at
-    `paths`: it must be unchanged since, and have nothing that was to be erased. `html` is a file to write as a self-contained page.
+    `paths`: it must be unchanged since, and have nothing that was to be erased; `schemas` is where its
+    schemas come from, which must be named if that is a registry. `html` is a file to write as a self-contained page.
     Damage is a finding and never raises. OptionError for an unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog
@@ -86,7 +88,7 @@ def verify(
     found = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
     if proof is not None:
         try:
-            found.items += check_certificate(proof, tree, tree.roots[0], _decoding(proof.get("asked"), tree))
+            found.items += check_certificate(proof, tree, tree.roots[0], _decoding(proof.get("asked"), tree, schemas))
         except DataError as error:  # the damage is a finding already
             found.items.append(certificate_unread(error))
     if html is not None:
@@ -101,12 +103,21 @@ def verify(
     return found
 
 
-def _decoding(asked: Any, tree: Tree) -> tuple[Transform, ...]:
-    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate."""
+def _decoding(asked: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
+    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if a registry must be named first:
+    nobody is asked only because a file says so.
+    """
     from rawlog.reading.certificate import decode_is_valid
+    from rawlog.schemas.sources import is_registry
 
     if not isinstance(asked, dict) or not asked.get("decode") or not decode_is_valid(asked):
         return ()
+    if schemas is not None:
+        asked = {**asked, "schemas": os.fspath(schemas)}
+    elif is_registry(asked.get("schemas") or ""):
+        raise OptionError(
+            f"the certificate names the registry {asked['schemas']}; --schemas {asked['schemas']} asks it"
+        )
     return bound(Selection(transforms=transforms_of(asked, as_bytes=True)), tree).transforms
 
 

@@ -225,7 +225,7 @@ def replay(
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
     from rawlog.io.output import refuse_nested
-    from rawlog.jobs.convert.sources import sheet_names
+    from rawlog.jobs.convert.sources import lake_schemas, sheet_names
     from rawlog.live.replay_request import Asked, Source
     from rawlog.live.replaying import replay
     from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
@@ -245,7 +245,7 @@ def replay(
     tree = Tree((), ()) if is_rows else open_source(paths)
     if checkpoint is not None:
         refuse_nested(checkpoint, paths)
-    selection = bound(selection, tree, RECORDS)
+    selection = bound(selection, tree, RECORDS, lambda: lake_schemas(tree))
     if not is_rows:
         check_names(tree, RECORDS, selection, options.get("note"), more=sheet_names(tree, RECORDS))
     asked = Asked(

@@ -36,7 +36,7 @@ def catalog_for(tree: Tree, source: str | None = None) -> Catalog:
     """
     if source is None:
         return _of_topic(tree) or _of_topic(_next_to(tree))
-    if source.startswith(("http://", "https://")):
+    if is_registry(source):
         return _of_registry(source)
     found = Catalog() if is_remote(source) else _of_files(Path(local_path(source)))
     if not found:
@@ -44,6 +44,11 @@ def catalog_for(tree: Tree, source: str | None = None) -> Catalog:
     if not found:
         raise AccessError(f"{source}: no schemas: neither a topic {TOPIC} nor files that end in {', '.join(SUFFIXES)}")
     return found
+
+
+def is_registry(source: str) -> bool:
+    """Whether schemas come from a live registry."""
+    return source.startswith(("http://", "https://"))
 
 
 def _next_to(tree: Tree) -> Tree:

@@ -61,6 +61,12 @@ UNKNOWN = "rawlog.file.unknown"
     help="Also check the result of an erasure against its certificate, the JSON file.",
 )
 @click.option(
+    "--schemas",
+    type=options.PATH,
+    metavar="PLACE",
+    help="Where the schemas for --certificate come from.  [default: as it says, unless that is a registry]",
+)
+@click.option(
     "--complete",
     is_flag=True,
     help="Also account for every offset, blob or entry: present, control, aborted, compacted, deleted, expired or unexplained.",

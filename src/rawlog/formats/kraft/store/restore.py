@@ -171,7 +171,7 @@ class Restorer:
         name = asked.rename.get(source, source)
         if not is_topic(name):
             raise OptionError(
-                f"topic {name!r}: Kafka takes no such name; choose another with --rename, or leave it out with --topic"
+                f"topic {name!r}: Kafka takes no such name; `restore --rename` gives it another, --topic leaves it out"
             )
         known = offer.known.get(source, Known({}, {}))
         found = {number for topic, number in offer.partitions if topic == source} | set(known.epochs)
