@@ -147,7 +147,7 @@ def test_json_schema_keeps_its_prefix_and_its_text(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_mask_that_does_not_fit_names_field_and_type(topic: str, mask: str, match: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=match):
-        convert(tmp_path / "out", topic, mask)
+        convert(tmp_path / "out", topic, mask, partition=0)  # of several partitions the first to fail is named
     assert not (tmp_path / "out").exists()
 
 
