@@ -82,6 +82,14 @@ def valid_text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+def text_of(value: bytes) -> str | None:
+    """Bytes as text; None if they are not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def is_text(text: str) -> bool:
     """Whether a text is Unicode: an argument of the command line may have bytes that are not."""
     return text.isascii() or not any("\ud800" <= one <= "\udfff" for one in text)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SECRET = "RAWLOG_MASK_SECRET"  # noqa: S105 - the name of a variable
 LEAST_SECRET = 8
 HOWS = ("drop", "hash", "fixed:TEXT", "digits", "shift:TIME")
-#: What becomes of values that are not JSON, if fields are masked.
+#: What is done with values that are not JSON, if fields are masked.
 OTHERS = ("refuse", "keep", "drop", "hash")
 #: A step to every item of a list.
 EVERY = -1
@@ -61,7 +61,7 @@ class Number(str):
     __slots__ = ()
 
 
-#: A rule, and what becomes of a value in a JSON text by it.
+#: A rule, and what it makes of a value in a JSON text.
 Change = tuple["Rule", Callable[[Any], Any]]
 
 
@@ -71,7 +71,7 @@ class _Object(list[tuple[str, Any]]):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One field and what becomes of it: `drop`, `hash`, `fixed`, `digits`, or for times `shift`."""
+    """One field and its mask: `drop`, `hash`, `fixed`, `digits`, or for times `shift`."""
 
     text: str
     column: str
@@ -87,7 +87,7 @@ class Rule:
         return f"{self.text}={self.how}{more}"
 
     def bytes_mask(self, masker: Masker) -> Callable[[bytes], bytes | None]:
-        """What becomes of bytes; None: they are dropped."""
+        """What bytes are replaced by; None: they are dropped."""
         if self.how == "drop":
             return lambda _: None
         if self.how == "fixed":
@@ -102,7 +102,7 @@ class Rule:
         return lambda texts: [of_bytes(one) for one in texts]
 
     def json_mask(self, masker: Masker) -> Callable[[Any], Any]:
-        """What becomes of a value in a JSON text. Null stays null, as there is nothing to hide."""
+        """What a value in a JSON text is replaced by. Null stays null, as there is nothing to hide."""
         of_bytes = self.bytes_mask(masker)
 
         def change(value: Any) -> Any:
@@ -132,7 +132,7 @@ class Mask:
     unread = "not JSON"
 
     def __init__(self, rules: Sequence[Rule], masker: Masker, other: str = "refuse") -> None:
-        """`other` is what becomes of keys and values that are not JSON if fields of them are masked (OTHERS)."""
+        """`other` is what is done with keys and values that are not JSON if fields of them are masked (OTHERS)."""
         self.rules, self.masker, self.other = tuple(rules), masker, other
         self.counts: Tally = Counter()
 
@@ -231,13 +231,17 @@ class Mask:
             splices.data, np.minimum(starts + _FRAME * is_framed, stops), stops, paths, drops
         )
         for number, (rule, change) in enumerate(changes):
-            masked = int(np.count_nonzero(done & ((found >> number) & 1 == 1)))
-            self.counts[rule.text, "masked"] += masked
-            self.counts[rule.text, "missing"] += int(np.count_nonzero(done)) - masked
+            self.count_masked(rule, done, done & ((found >> number) & 1 == 1))
             own = spans[spans[:, 3] == number]
             for kind in np.unique(own[:, 4]).tolist():
                 self._splice(splices, rows, own[own[:, 4] == kind], kind, rule, change)
         return done
+
+    def count_masked(self, rule: Rule, done: NDArray[np.bool_], found: NDArray[np.bool_]) -> None:
+        """Count the values, of those that are done, in which a rule found its field, and the others."""
+        masked = int(np.count_nonzero(found))
+        self.counts[rule.text, "masked"] += masked
+        self.counts[rule.text, "missing"] += int(np.count_nonzero(done)) - masked
 
     def _splice(
         self,
@@ -297,7 +301,7 @@ class Mask:
         return value[:start] + made
 
     def not_read(self, value: bytes, rules: Sequence[Rule]) -> bytes | None:
-        """What becomes of a value whose fields are not known. It is counted for each rule."""
+        """The replacement of a value whose fields are not known. It is counted for each rule."""
         for rule in rules:
             self.counts[rule.text, "not JSON"] += 1
         return None if self.other == "drop" else self.masker.hash(value) if self.other == "hash" else value
@@ -334,7 +338,7 @@ class Mask:
 
     def judge(self, counts: Tally) -> list[str]:
         """Notes on values without a field. OptionError if a field was in none of the rows, as its name may be wrong; and if values are not
-        JSON, as it is unknown whether they have it, unless it was said what becomes of them.
+        JSON, as it is unknown whether they have it, unless `other` says what is done with them.
         """
         rows = counts["", "rows"]
         for rule in self.rules if rows else ():
@@ -346,7 +350,7 @@ class Mask:
             if other and self.other == "refuse":
                 raise OptionError(
                     f"--mask {rule.text}: {what}, and may have what is to be masked; choose others by --topic or --where, read Avro and "
-                    "Protobuf by --decode value=auto, or say what becomes of them: --mask-other drop, hash or keep"
+                    "Protobuf by --decode value=auto, or say what is done with them: --mask-other drop, hash or keep"
                 )
         return [*self._notes(counts)]
 

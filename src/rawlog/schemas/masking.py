@@ -121,9 +121,7 @@ class SchemaMask(Mask):
         for one in made:
             splices.put(one)
         for edit, there in zip(edits, is_found, strict=True):
-            masked = int(np.count_nonzero(there))
-            self.counts[edit.rule.text, "masked"] += masked
-            self.counts[edit.rule.text, "missing"] += int(np.count_nonzero(done)) - masked
+            self.count_masked(edit.rule, done, there)
         return done
 
     def _edited(

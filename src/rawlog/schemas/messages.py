@@ -15,16 +15,40 @@ import pyarrow as pa
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.avro_values import MAX_US, MIN_US
 from rawlog.schemas.protobuf import Compiled, to_json
-from rawlog.schemas.wire import TIMESTAMP, WRAPPERS, Layout, Level, Messages, instants
+from rawlog.schemas.wire import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    ENUM,
+    FIXED32,
+    FIXED64,
+    FLOAT,
+    GROUP,
+    INT32,
+    INT64,
+    MESSAGE,
+    SFIXED32,
+    SFIXED64,
+    SINT32,
+    SINT64,
+    STRING,
+    TIMESTAMP,
+    UINT32,
+    UINT64,
+    WRAPPERS,
+    Layout,
+    Level,
+    Messages,
+    instants,
+)  # fmt: skip
 
 MOST_FIELDS = 2000
-#: Arrow's types for those of fields, by the numbers that descriptors have (`FieldDescriptor.TYPE_…`).
+#: Arrow's types for those of fields.
 _SIMPLE = {
-    1: pa.float64(), 2: pa.float32(), 3: pa.int64(), 4: pa.decimal128(20, 0), 5: pa.int32(), 6: pa.decimal128(20, 0), 7: pa.int64(),
-    8: pa.bool_(), 9: pa.string(), 12: pa.binary(), 13: pa.int64(), 14: pa.string(), 15: pa.int32(), 16: pa.int64(), 17: pa.int32(),
-    18: pa.int64(),
+    DOUBLE: pa.float64(), FLOAT: pa.float32(), INT64: pa.int64(), UINT64: pa.decimal128(20, 0), INT32: pa.int32(),
+    FIXED64: pa.decimal128(20, 0), FIXED32: pa.int64(), BOOL: pa.bool_(), STRING: pa.string(), BYTES: pa.binary(), UINT32: pa.int64(),
+    ENUM: pa.string(), SFIXED32: pa.int32(), SFIXED64: pa.int64(), SINT32: pa.int32(), SINT64: pa.int64(),
 }  # fmt: skip
-_STRING, _GROUP, _MESSAGE, _ENUM = 9, 10, 11, 14
 Read = Callable[[Any], Any]
 
 
@@ -103,12 +127,12 @@ class _Columns:
         return type, read
 
     def _one(self, field: Any, above: tuple[str, ...]) -> tuple[pa.DataType, Read]:
-        if field.type in (_MESSAGE, _GROUP):
+        if field.type in (MESSAGE, GROUP):
             return self.message(field.message_type, above)
-        if field.type == _ENUM:
+        if field.type == ENUM:
             symbols = {value.number: value.name for value in field.enum_type.values}
             return pa.string(), lambda number: symbols.get(number, str(number))
-        return _SIMPLE[field.type], _string if field.type == _STRING else _plain
+        return _SIMPLE[field.type], _string if field.type == STRING else _plain
 
 
 class ColumnMessages(Messages):

@@ -20,7 +20,7 @@ from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.findings import Finding, Severity
 from rawlog.core.tables import JSON, RECORDS, Column, Table, spark_type
-from rawlog.core.text import counted
+from rawlog.core.text import counted, text_of
 from rawlog.schemas import avro, avro_values, protobuf
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import TOPIC, Catalog, Version
@@ -243,7 +243,7 @@ class Decode:
         try:
             text, is_text = raw.cast(pa.string()), np.ones(len(raw), np.bool_)
         except pa.ArrowInvalid:
-            values = [_decoded(one) for one in raw.to_pylist()]
+            values = [None if one is None else text_of(one) for one in raw.to_pylist()]
             text = pa.array(values, pa.string())
             is_text = ~(text.is_null().to_numpy(zero_copy_only=False) & raw.is_valid().to_numpy(zero_copy_only=False))
         found = Decoded(len(raw))
@@ -348,13 +348,13 @@ class Decode:
             return self
         catalog = _catalog(self, tree) if catalog is None else catalog
         made = self._with(Decoder(catalog, {side: one.how for side, one in self.wishes.items()}), {}, {})
-        for side, wish in self.wishes.items():
-            if wish.how not in COLUMNS or wish.version == WRITTEN:
-                continue
-            topics = _topics(tree, selection)
+        nested = {side: one for side, one in self.wishes.items() if one.how in COLUMNS and one.version != WRITTEN}
+        topics = _topics(tree, selection) if nested else []
+        has_unplaced = bool(nested) and self.keeps_bytes and _has_unplaced(tree)
+        for side, wish in nested.items():
             if self.keeps_bytes:
-                topics = sorted({*topics, *_unplaced(tree, selection, catalog, side)})
-                made.fields[side] = Fields(side, _readers(side, wish, catalog, topics))
+                more = _subject_topics(selection, catalog, side) if has_unplaced else ()
+                made.fields[side] = Fields(side, _readers(side, wish, catalog, sorted({*topics, *more})))
             elif (reader := _reader(side, wish, catalog, topics)) is not None:
                 made.readers[side] = reader
         return made
@@ -404,11 +404,15 @@ def _topics(tree: Tree, selection: Selection) -> list[str]:
     return sorted(one for one in names if one != TOPIC and not one.startswith("__"))
 
 
-def _unplaced(tree: Tree, selection: Selection, catalog: Catalog, side: str) -> set[str]:
-    """Topics that have a schema, if there are files whose places tell no topic: rows of any topic may be in them."""
+def _has_unplaced(tree: Tree) -> bool:
+    """Whether there are files of records whose places tell no topic: rows of any topic may be in them."""
+    formats = registry.formats_with(RECORDS)
+    return any(file.place.topic is None and file.format in formats for file in tree)
+
+
+def _subject_topics(selection: Selection, catalog: Catalog, side: str) -> set[str]:
+    """The wanted topics that have a schema."""
     suffix = f"-{side}"
-    if all(file.place.topic is not None for file in tree if file.format in registry.formats_with(RECORDS)):
-        return set()
     subjects = {one.subject for one in catalog.versions.values() if one.subject.endswith(suffix)}
     return {one for one in (name.removesuffix(suffix) for name in subjects) if selection.takes_topic(one)}
 
@@ -486,10 +490,3 @@ def _without(raw: pa.Array, taken: pa.Array) -> pa.Array:
     import pyarrow.compute as pc
 
     return pc.if_else(taken, pa.scalar(None, raw.type), raw)
-
-
-def _decoded(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None

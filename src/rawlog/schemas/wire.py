@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rawlog.core.text import text_of
 from rawlog.kernels import byte_view
 from rawlog.kernels.varint import MAX_64
 from rawlog.schemas import wire_kernels as k
@@ -32,7 +33,7 @@ WRAPPERS = frozenset(
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 # The types of fields, as descriptors number them.
-DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING = range(1, 10)
+DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING, GROUP = range(1, 11)
 MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = range(11, 19)
 _WIRES = {
     **dict.fromkeys((INT64, UINT64, INT32, BOOL, UINT32, ENUM, SINT32, SINT64), k.VARINT),
@@ -229,7 +230,7 @@ class Messages:
         try:
             return made.cast(pa.string())
         except pa.ArrowInvalid:
-            texts = [_decoded(one) for one in made.to_pylist()]
+            texts = [text_of(one) for one in made.to_pylist()]
             self.is_unusual[owners[[one is None for one in texts]]] = True
             return pa.array([one or "" for one in texts], pa.string())
 
@@ -431,10 +432,3 @@ def _number(type: int, values: Numbers) -> pa.Array:
     if type == DOUBLE:
         return pa.array(np.ascontiguousarray(values).view(np.float64))
     return pa.array(values != 0) if type == BOOL else pa.array(values)
-
-
-def _decoded(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None

@@ -328,9 +328,10 @@ class Ingest(Job[Decoded, Ingested]):
         decoded: Tally = Counter()
         selection = self.selection.begun()
         narrowed = _narrowed(self.decode, own.spans)
+        records = stored(RECORDS if narrowed is None else narrowed.table(RECORDS))
         for span in own.spans:
             decode = None if narrowed is None else narrowed.begin()
-            taking = _Taking(span, selection, sheets, stage, references, decode)
+            taking = _Taking(span, selection, sheets, stage, references, records, decode)
             checked = taking.run()
             if decode is not None:
                 every.items += decode.findings(span.file)
@@ -421,12 +422,14 @@ class _Taking:
         sheets: Sheets,
         stage: Stage,
         references: References,
+        records: Table,
         decode: Decode | None = None,
     ) -> None:
+        """`records` is that table as the split writes it: with the columns of decoded values, if there is a `decode`."""
         self.span, self.sheets, self.stage, self.references, self.decode = span, sheets, stage, references, decode
+        self.records = records
         tables = [(registry.table_named(name), part) for name, part in span.parts]
         self.decoders = [Decoder(part, table, selection.suited(table), compact=True) for table, part in tables]
-        self.records = stored(RECORDS if decode is None else decode.table(RECORDS))
         self.stop, self.frames, self.windows = span.start, 0, 0
         self.first_row = references.rows
         #: Where a decoder stopped at an unknown version, and after how many frames. Verification reports it; rows before it are ingested.
