@@ -60,7 +60,7 @@ def verify(
     """Check every file at `paths`, and files that belong together. Returns Findings: iterate over it, or ask for its `verdict`.
 
     `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
-    to compare with. With `complete`, `accounts` of the result says what became of every offset of each partition or queue, every blob of
+    to compare with. With `complete`, the `accounts` of the result have a class for every offset of each partition or queue, every blob of
     a store and every entry of a recording, and what nothing explains is a finding. `certificate` is that of the erasure whose result is at
     `paths`: it must be unchanged since, and have nothing that was to be erased; `schemas` is where its
     schemas come from, which must be named if that is a registry. `html` is a file to write as a self-contained page.

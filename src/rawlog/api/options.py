@@ -162,7 +162,7 @@ class Masking(TypedDict, total=False):
     mask_secret_file: Path | None
     #: Keep the sizes of masked keys, values and fields.
     mask_keep_sizes: bool
-    #: What becomes of keys and values that are neither JSON nor decoded if fields of them are masked. Default: OptionError, and
+    #: What is done with keys and values that are neither JSON nor decoded if fields of them are masked. Default: OptionError, and
     #: nothing is written.
     mask_other: Literal["refuse", "keep", "drop", "hash"]
 

@@ -216,7 +216,7 @@ def mask(function: F) -> F:
         click.option(
             "--mask-other",
             type=click.Choice(["refuse", "keep", "drop", "hash"]),
-            help="What becomes of values that are neither JSON nor decoded if fields are masked.  [default: refuse]",
+            help="What is done with values that are neither JSON nor decoded if fields are masked.  [default: refuse]",
         ),
     ]
     return _apply(function, options)

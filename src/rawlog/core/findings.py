@@ -196,7 +196,7 @@ CLASSES = ("present", "control", "aborted", "compacted", "deleted", "expired", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What became of every offset of a partition or queue, from 0 to `stop`: the `CLASSES` add up to it.
+    """The account of every offset of a partition or queue, from 0 to `stop`: the `CLASSES` add up to it.
 
     `unit` says what is counted: offsets, the entries of a recording, or the blobs of a store. `start` is the first that should be there;
     of offsets, all before it have expired. What is None does not exist in the system.
@@ -250,7 +250,7 @@ class Findings:
     items: list[Finding] = field(default_factory=list)
     files: int = 0
     frames: int = 0
-    #: What became of the offsets of each partition, or of what its system has instead, if completeness was asked for.
+    #: The accounts of each partition, or of what its system has instead, if completeness was asked for.
     accounts: list[Account] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:

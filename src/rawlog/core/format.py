@@ -385,7 +385,7 @@ class Family:
     options: tuple[str, ...] = ()
     #: Checks of the files of one group (a partition) against one another; each takes the group's files.
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
-    #: (the files of a group) -> what became of every offset in it, for each partition or queue. For `verify --complete`.
+    #: (the files of a group) -> the account of every offset in it, for each partition or queue. For `verify --complete`.
     accounts: Callable[[Sequence[File]], Sequence[Account]] | None = None
     #: Each of its files is a store of its own: it has accounts without a group.
     is_single: bool = False

@@ -34,7 +34,7 @@ class Misfit(ValueError):
 
 
 class Edit:
-    """What becomes of a field: a rule, for values of all types."""
+    """The change of a field: a rule, for values of all types."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Edit:
         of_all: Callable[[Sequence[bytes]], Sequence[bytes | None]] | None = None,
         of_numbers: Callable[[Sequence[bytes]], Sequence[bytes]] | None = None,
     ) -> None:
-        """`of_all` is what becomes of many bytes at once, and `of_numbers` of many numbers; None if that is known one by one only."""
+        """`of_all` changes many bytes at once, and `of_numbers` many numbers; None if that is known one by one only."""
         self.rule, self.of_json, self.of_bytes, self.of_numbers = rule, of_json, of_bytes, of_numbers
         self.of_all = of_all or (lambda values: [of_bytes(one) for one in values])
 

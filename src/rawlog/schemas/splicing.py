@@ -92,7 +92,7 @@ class Splicer:
         return made, done, found
 
     def _change(self, rows: NDArray[np.int64], place: _Place, entries: Entries, edit: Edit) -> Splice:
-        """What becomes of the entries of one part."""
+        """The change of the entries of one part."""
         type = place.type
         mark = entries.values(type.mark)
         if type.kind == "union":

@@ -173,7 +173,7 @@ TRANSACTIONS = Table(
     Column("checks", "int"),
     Column("commit_physical_offset", "bigint"),
     Column("born_timestamp", "timestamp"),
-    about="one row per transactional message, with what became of it",
+    about="one row per transactional message, with its outcome",
     offsets=("half_offset", "half_offset"),
     times=("born_timestamp", "born_timestamp"),
 )

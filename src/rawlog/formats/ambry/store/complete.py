@@ -1,4 +1,4 @@
-"""Is anything missing in a store? What became of every blob that its log or its index knows: `rawlog verify --complete`.
+"""Is anything missing in a store? Every blob that its log or its index knows is accounted for: `rawlog verify --complete`.
 
 A blob is in one class:
 

@@ -1,4 +1,4 @@
-"""Is anything missing? What became of every offset of a partition, from 0 to its end: `rawlog verify --complete`.
+"""Is anything missing? Every offset of a partition is accounted for, from 0 to its end: `rawlog verify --complete`.
 
 An offset is in one class:
 
@@ -52,7 +52,7 @@ class Accounted:
 
 
 def accounted(files: Sequence[File]) -> Accounted | None:
-    """What became of the offsets of a partition, computed once; None if it has no segments, or is a metadata log, which snapshots are a
+    """The account of a partition's offsets, computed once; None if it has no segments, or is a metadata log, which snapshots are a
     part of: KRaft accounts for that.
     """
     return Store.of(files).share(_accounted)

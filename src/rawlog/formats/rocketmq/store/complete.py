@@ -1,4 +1,4 @@
-"""Is anything missing? What became of every offset of every queue of a store: `rawlog verify --complete`.
+"""Is anything missing? Every offset of every queue of a store is accounted for: `rawlog verify --complete`.
 
 An offset is in one class:
 

@@ -40,7 +40,7 @@ class Entries:
 
 @dataclass(slots=True)
 class Covered:
-    """The offsets of a queue by what became of them. `missing` says of each run that nothing explains where it should be."""
+    """The offsets of a queue by class. `missing` says of each run that nothing explains where it should be."""
 
     queue: Queue
     start: int
@@ -54,7 +54,7 @@ class Covered:
 
 
 def cover(store: View, queue: Queue, units: Numbers, entries: Entries | None = None) -> Covered:
-    """What became of the offsets of a queue. `units` are those that the log gives (`U_…`), `entries` those of its consume queue."""
+    """The classes of a queue's offsets. `units` are those that the log gives (`U_…`), `entries` those of its consume queue."""
     entries = Entries.none() if entries is None else entries
     valid = (units[U_OFFSET] >= 0) & (units[U_OFFSET] < LARGEST_OFFSET)
     units = units if valid.all() else units[:, valid]
