@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rawlog.core.text import FIRST_DAY, LAST_DAY
 from rawlog.schemas.avro import Entries, Type
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ MICROSECOND = {
 DAY_US = 86_400_000_000
 #: Characters of a time with a date and six digits of a second.
 TIME_SIZE = 26
-#: The years 1 to 9999: other times stay numbers.
-MIN_US, MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class Unfit(ValueError):
@@ -200,7 +199,7 @@ def number_column(type: Type, values: NDArray[np.int64], mask: NDArray[np.bool_]
     there = values if mask is None else values[~mask]
     kind = type.logical
     if kind in MICROSECOND and type.kind == "long":
-        low, high = MIN_US // MICROSECOND[kind], MAX_US // MICROSECOND[kind]
+        low, high = FIRST_DAY // MICROSECOND[kind], LAST_DAY // MICROSECOND[kind]
         if not there.size or (there.min() >= low and there.max() <= high):
             zone = "UTC" if kind.startswith("timestamp") else None
             scaled = np.where(mask, 0, values) if mask is not None else values

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rawlog.core.text import FIRST_DAY, LAST_DAY
 from rawlog.kernels.columns import nullable_spans
 from rawlog.schemas.avro import NO_DEFAULT, SchemaError, Type
-from rawlog.schemas.avro_values import DAY_US, LARGEST_DECIMAL, MAX_US, MICROSECOND, MIN_US, decimal128
+from rawlog.schemas.avro_values import DAY_US, LARGEST_DECIMAL, MICROSECOND, decimal128
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -220,7 +221,7 @@ class _Projection:
         low, high, scale = -(1 << 63), (1 << 63) - 1, 1
         if pa.types.is_timestamp(type):
             scale = MICROSECOND[str(reader.logical)]
-            low, high = MIN_US // scale, MAX_US // scale
+            low, high = FIRST_DAY // scale, LAST_DAY // scale
         elif pa.types.is_date(type):
             low, high = MIN_DAY, MAX_DAY
         elif pa.types.is_string(type):

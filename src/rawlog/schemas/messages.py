@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rawlog.core.text import FIRST_DAY, LAST_DAY
 from rawlog.schemas.avro import SchemaError
-from rawlog.schemas.avro_values import MAX_US, MIN_US
 from rawlog.schemas.protobuf import Compiled, to_json
 from rawlog.schemas.wire import (
     BOOL,
@@ -179,9 +179,9 @@ class ColumnMessages(Messages):
 
     def timestamps(self, level: Level, owners: Any) -> pa.Array:
         seconds, nanos = instants(level)
-        is_far = (seconds < MIN_US // 1_000_000) | (seconds > MAX_US // 1_000_000)
+        is_far = (seconds < FIRST_DAY // 1_000_000) | (seconds > LAST_DAY // 1_000_000)
         micros = np.where(is_far, 0, seconds) * 1_000_000 + nanos // 1000
-        is_far |= (nanos % 1000 != 0) | (micros < MIN_US) | (micros > MAX_US)
+        is_far |= (nanos % 1000 != 0) | (micros < FIRST_DAY) | (micros > LAST_DAY)
         self.is_unusual[owners[is_far]] = True
         return pa.array(np.where(is_far, 0, micros), pa.timestamp("us", "UTC"))
 
@@ -202,7 +202,7 @@ def _string(value: Any) -> str:
 
 def _instant(message: Any) -> int:
     micros = message.seconds * 1_000_000 + message.nanos // 1000
-    if message.nanos % 1000 or not MIN_US <= micros <= MAX_US:
+    if message.nanos % 1000 or not FIRST_DAY <= micros <= LAST_DAY:
         raise ValueError("a time that a column of microseconds cannot have")
     return int(micros)
 

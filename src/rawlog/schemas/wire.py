@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rawlog.core.text import text_of
+from rawlog.core.text import FIRST_DAY, LAST_DAY, text_of
 from rawlog.kernels import byte_view
 from rawlog.kernels.varint import MAX_64
 from rawlog.schemas import wire_kernels as k
 from rawlog.schemas.avro import SchemaError
-from rawlog.schemas.avro_values import MAX_US, MIN_US, float_text, json_text
+from rawlog.schemas.avro_values import float_text, json_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -349,7 +349,9 @@ class JsonMessages(Messages):
     def timestamps(self, level: Level, owners: Numbers) -> pa.Array:
         """RFC 3339, with as many digits of a second as are needed: 0, 3, 6 or 9."""
         seconds, nanos = instants(level)
-        is_far = (seconds < MIN_US // 1_000_000) | (seconds > MAX_US // 1_000_000) | (nanos < 0) | (nanos > 999_999_999)
+        is_far = (
+            (seconds < FIRST_DAY // 1_000_000) | (seconds > LAST_DAY // 1_000_000) | (nanos < 0) | (nanos > 999_999_999)
+        )
         self.is_unusual[owners[is_far]] = True
         text = pa.array(np.where(is_far, 0, seconds), pa.timestamp("s")).cast(pa.string())
         text = pc.binary_replace_slice(text, start=10, stop=11, replacement="T")

@@ -126,9 +126,7 @@ def _lost(store: BlobStore) -> Entries:
                 continue  # a finding of its own
             parts.append(entries.take(np.flatnonzero(store.catalog.rows_of(entries) < 0)))
     every = Entries.join(parts)
-    order = every.identities.sorted()
-    blob = np.empty(order.size, np.int64)
-    blob[order] = np.cumsum(every.identities.begins(order)) - 1
+    blob = every.identities.numbers()
     puts = np.flatnonzero(every.kind == PUT)
     _, first = np.unique(blob[puts], return_index=True)
     return every.take(np.sort(puts[first]))
@@ -136,14 +134,12 @@ def _lost(store: BlobStore) -> Entries:
 
 def _among(mine: Identities, theirs: Identities) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which blobs of a catalog are among some others, and which of the others are not in the catalog."""
+    if not len(theirs):
+        return np.zeros(len(mine), np.bool_), np.zeros(0, np.bool_)
     both = Identities(
         *(np.concatenate([getattr(mine, name), getattr(theirs, name)]) for name in ("group", "high", "low"))
     )
-    if not len(theirs):
-        return np.zeros(len(mine), np.bool_), np.zeros(0, np.bool_)
-    order = both.sorted()
-    blob = np.empty(order.size, np.int64)
-    blob[order] = np.cumsum(both.begins(order)) - 1
+    blob = both.numbers()
     own, other = blob[: len(mine)], blob[len(mine) :]
     return np.isin(own, other), ~np.isin(other, own)
 

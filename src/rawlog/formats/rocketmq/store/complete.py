@@ -12,7 +12,6 @@ An offset is in one class:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from rawlog.core.errors import RawlogError
 from rawlog.core.findings import Account, Few, Mark, Rule, Severity, rule
 from rawlog.core.format import File
 from rawlog.core.store import Store
+from rawlog.core.text import plain_time
 from rawlog.formats.rocketmq import config
 from rawlog.formats.rocketmq.index import key_hash
 from rawlog.formats.rocketmq.layouts import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -92,13 +92,15 @@ def _delayed(files: Store) -> dict[Queue, Few]:
                 units = units[:, units[U_OFFSET] >= done.get(queue[1] + 1, 0)]
                 few = found.setdefault(queue, Few())
                 for offset, address, due in units[[U_OFFSET, U_PHYSICAL, U_TAG]].T.tolist():
-                    what = f"a message of delay level {queue[1] + 1}, due at {_time(due)}, is not delivered yet"
+                    what = f"a message of delay level {queue[1] + 1}, due at {plain_time(due * 1000)}, is not delivered yet"
                     few.append(_at(store, what, address, offset))
         waiting = store.pending.waiting(max(state.read_until(files), default=0))
         if waiting.shape[1]:
             few = found.setdefault((TIMER_TOPIC, 0), Few())
             for address, due in waiting[[T_PHYSICAL, T_DUE]].T.tolist():
-                few.append(_at(store, f"a timer message, due at {_time(due)}, is not delivered yet", address))
+                few.append(
+                    _at(store, f"a timer message, due at {plain_time(due * 1000)}, is not delivered yet", address)
+                )
     return found
 
 
@@ -109,13 +111,6 @@ def _delivered(files: Files) -> dict[int, int]:
         return {int(level): int(offset) for table in tables for level, offset in table.items()}
     except (RawlogError, ValueError, TypeError):
         return {}  # a finding of its own
-
-
-def _time(milliseconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return f"{milliseconds} ms"
 
 
 def _at(store: View, what: str, address: int, offset: int | None = None) -> Mark:

@@ -12,13 +12,13 @@ from typing import Any
 
 from rawlog.core.format import File
 from rawlog.core.report import Report
+from rawlog.core.text import plain_time
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.store.placeholders import LAYOUTS, Slot
 from rawlog.formats.rocketmq.store.rewrite import stores
 from rawlog.formats.rocketmq.store.settings import Sizes, conf_near, sizes_of
 from rawlog.formats.rocketmq.store.survey import Agreement, LogSurvey, agreement
-from rawlog.formats.rocketmq.store.union import moment
 from rawlog.io.output import why_unsafe
 from rawlog.io.storage import Source
 
@@ -171,7 +171,7 @@ def part_histories(group: list[Found]) -> list[str]:
             why = (
                 f"term or epoch {mine} after {theirs}"
                 if mine != theirs
-                else f"last stored {moment(when)}, not {moment(then)}"
+                else f"last stored {plain_time(when * 1000)}, not {plain_time(then * 1000)}"
             )
             reason = f"{one.store.root}: another history from address {found.until:,} on; {group[0].store.root} is newer: {why}"
         reasons.append(reason)

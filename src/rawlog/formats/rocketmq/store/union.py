@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.core.format import File
 from rawlog.core.report import Report
+from rawlog.core.text import plain_time
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
 from rawlog.formats.rocketmq.store.evidence import place_of
@@ -115,7 +115,11 @@ class Union(Salvage):
     def describe_hole(self, run: Run) -> str:
         before = self.derived.last_time if self.derived.messages else 0
         after = int(run.rows[fields.F_STORE_TIME][0])
-        when = f"after {moment(before)} and before {moment(after)}" if before else f"before {moment(after)}"
+        when = (
+            f"after {plain_time(before * 1000)} and before {plain_time(after * 1000)}"
+            if before
+            else f"before {plain_time(after * 1000)}"
+        )
         many = "no copy has it" if len(self.copies) > 1 else "could not be kept"
         return f"{many}: addresses before {run.start:,}, stored {when}"
 
@@ -228,11 +232,3 @@ def _different(run: Run, others: Sequence[Run]) -> list[int]:
         if any(_bytes(one) != _bytes(mine) for one in versions):
             found.append(address)
     return found
-
-
-def moment(ms: int) -> str:
-    """A time for people."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03}Z"
-    except (OverflowError, ValueError, OSError):
-        return f"{ms:,} ms"
