@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import pickle
+import re
 import uuid
 from dataclasses import replace
 from decimal import Decimal

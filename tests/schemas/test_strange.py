@@ -304,8 +304,11 @@ enum Q { option (confluent.enum_meta).doc = "e"; A = 0 [(confluent.enum_value_me
 
 @pytest.mark.parametrize(
     "name",
-    ["a.py", "a", "/a.proto", "../a.proto", "b/../../a.proto", "b//a.proto", "b\\a.proto", "b\0.proto", "\ud800.proto"]
-    + ["b/" * 64 + "a.proto", "b" * 1000 + ".proto", "confluent/meta.proto/a.proto", "rawlog_schema.proto/a.proto"],
+    [
+        *("a.py", "a", "/a.proto", "../a.proto", "b/../../a.proto", "b//a.proto", "b\\a.proto", "b\0.proto"),
+        *("\ud800.proto", "b/" * 64 + "a.proto", "b" * 1000 + ".proto"),
+        *("confluent/meta.proto/a.proto", "rawlog_schema.proto/a.proto"),
+    ],
 )
 def test_imports_are_proto_files_below_a_directory(name: str) -> None:
     """Names of references come from data, and become names of files."""
