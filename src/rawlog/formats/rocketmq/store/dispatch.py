@@ -102,6 +102,8 @@ def due_times(delayed: NDArray[np.int64], delays: Delays) -> tuple[NDArray[np.in
 
 def set_tags(units: NDArray[np.int64], addresses: NDArray[np.int64], tags: NDArray[np.int64]) -> None:
     """Give the units of the messages at these addresses these tag hashes."""
+    if not addresses.size:
+        return
     order = np.argsort(addresses, kind="stable")
     at = np.minimum(np.searchsorted(addresses[order], units[U_PHYSICAL]), addresses.size - 1)
     same = addresses[order][at] == units[U_PHYSICAL]

@@ -271,9 +271,7 @@ class View:
         found = [piece.unpack() for log in self.logs for piece in log.units.get(queue, ())]
         made = np.concatenate(found, axis=1) if found else np.empty((COLUMNS, 0), np.int64)
         if made.size and dispatch.is_scheduled(queue):
-            addresses, due = self._due()
-            if addresses.size:
-                dispatch.set_tags(made, addresses, due)
+            dispatch.set_tags(made, *self._due())
         return made
 
     def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
