@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.report import SeriousNote
 
 SIDES = ("value", "key")
 
 
-class Undecoded(str):
+class Undecoded(SeriousNote):
     """A note on keys or values that were not decoded."""
 
     __slots__ = ()
