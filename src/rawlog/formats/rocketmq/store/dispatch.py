@@ -37,6 +37,9 @@ Queue = tuple[str, int]
 DELAYED = 4
 """Rows of what is known of delayed messages, by place: their address, that in the source (they may move), store time and level."""
 D_PHYSICAL, D_SOURCE, D_TIME, D_LEVEL = range(DELAYED)
+KEY_COLUMNS = 4
+"""Rows of the keys of the index, by place: their hash, the address and store time of their message, whether they are its tag."""
+K_HASH, K_ADDRESS, K_TIME, K_OF_TAG = range(KEY_COLUMNS)
 COLUMNS = 6
 """Rows of the units of a queue, by place."""
 U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, U_BATCH = range(COLUMNS)
@@ -50,6 +53,8 @@ class Derived:
     hashes: list[NDArray[np.int64]] = field(default_factory=list)
     addresses: list[NDArray[np.int64]] = field(default_factory=list)
     times: list[NDArray[np.int64]] = field(default_factory=list)
+    #: Which keys are tags: brokers before 5.4.0 do not index these.
+    of_tags: list[NDArray[np.bool_]] = field(default_factory=list)
     batch_topics: set[str] = field(default_factory=set)
     messages: int = 0
     last_time: int = 0
@@ -77,13 +82,12 @@ class Derived:
                     set_tags(piece, every[D_PHYSICAL], due)
         return assumed
 
-    def keys(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        empty = [np.empty(0, np.int64)]
-        return (
-            np.concatenate(self.hashes or empty),
-            np.concatenate(self.addresses or empty),
-            np.concatenate(self.times or empty),
-        )
+    def keys(self, *, with_tags: bool) -> NDArray[np.int64]:
+        """The keys of the index in order (`K_…`), with those that are tags or without."""
+        empty = np.empty((KEY_COLUMNS, 0), np.int64)
+        columns = zip(self.hashes, self.addresses, self.times, self.of_tags, strict=True)
+        found = np.concatenate([empty, *(np.stack(one) for one in columns)], axis=1)
+        return found if with_tags else found[:, found[K_OF_TAG] == 0]
 
 
 def is_scheduled(queue: Queue) -> bool:
@@ -152,6 +156,7 @@ def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[ND
     # A few keys per message first: memory that is never touched costs too. Then as many as there can be.
     for room in (4 * len(rows), int(strings.sum()) + 2 * len(rows)):
         hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
+        of_tags = np.empty(room, np.bool_)
         count, _, status = derive.derive_rows(
             rows.data,
             rows[kernels.F_PROPERTIES],
@@ -165,6 +170,7 @@ def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[ND
             hashes,
             addresses,
             times,
+            of_tags,
             multiple,
         )
         if status == Status.OK:
@@ -173,6 +179,7 @@ def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[ND
     into.hashes.append(hashes[:count].copy())
     into.addresses.append(addresses[:count].copy())
     into.times.append(times[:count].copy())
+    into.of_tags.append(of_tags[:count].copy())
     return tags, multiple
 
 
