@@ -98,7 +98,7 @@ class Report:
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, Report] = field(default_factory=dict)
-    #: Files of the source under no name that the system reads, and directories that it would not load: in no result.
+    #: Files of the source that rawlog or the system does not know, and directories that the system would not load: in no result.
     left_out: list[str] = field(default_factory=list)
     not_loaded: list[str] = field(default_factory=list)
     #: The errors and warnings that `verify` finds in the result. Of a dry run: those of the source that would stay.
@@ -145,6 +145,11 @@ class Report:
             yield from part.all_entries()
 
     @property
+    def all_left_out(self) -> list[str]:
+        """The files of the source that are in no result, those of parts included."""
+        return [*self.left_out, *(path for part in self.parts.values() for path in part.all_left_out)]
+
+    @property
     def lost(self) -> list[tuple[int, int | None]]:
         """First and last of every run of lost offsets; the last is None where nothing tells it."""
         runs = [one for one in self.with_action(Action.LOST) if one.first_offset is not None]
@@ -181,7 +186,10 @@ class Report:
         made += [printable(note) for note in self.notes]
         if self.counts or self.facts:
             made.append(", ".join([*self._counts(), *self._facts()]))
-        made += [f"{printable(path)}: left out: its name is not one that the system reads" for path in self.left_out]
+        made += [
+            f"{printable(path)}: left out: rawlog or the system does not know it; copy it yourself if you need it"
+            for path in self.left_out
+        ]
         made += [f"{printable(path)}: left out: the system would not load it" for path in self.not_loaded]
         made += [_remains(one) for one in self.remaining]
         return [line for line in made if line]
@@ -191,10 +199,12 @@ class Report:
         return [counted(number, _singular(name), name) for name, number in words]
 
     def _facts(self) -> list[str]:
+        """The facts that are numbers or texts, without those that are the reason of an entry."""
         return [
             f"{name.replace('_', ' ')} {value:,}" if type(value) is int else f"{name.replace('_', ' ')} {value}"
             for name, value in self.facts.items()
-            if isinstance(value, (int, str)) and value != ""
+            if isinstance(value, int)
+            or (isinstance(value, str) and not any(value in one.reason for one in self.entries))
         ]
 
     def __repr__(self) -> str:

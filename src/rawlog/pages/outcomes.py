@@ -175,7 +175,10 @@ def _rest(report: Report, causes: Sequence[Cause]) -> Safe:
     if report.remaining:
         made.append(frame.section("What is still wrong", findings.listing(causes), name="remaining"))
     notes = [text(note, 600) for note in report.notes]
-    notes += [text(f"{path}: left out: its name is not one that the system reads") for path in report.left_out]
+    notes += [
+        text(f"{path}: left out: rawlog or the system does not know it; copy it yourself if you need it")
+        for path in report.left_out
+    ]
     notes += [text(f"{path}: left out: the system would not load it") for path in report.not_loaded]
     if notes:
         made.append(frame.section("Notes", tag("ul", *(tag("li", note) for note in notes[:ROWS]), class_="notes")))
