@@ -227,10 +227,12 @@ class Report:
         return [counted(number, _singular(name), name) for name, number in words]
 
     def _facts(self) -> list[str]:
+        """The facts that are numbers or texts, without those that are the reason of an entry."""
         return [
             f"{name.replace('_', ' ')} {value:,}" if type(value) is int else f"{name.replace('_', ' ')} {value}"
             for name, value in self.facts.items()
-            if isinstance(value, (int, str)) and value != ""
+            if isinstance(value, int)
+            or (isinstance(value, str) and not any(value in one.reason for one in self.entries))
         ]
 
     def problems(self) -> list[str]:

@@ -182,7 +182,20 @@ def _totals(every: list[Report]) -> dict[str, Any]:
 def _line(done: Report) -> str:
     rows = sum(done.facts["tables"].values())
     read = f"{counted(done.counts['files'], 'file')}, {size_text(done.counts['bytes'])}"
-    return f"{read}, {counted(rows, 'row')}; {done.facts['verdict']}"
+    return f"{read}, {counted(rows, 'row')}; {_verdict(done)}"
+
+
+def _verdict(done: Report) -> str:
+    """What the source is like. A run whose exit code is 1 does not end with "clean" alone."""
+    from rawlog.schemas.reasons import SIDES, Undecoded
+
+    counts = {
+        side: sum(one.number for one in done.notes if isinstance(one, Undecoded) and one.side == side) for side in SIDES
+    }
+    undecoded = " and ".join(counted(number, side) for side, number in counts.items() if number)
+    verdict = str(done.facts["verdict"])
+    was = "was" if sum(counts.values()) == 1 else "were"
+    return f"{verdict}, but {undecoded} {was} not decoded" if undecoded and verdict == "clean" else verdict
 
 
 def _show(done: Report, catalog: str | None) -> None:
@@ -198,7 +211,7 @@ def _show(done: Report, catalog: str | None) -> None:
         output.line(read + (f"; {counts['unchanged']:,} unchanged" if counts["unchanged"] else ""))
         found = f"{counted(counts['errors'], 'error')}, {counted(counts['warnings'], 'warning')}"
         is_clean = not counts["errors"] + counts["warnings"]
-        output.line("clean" if is_clean else f"{done.facts['verdict']}: {found}; see the table findings")
+        output.line(_verdict(done) if is_clean else f"{_verdict(done)}: {found}; see the table findings")
     else:
         output.line(f"nothing new: {counted(counts['unchanged'], 'file')} as before")
     output.line(f"lake: {lake}")

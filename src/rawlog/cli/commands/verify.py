@@ -62,7 +62,7 @@ ALONE = 3
     "--schemas",
     type=options.PATH,
     metavar="PLACE",
-    help="Where the schemas for --certificate come from.  [default: as it says, unless that is a registry]",
+    help="Where the schemas for --certificate come from; needed if the erasure decoded values.",
 )
 @click.option(
     "--complete",
