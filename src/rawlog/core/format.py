@@ -253,6 +253,8 @@ class Format:
     checked: bool = False
     #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
+    #: (frames, file) -> the positions of frames that are rows, but not at their place: reading says so, and ends with 1.
+    misplaced: Callable[[Frames, File], NDArray[np.int64]] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.
     explain: Callable[[Frames, File], list[Node]] | None = None
     #: (head, file) -> the parts of the file's own header.

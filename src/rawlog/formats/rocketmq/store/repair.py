@@ -10,10 +10,8 @@ filled in.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,18 +128,16 @@ def check_log(store: Store, sizes: Sizes, settings: Settings) -> dispatch.Derive
     What a crash leaves after the last message is no damage: no queue and no index has it.
     """
     report = new_report()
-    with tempfile.TemporaryDirectory(prefix="rawlog-check-") as nowhere:
-        folder = Folder(Path(nowhere), dry_run=True)
-        files = evidence.locate(evidence.recognise(store), sizes.commit_log, report, move=False)
-        salvage = Salvage(files, folder, sizes.commit_log, report, move=False)
-        salvage.may_be_dledger = True
-        salvage.take_all(skip=True)
-        is_added = any(entry.action is Action.REBUILT for entry in report.entries)  # a blank entry
-        salvage.close(settings.batch_topics | salvage.derived.batch_topics)
+    files = evidence.locate(evidence.recognise(store), sizes.commit_log, report, move=False)
+    salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
+    salvage.may_be_dledger = True
+    salvage.take_all(skip=True)
+    is_added = any(entry.action is Action.REBUILT for entry in report.entries)  # a blank entry
+    salvage.close(settings.batch_topics | salvage.derived.batch_topics)
     for entry in report.entries:
         if entry.action is Action.MOVED or is_added or (entry.action is not Action.REBUILT and entry.is_loss):
             raise CorruptError(
-                f"{entry.reason or entry.action}; `rawlog repair` the store instead of rebuilding it",
+                f"the commit log is damaged: {entry.reason or entry.action}; nothing was rebuilt, use `rawlog repair`",
                 path=entry.path,
                 position=entry.start,
                 format=COMMIT_LOG.name,
