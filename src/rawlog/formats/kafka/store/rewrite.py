@@ -23,6 +23,7 @@ from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_dire
 from rawlog.formats.kafka.store.continuity import continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META
+from rawlog.formats.kafka.store.log_directories import node_of
 from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
@@ -278,11 +279,15 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
 
 def _report_missing(source: str, stores: Sequence[Store], report: Report) -> None:
     """Report what the checkpoints count and no log has: the result's own are made to fit, and this is the only trace of the loss."""
-    for one in missing_partitions(source, {str(store[0].place.group) for store in stores}):
-        if one.is_certain:
-            report.add(Action.LOST, str(one), one.checkpoint, first_offset=one.first, stop_offset=one.stop)
-        else:
+    known = {str(store[0].place.group) for store in stores}
+    for one in missing_partitions(node_of(source)):
+        if one.directory in known or not one.is_expected:
+            continue
+        if not one.is_lost:
             report.notes.append(str(one))
+        else:
+            offsets = {"first_offset": one.first, "stop_offset": one.stop} if one.stop > one.first else {}
+            report.add(Action.LOST, str(one), one.checkpoint or one.directory, **offsets)
     for name in COUNTING:
         for (topic, partition), offset in sorted(offsets_in(source, name).items()):
             own = report.parts.get(f"{topic}-{partition}")

@@ -30,7 +30,7 @@ from rawlog.formats.kraft.paths import (
     segment_name,
     snapshot_id,
 )
-from rawlog.formats.kraft.reader import parse_quorum
+from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.formats.kraft.store.placing import Batch, Placed, is_gapped, place_batches, read_batches
 from rawlog.formats.kraft.store.state import State
 from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, is_misnamed, last_time, stores, traced_end
