@@ -164,7 +164,7 @@ def find(name: str, *folders: Path) -> Path:
 
 
 def last_log(folder: Path) -> Path:
-    return sorted(folder.glob("*.log"))[-1]
+    return max(folder.glob("*.log"))
 
 
 def unmark(*folders: Path) -> None:
@@ -429,7 +429,7 @@ def seventeen_zeros_after_log(a: Path, b: Path) -> None:
 
 @damage
 def zeros_after_old_segment(a: Path, b: Path) -> None:
-    append(sorted(find("rolled-0", a, b).glob("*.log"))[0], bytes(4096))
+    append(min(find("rolled-0", a, b).glob("*.log")), bytes(4096))
 
 
 @damage
@@ -500,7 +500,7 @@ def flipped_batch_no_mark_no_recovery_point(a: Path, b: Path) -> None:
 
 @damage
 def flipped_old_segment_no_recovery_point(a: Path, b: Path) -> None:
-    log = sorted(find("rolled-0", a, b).glob("*.log"))[0]
+    log = min(find("rolled-0", a, b).glob("*.log"))
     flip(log, batch_starts(log)[5] + 70)
     unmark(a, b)
     for folder in (a, b):
@@ -560,7 +560,7 @@ def damaged_txnindex(a: Path, b: Path) -> None:
 
 @damage
 def damaged_snapshot(a: Path, b: Path) -> None:
-    path = sorted(find("paid-0", a, b).glob("*.snapshot"))[-1]
+    path = max(find("paid-0", a, b).glob("*.snapshot"))
     os.truncate(path, path.stat().st_size - 5)
 
 
@@ -706,7 +706,7 @@ def renamed_segment(a: Path, b: Path) -> None:
 
 @damage
 def swapped_segment(a: Path, b: Path) -> None:
-    log = sorted(find("rolled-0", a, b).glob("*.log"))[0]
+    log = min(find("rolled-0", a, b).glob("*.log"))
     log.rename(log.with_name(f"{log.name}.cleaned"))
 
 
