@@ -30,6 +30,7 @@ from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
 from rawlog.core.report import Report
 from rawlog.core.rescue import INCLUDED
 from rawlog.core.tables import RECORDS
+from rawlog.core.text import printable
 from rawlog.engines.choice import choose
 from rawlog.reading.existence import check_names
 from rawlog.reading.inspection import Chosen
@@ -62,8 +63,8 @@ def verify(
     `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
     to compare with. With `complete`, the `accounts` of the result have a class for every offset of each partition or queue, every blob of
     a store and every entry of a recording, and what nothing explains is a finding. `certificate` is that of the erasure whose result is at
-    `paths`: it must be unchanged since, and have nothing that was to be erased; `schemas` is where its
-    schemas come from, which must be named if that is a registry. `html` is a file to write as a self-contained page.
+    `paths`: it must be unchanged since, and have nothing that was to be erased; `schemas` is where the
+    schemas come from, which must be named if the erasure decoded values. `html` is a file to write as a self-contained page.
     Damage is a finding and never raises. OptionError for an unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog
@@ -84,11 +85,12 @@ def verify(
     proof = None if certificate is None else load_certificate(os.fspath(certificate))
     if proof is not None and len(tree.roots) != 1:
         raise OptionError("name the result of one erasure with its certificate")
+    transforms = () if proof is None else _decoding(proof.get("asked"), tree, schemas)
     engine = choose(tree.size, **settings_of(running))
     found = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
     if proof is not None:
         try:
-            found.items += check_certificate(proof, tree, tree.roots[0], _decoding(proof.get("asked"), tree, schemas))
+            found.items += check_certificate(proof, tree, tree.roots[0], transforms)
         except DataError as error:  # the damage is a finding already
             found.items.append(certificate_unread(error))
     if html is not None:
@@ -104,21 +106,19 @@ def verify(
 
 
 def _decoding(asked: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
-    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if a registry must be named first:
-    nobody is asked only because a file says so.
+    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if the user did not name the
+    schemas: a certificate may be anybody's file, and nothing is read or compiled only because it says so.
     """
     from rawlog.reading.certificate import decode_is_valid
-    from rawlog.schemas.sources import is_registry
+    from rawlog.schemas.catalog import TOPIC
 
     if not isinstance(asked, dict) or not asked.get("decode") or not decode_is_valid(asked):
         return ()
-    if schemas is not None:
-        asked = {**asked, "schemas": os.fspath(schemas)}
-    elif is_registry(asked.get("schemas") or ""):
-        raise OptionError(
-            f"the certificate names the registry {asked['schemas']}; --schemas {asked['schemas']} asks it"
-        )
-    return bound(Selection(transforms=transforms_of(asked, as_bytes=True)), tree).transforms
+    if schemas is None:
+        place = printable(asked.get("schemas") or f"the directory with the topic {TOPIC}")
+        raise OptionError(f"the certificate says that values were decoded: name their schemas with --schemas ({place})")
+    wishes = {name: asked.get(name) for name in ("decode", "where", "find")}
+    return bound(Selection(transforms=transforms_of({**wishes, "schemas": schemas}, as_bytes=True)), tree).transforms
 
 
 def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> list[Rule[Any]]:

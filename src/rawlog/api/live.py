@@ -303,8 +303,8 @@ def mirror(
     """Copy topics of a live cluster to the brokers `to`, without a file in between. Returns a Report, which is whole if every record was
     acknowledged.
 
-    With `exact` records get the offsets that they have in the source; EncodeError in the Report where that is impossible. With `group` it
-    begins where the group stopped and commits what is acknowledged. Aborted transactions are left out.
+    With `exact` records get the offsets that they have in the source; the Report names the partitions where that is impossible. With
+    `group` it begins where the group stopped and commits what is acknowledged. Aborted transactions are left out.
     OptionError for an unknown topic or setting, BrokerError (an AccessError) if a cluster cannot be reached or refuses.
 
     >>> import rawlog

@@ -136,7 +136,7 @@ class Selecting(Showing, total=False):
 class Running(TypedDict, total=False):
     """Where a job runs."""
 
-    #: "local": in threads of this process; "spark". By default Spark runs jobs over 8 GiB or more; $RAWLOG_ENGINE sets another default.
+    #: "local": in threads of this process; "spark". $RAWLOG_ENGINE sets the default: else Spark runs jobs of 8 GiB and more, if installed.
     engine: Literal["local", "spark"] | None
     #: Where Spark runs: "local[*]", "spark://…", "sc://…".
     master: str | None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rawlog.core.errors import DONE, FOUND, UNREADABLE
 from rawlog.core.html import ROWS, html_table
 from rawlog.core.tables import FINDINGS
 from rawlog.core.text import counted, valid_text
@@ -315,8 +316,8 @@ def is_on_request(code: str) -> bool:
     return code.split(".")[1:2] == [COMPLETE]
 
 
-#: The rule about files that were not checked, because no format recognises them.
-UNKNOWN = "rawlog.file.unknown"
+#: The rules about files that were not checked: no format recognises them, or they cannot be read.
+UNKNOWN, CANNOT_BE_READ = "rawlog.file.unknown", "rawlog.file.unreadable"
 
 
 @dataclass(slots=True, repr=False)
@@ -356,6 +357,14 @@ class Findings:
             return "damaged" if self.errors else "suspect"
         unknown = sum(item.code == UNKNOWN for item in self.items)
         return "unknown" if unknown and unknown >= self.files else "clean"
+
+    @property
+    def exit_code(self) -> int:
+        """How a check ends: 1 with errors or warnings, 3 if they only say that files cannot be read, or no file is of a known format."""
+        serious = {item.code for item in self.items if item.severity is not Severity.INFO}
+        if serious - {CANNOT_BE_READ}:
+            return FOUND
+        return UNREADABLE if serious or self.verdict == "unknown" or not self.files else DONE
 
     def summary(self) -> dict[str, Any]:
         return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rawlog.core.findings import Account, Prediction, Rule, Startup
@@ -310,6 +311,17 @@ class Format:
         return [name for name, there in can.items() if there]
 
 
+class UnknownFile(Enum):
+    """What a verb that writes stores again does with a file that no format knows."""
+
+    #: Copy it unchanged.
+    COPY = auto()
+    #: Leave it out and name it in `Report.left_out`: the verb ends with 1.
+    LEAVE = auto()
+    #: Leave it out with a note: the system makes it again by itself (a lock, the log of a database).
+    REMAKE = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
     """A verb that writes stores of a family again, below a new directory: a policy that the family's one writer applies.
@@ -411,6 +423,11 @@ class Family:
     lookup: Lookup | None = None
     #: (files of a tree) -> names of topics that are known without reading data, of files whose places do not tell one.
     topics: Callable[[Sequence[File]], Iterable[str]] | None = None
+    #: (path of a file that no format knows, below the directory of a store or the one around stores; whether it is that of a store) -> what
+    #: is done with it when the store is written again. None: it is copied. It is asked after `Rewrite.do`, and only about files that `do`
+    #: neither wrote at the same place nor named in its report (in `left_out`, or in an entry, KEPT for example): a family that decides
+    #: on some of them itself finds them in `Store.unknown`. `erase` and `rescue` copy none of them: they name what is not made again.
+    unknown_files: Callable[[str, bool], UnknownFile] | None = None
     #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`.
     rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
     #: (a batch with key and headers of `records`) -> an id that all copies of a record share, null where there is none: what is erased
@@ -455,6 +472,11 @@ class Family:
     @property
     def all_group_rules(self) -> Sequence[Rule[Any]]:
         return self.group_rules() if callable(self.group_rules) else self.group_rules
+
+    @property
+    def has_surroundings(self) -> bool:
+        """Whether its stores are in a directory that has files of its own: a log directory around partitions."""
+        return any(one.join is not None and not one.one_file for one in self.rewrites.values())
 
     def files_for(self, table: str | None, files: Iterable[File]) -> list[File]:
         """The files that a folded table is made of, or, for None, that rules over several files look at."""

@@ -19,6 +19,7 @@ from rawlog.core.format import File, Format, Spans, Want
 from rawlog.core.frames import Frames
 from rawlog.core.html import ROWS as SHOWN
 from rawlog.core.html import html_note, html_table
+from rawlog.core.report import SeriousNote
 from rawlog.core.status import Status
 from rawlog.core.tables import RECORDS, Table
 from rawlog.core.text import counted
@@ -39,7 +40,7 @@ MOST_TRIES = 100
 _PLACED, PLACED_ROWS = {"topic", "partition"}, 1 << 18
 
 
-class Loss(str):
+class Loss(SeriousNote):
     """A note that damage took rows away (an unfinished last frame is only a note)."""
 
     __slots__ = ()

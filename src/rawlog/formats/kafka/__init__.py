@@ -241,6 +241,7 @@ FAMILY = Family(
     startups=Deferred("rawlog.formats.kafka.store.prediction", "startups"),
     replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
     store_name=paths.store_name,
+    unknown_files=paths.unknown_file,
     copies=Deferred("rawlog.formats.kafka.store.copies", "copies"),
     facts=Deferred("rawlog.formats.kafka.store.copies", "facts"),
     rules=Deferred("rawlog.formats.kafka.store.checks", "directory_rules"),

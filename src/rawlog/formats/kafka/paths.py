@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from rawlog.core.format import File, Place
+from rawlog.core.format import File, Place, UnknownFile
 from rawlog.core.layout import Layout
 from rawlog.formats.kafka.layouts import BATCH, ENTRY_V0, ENTRY_V1, MAGIC_V2, OUTLINE, SMALLEST_BATCH
 
@@ -32,6 +32,8 @@ ENTRY_BITS = 0x0B
 METADATA_TOPIC = "__cluster_metadata"
 #: The file that a broker leaves when it is stopped cleanly.
 MARK = ".kafka_cleanshutdown"
+#: A directory with indexes of segments in remote storage, which a broker fetches again.
+REMOTE_CACHE = "remote-log-index-cache"
 
 OFFSET_CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
@@ -48,6 +50,15 @@ INTERNAL = {
     "kafka.shares": "__share_group_state",
     "kafka.remote": "__remote_log_metadata",
 }
+
+
+def unknown_file(path: str, in_store: bool) -> UnknownFile:
+    """What a rewrite does with a file that no format knows. A broker passes over files that it does not know, in a partition and in a log
+    directory, but it ends at a directory of a log directory whose name it does not know: nothing of such a one is copied.
+    """
+    if in_store or "/" not in path:
+        return UnknownFile.COPY
+    return UnknownFile.REMAKE if path.startswith(f"{REMOTE_CACHE}/") else UnknownFile.LEAVE
 
 
 def takes(table: str | None, file: File) -> bool:
@@ -81,8 +92,6 @@ class PartitionName(NamedTuple):
     state: str | None = None
 
 
-#: A sub-directory of a log directory that is no partition, and that brokers know.
-INDEX_CACHE = "remote-log-index-cache"
 _ASIDE = re.compile(r"(\S+-\S+)\.\S+-(delete|stray|future)")
 
 

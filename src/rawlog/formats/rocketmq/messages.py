@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError
+from rawlog.core.errors import CorruptError, RawlogError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
@@ -22,6 +22,8 @@ from rawlog.formats.rocketmq.layouts import (
     FILLER_FLAG,
     HEAD,
     HOST_V4,
+    MAGIC_V1,
+    MAGIC_V2,
     NAME_VALUE,
     SysFlag,
 )
@@ -179,6 +181,28 @@ class Messages:
             expected=f"{stored & 0xFFFF_FFFF:08x}",
             found=f"{found:08x}",
         )
+
+
+def is_taken(file: File, address: int) -> bool:
+    """Whether a message is at an address of the commit log and says so. `file` is a file of that log; others lie next to it."""
+    from rawlog.io.storage import Source
+
+    start = file.place.start_offset
+    if start is None or address < 0 or not file.size:
+        return False
+    path = file.path
+    if not start <= address < start + file.size:
+        start = address // file.size * file.size
+        path = f"{path.rpartition('/')[0]}/{start:020}"
+    try:
+        with Source(path) as source:
+            head = source.read(address - start, HEAD.size)
+    except (RawlogError, OSError):
+        return False
+    if len(head) < HEAD.size:
+        return False
+    row = np.frombuffer(head, HEAD.dtype)[0]
+    return int(row["magic"]) in (MAGIC_V1, MAGIC_V2) and int(row["physical_offset"]) == address
 
 
 def micros(milliseconds: NDArray[np.int64]) -> pa.Array:

@@ -9,7 +9,7 @@ from functools import cached_property
 from rawlog.core.errors import RawlogError
 from rawlog.core.format import File
 from rawlog.core.store import Store
-from rawlog.formats.kafka.paths import INDEX_CACHE, MARK, METADATA_TOPIC, PartitionName, partition_name, split
+from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, REMOTE_CACHE, PartitionName, partition_name, split
 from rawlog.formats.kafka.showing import uuid_bytes
 from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, Assignments, assignments_in
 from rawlog.formats.kafka.store.identity import META, parent_of
@@ -88,7 +88,7 @@ class LogDirectory:
     @property
     def unknown_folders(self) -> list[str]:
         """The sub-directories at whose names a broker ends."""
-        return [name for name in sorted(self.folders) if name != INDEX_CACHE and partition_name(name) is None]
+        return [name for name in sorted(self.folders) if name != REMOTE_CACHE and partition_name(name) is None]
 
     @cached_property
     def loaded(self) -> dict[tuple[str, int], str]:

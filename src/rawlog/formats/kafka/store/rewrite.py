@@ -225,6 +225,8 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
     """A store for each partition directory that a broker would load. UnknownFormatError if there is none, OptionError for two of the
     same name.
 
+    A directory whose name is not one of a partition counts only if no partition is next to it: a broker ends at such a name.
+
     The list of remote segments is left out if such segments become part of the logs: they are not in remote storage any more. A broker
     would delete its own copies of what is listed there.
     """
@@ -237,6 +239,8 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
         for folder, group in sorted(groups.items())
         if any(file.format == "kafka.log" and file.place.state is None for file in group)
     ]
+    parents = {split(str(store.path))[0] for store in found if store[0].place.topic is not None}
+    found = [store for store in found if store[0].place.topic is not None or split(str(store.path))[0] not in parents]
     if any(map(has_remote, found)):
         found = [store for store in found if not _is_list(store)]
     if not found:

@@ -82,9 +82,10 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     plan = _Repair(metadata, policy, traced_end(store)).plan()
     votes = [file for file in store if file.format == QUORUM_FORMAT]
     plan.copies = [file for file in votes if _is_vote(file, plan.report)]
-    if policy == STRICT and not plan.report.is_whole:
-        why = next(entry.line() for entry in plan.report.entries if entry.is_loss)
-        raise CorruptError(f"{why}; the policy is strict", path=metadata.folder)
+    if policy == STRICT:
+        for entry in plan.report.entries:
+            if entry.action not in (Action.KEPT, Action.REBUILT) and not entry.is_expected:
+                raise CorruptError(f"{entry.line()}; the policy is strict", path=metadata.folder)
     return plan.write(folder)
 
 
