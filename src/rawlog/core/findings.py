@@ -294,6 +294,30 @@ class Startup:
             self, predictions=tuple(sorted((*self.predictions, *own), key=lambda one: order.index(one.effect)))
         )
 
+    def below(self, written: str, final: str) -> Startup:
+        """The same under the name that a directory gets when it is finished."""
+
+        def named(text: str) -> str:
+            return text.replace(written, final)
+
+        predictions = (replace(one, path=named(one.path), message=named(one.message)) for one in self.predictions)
+        return replace(self, paths=tuple(map(named, self.paths)), predictions=tuple(predictions))
+
+    def answer(self) -> str:
+        """Whether it would start, and how much it would do, in a few words."""
+        if not self.starts:
+            return "a broker would not start"
+        changes = sum(one.effect is not Effect.RECOVERS for one in self.predictions)
+        return f"a broker would start, with {counted(changes, 'consequence')}" if changes else "a broker would start"
+
+    def lines(self, most: int = 20) -> Iterator[str]:
+        """The answer, for people: a line on all of it, and one for each thing that would happen."""
+        yield f"{', '.join(self.paths)}: {self.answer()}"
+        for one in self.predictions[:most]:
+            yield f"  {one.effect:<8} {one.message}"
+        if len(self.predictions) > most:
+            yield f"  … and {len(self.predictions) - most:,} more"
+
     def as_json(self) -> dict[str, Any]:
         """The answer, for machines."""
         node = {} if self.node is None else {"node": self.node}

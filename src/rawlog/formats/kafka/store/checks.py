@@ -144,8 +144,8 @@ def zeros(files: Files) -> Iterator[Mark]:
     """Zeros follow the last batch of a log, although `.kafka_cleanshutdown` says that its broker was stopped cleanly. A broker does not
     start on it (record size 0).
 
-    A broker that preallocates segments cuts the zeros off when it stops. `rawlog repair` cuts them; or remove `.kafka_cleanshutdown`: a broker
-    then checks its logs and cuts them itself. Without that file the zeros are normal, and only information.
+    A broker that preallocates segments cuts the zeros off when it stops. `rawlog repair` cuts them; or remove `.kafka_cleanshutdown`: a
+    broker then checks its logs and cuts them itself. Without that file the zeros are normal, and only information.
     """
     yield from survey(files).get("zeros", ())
 
@@ -294,13 +294,15 @@ def missing_partition(files: Files) -> Iterator[Mark]:
 
     A broker makes an empty partition in its place, without a message. Look for the directory in a backup or on another replica
     (`rawlog rescue`). It is only information where the cluster is about to add the replica, where the broker had not made it yet when it
-    was stopped, and where, without a metadata log, it had no records or more partitions are gone than are here. Nothing is reported of directories that were copied
-    without `meta.properties` and metadata log, and of partitions that are assigned to another directory of the node.
+    was stopped, and where, without a metadata log, it had no records or more partitions are gone than are here. Nothing is reported of
+    directories that were copied without `meta.properties` and metadata log, and of partitions that are assigned to another directory of
+    the node.
     """
     for gone in _missing(files):
         if not gone.has_directory and gone.is_expected:
             severity = None if gone.is_lost else Severity.INFO
-            yield Mark(str(gone), offset=gone.first, path=gone.directory, severity=severity)
+            offset = None if gone.checkpoint is None else gone.first
+            yield Mark(str(gone), offset=offset, path=gone.directory, severity=severity)
 
 
 def _missing(files: Files) -> list[Missing]:

@@ -10,10 +10,11 @@ from rawlog.core.errors import RawlogError
 from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, REMOTE_CACHE, PartitionName, partition_name, split
-from rawlog.formats.kafka.showing import uuid_bytes
-from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, Assignments, assignments_in
+from rawlog.formats.kafka.showing import uuid_bytes, uuid_text
+from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, NO_DIRECTORY, Assignments, assignments_in
 from rawlog.formats.kafka.store.identity import META, parent_of
-from rawlog.formats.kafka.texts import check_meta, properties
+from rawlog.formats.kafka.store.partition_writer import METADATA
+from rawlog.formats.kafka.texts import check_meta, properties, topic_id
 from rawlog.io.storage import Source, exists, folders_in
 
 BOOTSTRAP = "bootstrap.checkpoint"
@@ -149,6 +150,47 @@ def node_of(path: str) -> Node:
     """A node by one of its log directories alone."""
     meta = f"{path}/{META}"
     return Node((LogDirectory(path, _read_meta(meta) if exists(meta) else None),))
+
+
+def known_identity(path: str) -> bytes | None:
+    """The `meta.properties` that a log directory without one must have had; None if that is not known for certain.
+
+    The directories next to it tell the id of the cluster, if its metadata has registered them. It is the only directory of a node, of those
+    that are not here, to which the metadata assigns all of its partitions.
+    """
+    directory, above = LogDirectory(path), parent_of(path)
+    others = [node_of(f"{above}/{name}").directories[0] for name in folders_in(above) if name != split(path)[1]]
+    others = [one for one in others if one.is_identified and not one.is_zookeeper and one.id is not None]
+    known = next((one.assignments for one in (directory, *others) if one.assignments is not None), None)
+    if known is None:
+        return None
+    others = [one for one in others if one.id in known.directories.get(one.node if one.node is not None else -1, ())]
+    clusters = {one.cluster for one in others}
+    places: set[tuple[int, bytes]] | None = None
+    for (_, number), folder in directory.loaded.items():
+        topic = topic_id_in(folder)
+        assignment = None if topic is None else known.partitions.get(topic, {}).get(number)
+        if assignment is not None:
+            pairs = set(zip(assignment.replicas, assignment.directories, strict=False))
+            places = pairs if places is None else places & pairs
+    places = {(node, own) for node, own in places or () if own not in NO_DIRECTORY}
+    places -= {(one.node, one.id) for one in others if one.node is not None and one.id is not None}
+    if len(clusters) != 1 or len(places) != 1:
+        return None
+    [cluster], [(node, own)] = clusters, places
+    return f"version=1\ncluster.id={cluster}\nnode.id={node}\ndirectory.id={uuid_text(own)}\n".encode()
+
+
+def topic_id_in(folder: str) -> bytes | None:
+    """The topic id of a partition directory; None if it has none, empty if it cannot be read."""
+    path = f"{folder}/{METADATA}"
+    if not exists(path):
+        return None
+    try:
+        with Source(path) as source:
+            return topic_id(source.read(0, LARGEST_TEXT))
+    except (RawlogError, ValueError):
+        return b""
 
 
 def nodes(files: Sequence[File]) -> list[Node]:

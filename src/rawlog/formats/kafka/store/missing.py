@@ -25,9 +25,10 @@ Key = tuple[str, int]
 class Missing:
     """A partition of which nothing is there: neither a segment nor, unless `has_directory`, its directory.
 
-    The offsets from `first` to before `stop` are those that `checkpoint` counts; none where no checkpoint lists it. `is_expected`: it should
-    be in this directory; otherwise a broker makes it only if this is all the node has. `is_certain`: it was here; otherwise the broker may
-    never have had it, or only a part of the directory was copied. `is_adding`: the cluster is about to add this replica.
+    The offsets from `first` to before `stop` are those that `checkpoint` counts; none where no checkpoint lists it.
+    - `is_expected`: it should be in this directory; otherwise a broker makes it only if this is all the node has.
+    - `is_certain`: it was here; otherwise the broker may never have had it, or only a part of the directory was copied.
+    - `is_adding`: the cluster is about to add this replica.
     """
 
     key: Key

@@ -19,7 +19,7 @@ from rawlog.formats.kafka.checkpoints import LOG_START, RECOVERY_POINT, offsets_
 from rawlog.formats.kafka.paths import EPOCHS, MARK, METADATA_TOPIC, OFFSET_CHECKPOINTS, split
 from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, Assignments
 from rawlog.formats.kafka.store.identity import META, parent_of
-from rawlog.formats.kafka.store.log_directories import LogDirectory, Node, nodes
+from rawlog.formats.kafka.store.log_directories import LogDirectory, Node, nodes, topic_id_in
 from rawlog.formats.kafka.store.logs import End, sound_end, trusted_end
 from rawlog.formats.kafka.store.missing import missing_partitions
 from rawlog.formats.kafka.store.partition_writer import METADATA
@@ -101,7 +101,7 @@ class _Load:
             end = base if reached.offset is None else reached.offset
             if cut and (not self.is_clean or is_last):
                 later = 0 if self.is_clean else len(self.segments) - number - 1
-                message = f"{self.name} is cut at offset {end}: {counted(cut, 'byte')} after it {'is' if cut == 1 else 'are'} no sound batch"
+                message = f"{self.name} is cut at offset {end}: no sound batch in {counted(cut, 'byte')} after it"
                 message += f", and {counted(later, 'later segment')} deleted" if later else ""
                 found.append(Prediction(Effect.CUTS, self.path, message, end))
                 if not self.is_clean:
@@ -267,13 +267,13 @@ def _metadata(node: Node) -> Iterator[Prediction]:
         if loaded:
             where = "is not here" if not any(one.has_metadata for one in node.directories) else "has no record"
             message = (
-                f"{METADATA_DIRECTORY} {where}: unless metadata.log.dir is another directory or another controller has it, a broker renames "
+                f"{METADATA_DIRECTORY} {where}: unless metadata.log.dir or another controller has it, a broker renames "
                 f"{'all ' if len(loaded) > 1 else ''}{counted(len(loaded), 'partition directory', 'partition directories')} to -stray"
             )
             yield Prediction(Effect.RENAMES, node.directories[0].path, message)
         return
     for key, path in loaded.items():
-        topic = _topic_of(path)
+        topic = topic_id_in(path)  # one that cannot be read fails before anything is done with it
         why = _stray(topic, key[1], node, known)
         if why is None and topic and known.topics[topic] != key[0]:
             message = f"{split(path)[1]} has the topic id of {known.topics[topic]}: a broker does not serve it"
@@ -289,20 +289,6 @@ def _metadata(node: Node) -> Iterator[Prediction]:
 
 def _is_replica(key: tuple[str, int], node: Node, known: Assignments) -> bool:
     return key in known.names and node.id in known.names[key].replicas
-
-
-def _topic_of(path: str) -> bytes | None:
-    """The topic id of a partition directory; None if it has none, empty if it cannot be read: then the directory fails before anything
-    is done with it.
-    """
-    file = f"{path}/{METADATA}"
-    if not exists(file):
-        return None
-    try:
-        with Source(file) as source:
-            return topic_id(source.read(0, LARGEST_TEXT))
-    except (RawlogError, ValueError):
-        return b""
 
 
 def _stray(topic: bytes | None, number: int, node: Node, known: Assignments) -> str | None:

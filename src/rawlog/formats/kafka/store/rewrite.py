@@ -23,7 +23,7 @@ from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_dire
 from rawlog.formats.kafka.store.continuity import continuity
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META
-from rawlog.formats.kafka.store.log_directories import node_of
+from rawlog.formats.kafka.store.log_directories import known_identity, node_of
 from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
@@ -324,7 +324,8 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
     """Carry over what a log directory says of itself: whose it is, and what a new cluster would start from; report what is lost of it.
 
     No broker starts on damaged bootstrap records, and one that has a metadata log does without them; nor on a damaged identity: without
-    one it makes a new one, or asks for the directory to be formatted with the cluster's id, and keeps what is in it.
+    one it makes a new one, or asks for the directory to be formatted with the cluster's id, and keeps what is in it. An identity that is
+    gone is written again where the metadata and the directories next to it leave one only.
     """
     for name in SURROUNDINGS:
         path = f"{source}/{name}"
@@ -336,6 +337,10 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
             folder.write(name, data)
         else:
             report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
+    if not (folder.path / META).exists() and (data := known_identity(source)) is not None:
+        folder.write(META, data)
+        reason = "missing or damaged; written as the metadata log and the directories next to it say whose it is"
+        report.add(Action.ADDED, reason, f"{source}/{META}")
 
 
 def _is_identity(data: bytes) -> bool:
