@@ -54,6 +54,7 @@ COMMIT_LOG = Format(
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
+    misplaced=_in("reader", "misplaced"),
     context=_in("reader", "context"),
     pick=_in("lookup", "pick"),
     explain=_in("explain", "explain_entry"),

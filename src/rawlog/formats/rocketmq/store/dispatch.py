@@ -351,13 +351,11 @@ def commit_logs(files: Iterable[File]) -> list[File]:
     )
 
 
-def messages_of(
-    file: File, *, errors: str = "stop", with_crc: bool = True, with_stale: bool = False
-) -> Iterator[Messages]:
-    """The messages of a commit-log file, stale ones left out unless asked for; a window at a time."""
+def messages_of(file: File, *, errors: str = "stop", with_crc: bool = True) -> Iterator[Messages]:
+    """The messages of a commit-log file without leftovers; a window at a time."""
     for frames in walk(file, COMMIT_LOG, errors=errors):
         rows = Messages.take(frames, file, with_crc=with_crc)
-        yield rows if with_stale else rows.where(~rows.stale)
+        yield rows.where(~rows.leftovers(file))
 
 
 def loaded_messages(files: Iterable[File]) -> Iterator[Messages]:

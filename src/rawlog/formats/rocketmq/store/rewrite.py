@@ -465,7 +465,7 @@ def _leave_queues(
     else:
         write_checkpoint(folder, 0, 0, 0, 0)
     report.count("files")
-    if not is_carried or any(file.format == "rocketmq.abort" for file in files):
+    if not is_carried or any(file.format == "rocketmq.abort" and file.place.state is None for file in files):
         folder.write("abort", b"")
         report.count("files")
         _name_setting(count, report, is_always=not is_carried)
