@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rawlog.core.findings import Account, Rule
+from rawlog.core.findings import Account, Prediction, Rule, Startup
 from rawlog.core.layout import Layout
 from rawlog.core.sharing import Sharing
 from rawlog.core.tables import Table
@@ -405,6 +405,13 @@ class Family:
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
     #: (the files of a group) -> the account of every offset in it, for each partition or queue. For `verify --complete`.
     accounts: Callable[[Sequence[File]], Sequence[Account]] | None = None
+    #: (its files in a tree) -> the accounts of stores that should be there and of which nothing is. For `verify --complete`.
+    absent: Callable[[Sequence[File]], Sequence[Account]] | None = None
+    #: (the files of a group) -> what the system would do with them when it starts.
+    predictions: Callable[[Sequence[File]], Sequence[Prediction]] | None = None
+    #: (its files in a tree) -> for the directories of each node, what the system would do with them when it starts; what it would do
+    #: with each group in them is left out.
+    startups: Callable[[Sequence[File]], Sequence[Startup]] | None = None
     #: Each of its files is a store of its own: it has accounts without a group.
     is_single: bool = False
     #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.

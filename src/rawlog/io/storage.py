@@ -481,6 +481,21 @@ def _remote_listing(path: str) -> Iterator[Entry]:
         yield Entry(f"{before}{info.path}{after}", int(info.size), modified)
 
 
+def folders_in(path: str) -> list[str]:
+    """The names of the directories in a directory, sorted; none if it cannot be listed."""
+    try:
+        if is_remote(path):
+            from pyarrow import fs
+
+            system, inner, _, _ = _remote(path)
+            infos = system.get_file_info(fs.FileSelector(inner))
+            return sorted(str(info.base_name) for info in infos if info.type == fs.FileType.Directory)
+        with os.scandir(local_path(path)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except (OSError, ValueError):
+        return []
+
+
 def exists(path: str) -> bool:
     """Whether there is a file or directory of that name."""
     if is_remote(path):

@@ -120,6 +120,9 @@ def _show(findings: Findings) -> None:
     from rawlog import api
     from rawlog.core.findings import UNKNOWN, grouped
 
+    for startup in findings.startups:
+        for text in startup.lines(SHOWN):
+            output.line(printable(text))
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
     known = [item for item in findings if item.code != UNKNOWN]

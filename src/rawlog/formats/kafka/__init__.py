@@ -236,6 +236,9 @@ FAMILY = Family(
     elsewhere=Deferred("rawlog.formats.kafka.store.tiers", "elsewhere"),
     group_rules=Deferred("rawlog.formats.kafka.store.checks", "partition_rules"),
     accounts=Deferred("rawlog.formats.kafka.store.complete", "accounts"),
+    absent=Deferred("rawlog.formats.kafka.store.checks", "absent"),
+    predictions=Deferred("rawlog.formats.kafka.store.prediction", "predictions"),
+    startups=Deferred("rawlog.formats.kafka.store.prediction", "startups"),
     replica_rules=Deferred("rawlog.formats.kafka.store.replicas", "rules"),
     store_name=paths.store_name,
     unknown_files=paths.unknown_file,
@@ -252,7 +255,7 @@ FAMILY = Family(
         CHECKPOINT,
         _text("partition", "topic id of a partition", "partition.metadata"),
         _text("meta", "identity of a log directory", "meta.properties"),
-        _text("cleanshutdown", "mark of a clean stop", ".kafka_cleanshutdown"),
+        _text("cleanshutdown", "mark of a clean stop", paths.MARK),
         Format(
             name="kafka.lock",
             title="lock of a running broker, never read",

@@ -230,6 +230,10 @@ class Salvage:
         """What follows the last sound message of a file (`tail_of`)."""
         return tail_of(file, position, self.file_size, shift)
 
+    def growth(self, file: File, shift: int) -> int:
+        """By how many bytes a file is longer because of what was put into it; its last messages are `shift` bytes before their place."""
+        return max(0, -shift)
+
     def is_begun(self, file: File) -> bool:
         """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
         return is_begun(file)
@@ -281,7 +285,7 @@ class Salvage:
     def _end(self, file: File, position: int, shift: int, seen: bool, is_last: bool) -> bool:
         """What follows the last sound message, at a position of a file: a blank entry, zeros, or something lost."""
         tail = self.tail(file, position, shift)
-        if file.size > max(self.file_size, self.file_size - shift):
+        if file.size > self.file_size + self.growth(file, shift):
             drop(self.report, "past the size of a file: cut off", file.path, self.file_size, file.size)
         self.ends_blank = tail == "blank"
         if tail == "blank" or (tail == "zeros" and is_last):
