@@ -250,7 +250,8 @@ def count(
 ) -> int:
     """The number of rows that `rawlog.rows` gives with the same options. Errors as there.
 
-    Where the headers of batches have the number, nothing else is read, and checksums are not compared: `rawlog.verify` does that.
+    Where the headers of batches have the number, they alone are read, whatever the codec, and no checksum is compared: `rawlog.verify`
+    does that, and so does `errors="skip"`.
 
     >>> import rawlog
     >>> number = rawlog.count("samples/kafka", isolation="read_committed")
