@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.report import SeriousNote
 
 SIDES = ("value", "key")
 
 
-class Undecoded(str):
+class Undecoded(SeriousNote):
     """A note on keys or values that were not decoded: which `side` of the records, and the `number` of them."""
 
     __slots__ = ("number", "side")

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import engine, logs, options, output
-from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.cli.notes import code_after
+from rawlog.cli.errors import DONE, say
 from rawlog.core.text import counted, printable, size_text
 
 if TYPE_CHECKING:
@@ -115,12 +114,7 @@ def command(
         output.json_line(done.as_json())
     else:
         _show(done, given["catalog"])
-    return _code(done)
-
-
-def _code(done: Report) -> int:
-    has_problems = any(done.counts[name] for name in ("errors", "warnings", "refused"))
-    return FOUND if has_problems else code_after(DONE, done.notes)
+    return done.exit_code
 
 
 def _remark(done: Report, said: set[str]) -> None:
@@ -133,7 +127,7 @@ def _remark(done: Report, said: set[str]) -> None:
     if logs.is_json():
         rows = {f"rows.{name}": count for name, count in done.facts["tables"].items()}
         seconds = {f"seconds.{phase}": number for phase, number in done.facts["seconds"].items()}
-        logs.write("warning" if _code(done) else "info", _line(done), {**done.counts, **rows, **seconds})
+        logs.write("warning" if done.exit_code else "info", _line(done), {**done.counts, **rows, **seconds})
 
 
 def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
@@ -154,7 +148,7 @@ def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
     else:
         rows = counted(sum(totals["tables"].values()), "row")
         output.line(f"stopped: {counted(len(every), 'run')}, {counted(totals['bytes'], 'byte')}, {rows}")
-    return max(map(_code, every), default=DONE)
+    return max((done.exit_code for done in every), default=DONE)
 
 
 @contextmanager
