@@ -451,6 +451,8 @@ class Family:
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None
     #: (files, what to do at damage: raise, stop or skip) -> the consumer groups that they know.
     groups: Callable[[Sequence[File], str], Sequence[Group]] | None = None
+    #: (files) -> a sentence on each file or directory that has groups which cannot be read.
+    unread_groups: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: (files, what to do at damage) -> the transactions in them.
     transactions: Callable[[Sequence[File], str], Transactions] | None = None
     #: (a store with its summaries) -> what `report` shows of it that only this system has: a cluster, blobs, queues. Files that a summary
