@@ -21,7 +21,7 @@ from rawlog.core.report import Action, Report
 from rawlog.core.store import Store, stores_of_files
 from rawlog.io.output import Folder, Output, descendant
 from rawlog.io.storage import is_remote, local_path
-from rawlog.jobs.job import Done, Job, Split, Stage
+from rawlog.jobs.job import Done, Job, Split, Stage, unreadable
 from rawlog.reading.inspection import Chosen, inspect_file, inspect_files, inspect_group, inspect_tree
 from rawlog.reading.tree import Tree, open_tree
 
@@ -113,6 +113,7 @@ class Rewriting(Job[Rewritten, Report]):
         self._report.source = ", ".join(tree.roots)
         self._report.left_out = [file.path for file in tree.files if _is_stray(file, tree.files)]
         self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
+        self._report.entries += unreadable(tree)
         for group in _without_data(tree.files, [store for _, own, _ in stores for store in own]):
             self._report.add(Action.LOST, "no file with data is here; what else there is, is left out", group)
         count = sum(len(own) for _, own, _ in stores)
@@ -275,7 +276,8 @@ class Rewriting(Job[Rewritten, Report]):
         made = self._report
         if len(pairs) == 1 and not pairs[0][0].place:
             own = pairs[0][1].report
-            return replace(own, source=made.source, left_out=made.left_out, not_loaded=made.not_loaded)
+            entries = [*made.entries, *own.entries]
+            return replace(own, source=made.source, entries=entries, left_out=made.left_out, not_loaded=made.not_loaded)
         reports: dict[str, Report] = {}
         for name in dict.fromkeys(split.family for split, _ in pairs):
             stores = [split.store for split, _ in pairs if split.family == name]
