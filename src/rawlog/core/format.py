@@ -218,6 +218,8 @@ class Format:
     sniff: Callable[[bytes, int], bool] | None = None
     #: (head, size of the file) -> Origin; raises DataError for an invalid header.
     begin: Callable[[bytes, int], Origin] | None = None
+    #: Where frames may begin if the header is damaged, the likeliest first. Without it they are searched for from the first byte on.
+    presume: Callable[[Source], Sequence[Origin]] | None = None
     #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
     ordered: bool = False
     #: Offsets are positions in bytes: the last N rows are counted, not reckoned from the end offset.
