@@ -143,7 +143,7 @@ class Wound:
     on: frozenset[str]
     needs: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
-    #: Another wound of the same kind is enough for subjects that are much like others; `make fuzz` runs all.
+    #: Another wound of the same kind is enough for subjects that are much like others.
     is_variant: bool = False
 
     def fits(self, subject: Subject) -> bool:
@@ -276,11 +276,12 @@ def field_of_message(copy: Copy, value: str) -> None:
 
 @wound("queue-offset", "queue-id", on=(ROCKETMQ,))
 def queue_field_of_message(copy: Copy, value: str) -> None:
-    """The consume queues say what it was."""
+    """The checksum among its properties covers it; the consume queues say what it was."""
     frame = copy.frame("middle")
     copy.flip(frame.file, frame.start + {"queue-offset": 27, "queue-id": 15}[value], 1)
     copy.patched.append(frame)
-    copy.is_a("field")
+    copy.maybe.append(frame)
+    copy.is_a("damaged")
 
 
 @wound(on=(AMBRY,))
