@@ -218,6 +218,8 @@ class Format:
     sniff: Callable[[bytes, int], bool] | None = None
     #: (head, size of the file) -> Origin; raises DataError for an invalid header.
     begin: Callable[[bytes, int], Origin] | None = None
+    #: Where frames may begin if the header is damaged, the likeliest first. Without it they are searched for from the first byte on.
+    presume: Callable[[Source], Sequence[Origin]] | None = None
     #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
     ordered: bool = False
     #: Offsets are positions in bytes: the last N rows are counted, not reckoned from the end offset.
@@ -451,6 +453,8 @@ class Family:
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None
     #: (files, what to do at damage: raise, stop or skip) -> the consumer groups that they know.
     groups: Callable[[Sequence[File], str], Sequence[Group]] | None = None
+    #: (files) -> a sentence on each file or directory that has groups which cannot be read.
+    unread_groups: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: (files, what to do at damage) -> the transactions in them.
     transactions: Callable[[Sequence[File], str], Transactions] | None = None
     #: (a store with its summaries) -> what `report` shows of it that only this system has: a cluster, blobs, queues. Files that a summary
