@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise
@@ -147,16 +147,20 @@ def _active() -> SparkSession | None:
     return active
 
 
-def endpoint_hint(text: str, spark: SparkSession) -> str:
-    """What to do if tasks cannot reach an object store, and only this machine knows the store's own address; else nothing."""
-    if not re.search(r"\bs3://|AWS Error", text) or is_connect(spark) or runs_here(spark):
-        return ""
-    conf = spark.sparkContext.getConf()
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-        value = os.environ.get(name)
-        if value and not conf.contains(f"spark.executorEnv.{name}"):
-            return f"; {name} is set here, but not for the executors: --conf spark.executorEnv.{name}={value}"
-    return ""
+def check_endpoint(spark: SparkSession, paths: Iterable[str]) -> None:
+    """Warn once if paths are in an object store whose address only this machine knows: tasks would look for them at Amazon's, and give up
+    after minutes with an error that does not name the reason.
+    """
+    names = [name for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") if os.environ.get(name)]
+    if not names or is_connect(spark) or runs_here(spark) or not any(path.startswith("s3://") for path in paths):
+        return
+    context, name = spark.sparkContext, names[0]
+    if getattr(spark, "_rawlog_endpoint", False) or context.getConf().contains(f"spark.executorEnv.{name}"):
+        return
+    vars(spark)["_rawlog_endpoint"] = True
+    if not any(context.parallelize([names], 1).map(lambda wanted: any(map(os.environ.get, wanted))).collect()):
+        setting = f"spark.executorEnv.{name}={os.environ[name]}"
+        log.warning("%s is set here, but not for the executors, which will look elsewhere: --conf %s", name, setting)
 
 
 def is_local(master: str) -> bool:

@@ -130,7 +130,7 @@ def _whole(archives: str | None) -> str | None:
 
 
 def _stand_in(folder: Path, environment: dict[str, str]) -> str | None:
-    """Let the driver run with this Python where $PYSPARK_PYTHON is inside the archives: the directory to start it in, if it must be another.
+    """Let the driver run with this Python where $PYSPARK_PYTHON is inside the archives: the directory to start it in, if not this one.
 
     Spark unpacks archives for executors only, and starts the processes that plan a read on this machine by the same relative path. So the
     driver runs in a directory where that path is this Python.
