@@ -147,7 +147,7 @@ done = {
     "convert": rawlog.convert("data", "rows.parquet", to="parquet", **where).is_whole,
     "erase": rawlog.erase(source, "erased", key="seg0-0", **where).is_whole,
     "restore": rawlog.restore("data", "restored", **where).is_whole,
-    "rescue": rawlog.rescue(["data", "other"], "rescued", **where).is_whole,
+    "rescue": rawlog.rescue(["data", "other"], to="rescued", **where).is_whole,
     "report": rawlog.report(source, "report.html", **where) is not None,
 }
 for verb in ("repair", "rebuild", "compact"):

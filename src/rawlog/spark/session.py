@@ -348,7 +348,7 @@ def java_options(ours: str, theirs: str) -> str:
 @contextmanager
 def _environment(target: str, remote: bool) -> Iterator[None]:
     """What the JVM inherits. Only the interpreter stays set: later workers ask for it."""
-    os.environ.setdefault("PYSPARK_PYTHON", _python() if is_local(target) and not remote else sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", driver_python() if is_local(target) and not remote else sys.executable)
     changes: dict[str, str | None] = {}
     if not remote:
         changes["SPARK_REMOTE"] = None  # PySpark refuses a master next to it
@@ -358,6 +358,8 @@ def _environment(target: str, remote: bool) -> Iterator[None]:
         changes["SPARK_LAUNCHER_OPTS"] = os.environ.get(
             "SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
         )
+        # For what the JVM itself starts here, such as the look for sources; tasks elsewhere run $PYSPARK_PYTHON.
+        changes["PYSPARK_DRIVER_PYTHON"] = os.environ.get("PYSPARK_DRIVER_PYTHON", driver_python())
         if is_local(target):
             changes["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
             if paths := _family_paths():
@@ -399,7 +401,7 @@ def _put(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _python() -> str:
+def driver_python() -> str:
     """The interpreter for workers on this machine: this one, started by a script, if there is a place for one."""
     script = PYTHON.format(daemon=shlex.quote(str(DAEMON)), python=shlex.quote(sys.executable))
     path = cache_directory() / "python" / f"python-{hashlib.blake2b(script.encode(), digest_size=6).hexdigest()}"
