@@ -211,7 +211,7 @@ def test_workers_of_this_machine_run_behind_our_daemon(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(made, "DAEMON", tmp_path / "daemon.py")
     (tmp_path / "daemon.py").write_text("import sys; print('ours', sys.argv[1:])")
-    python = made._python()
+    python = made.driver_python()
     run = lambda *given: subprocess.run([python, *given], capture_output=True, text=True, check=False)  # noqa: E731
     assert run("-m", "pyspark.daemon", "pyspark.worker").stdout == "ours ['pyspark.worker']\n"
     assert run("-c", "print(1)").stdout == "1\n"

@@ -159,7 +159,7 @@ def check_endpoint(spark: SparkSession, paths: Iterable[str]) -> None:
         return
     vars(spark)["_rawlog_endpoint"] = True
     if not any(context.parallelize([names], 1).map(lambda wanted: any(map(os.environ.get, wanted))).collect()):
-        setting = f"spark.executorEnv.{name}={os.environ[name]}"
+        setting = f"spark.executorEnv.{name}={re.sub(r'//[^/]*@', '//', os.environ[name])}"
         log.warning("%s is set here, but not for the executors, which will look elsewhere: --conf %s", name, setting)
 
 
