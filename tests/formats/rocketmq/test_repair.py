@@ -351,7 +351,7 @@ def flip_address(root: Path, file: int, message: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["broker-4.9.7", "5.3.4S-propcrc"])
-@pytest.mark.parametrize(("message", "bit"), [(0, 0), (5, 3), (5, 12), (-1, 0), (-1, 3), (-1, 40)])
+@pytest.mark.parametrize(("message", "bit"), [(0, 0), (1, 3), (1, 12), (-1, 0), (-1, 3), (-1, 40)])
 @pytest.mark.parametrize("file", [0, -1])
 def test_a_message_with_a_wrong_address_is_kept(name: str, file: int, message: int, bit: int, tmp_path: Path) -> None:
     """It was taken for a leftover: reading passed over it in silence, and repair and rescue lost it."""
