@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import urllib.error
 import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.tables import RECORDS
-from rawlog.io.storage import exists, is_remote, local_path
+from rawlog.io.storage import exists, is_remote, local_path, open_regular
+from rawlog.io.web import WebError, fetch
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -104,8 +102,11 @@ def _of_files(path: Path) -> Catalog:
         if one.suffix not in SUFFIXES:
             continue
         try:
-            texts[one] = one.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            with os.fdopen(open_regular(one), encoding="utf-8") as file:
+                texts[one] = file.read()
+        except OSError as error:
+            raise AccessError(f"{one}: {error.strerror or error}") from None
+        except UnicodeDecodeError as error:
             raise AccessError(f"{one}: {error}") from None
     root = path if path.is_dir() else path.parent
     for one, text in texts.items():
@@ -171,21 +172,12 @@ def _of_registry(url: str) -> Catalog:
 
 
 def _get(url: str, base: str) -> Any:
-    request = urllib.request.Request(  # noqa: S310  (only http and https come here)
-        url, headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-    )
-    secret = os.environ.get(AUTH)
-    if secret:
-        request.add_header("Authorization", f"Basic {base64.b64encode(secret.encode()).decode()}")
+    secret = os.environ.get(AUTH) or None
+    accept = "application/vnd.schemaregistry.v1+json, application/json"
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
-            data = answer.read(LARGEST_ANSWER + 1)
-    except urllib.error.HTTPError as error:
-        raise AccessError(f"{base}: the registry answers {error.code} {error.reason}") from None
-    except (OSError, ValueError) as error:
+        data = fetch(url, user=secret, accept=accept, seconds=SECONDS, largest=LARGEST_ANSWER)
+    except WebError as error:
         raise AccessError(f"{base}: {error}") from None
-    if len(data) > LARGEST_ANSWER:
-        raise AccessError(f"{base}: an answer of more than {LARGEST_ANSWER:,} bytes")
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -142,6 +142,7 @@ INDEX = Format(
     tables=(KEYS,),
     match=paths.is_index,
     survey=_in("index", "survey"),
+    presume=_in("index", "presume"),
     scan=_in("index", "scan"),
     decode=_in("index", "decode"),
     resync=_in("index", "resync"),

@@ -380,14 +380,14 @@ class Salvage:
             rows.data[start : start + len(topic)] = np.frombuffer(topic, np.uint8)
             rows[fields.F_QUEUE_ID][row], rows[fields.F_QUEUE_OFFSET][row] = slot.queue_id, slot.number
             what = f"consume queues have it as {slot.topic} queue {slot.queue_id}, {slot.number}"
-            self._change(slot.address, f"its topic, queue or number was changed; {what}", is_expected=True)
+            self._change(slot.address, f"its topic, queue or number was changed; {what}")
         return rows
 
-    def _change(self, address: int, reason: str, *, is_expected: bool = False) -> None:
+    def _change(self, address: int, reason: str) -> None:
         """Report a message that is not as it was, by its address."""
         path, position = self._place(address)
         what = f"the message at address {address:,}: {reason}"
-        self.report.add(Action.CHANGED, what, path, start=position, stop=position, is_expected=is_expected)
+        self.report.add(Action.CHANGED, what, path, start=position, stop=position)
 
     def _place(self, address: int) -> tuple[str | None, int | None]:
         """The file of the source with an address, and the position in it; without a position the one that follows a missing file."""
@@ -513,7 +513,7 @@ class Salvage:
         self._report_lost_end(self.log.end)
         for address, number in evidence.correct_numbers(self.derived, np.concatenate([*self.sealed, _NO_ADDRESSES])):
             self.log.change_number(address, number)
-            self._change(address, f"its queue offset does not fit those around it; it is {number}", is_expected=True)
+            self._change(address, f"its queue offset does not fit those around it; it is {number}")
         for address, time in self.late.items():
             self.log.change_time(address, time)
             self._change(address, f"its store time does not fit those around it and is lost; it is now {time}")

@@ -48,7 +48,7 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME
-from rawlog.io.storage import Source, is_remote, local_path
+from rawlog.io.storage import Source, is_remote, local_path, read_regular
 
 NAMES = ("broker.conf", "broker.properties", "conf/broker.conf", "conf/broker.properties", "config/broker.conf")
 LEVELS = 3
@@ -95,7 +95,7 @@ def _read(path: Path) -> BrokerConf | None:
     try:
         if not path.is_file() or path.stat().st_size > LARGEST:
             return None
-        text = path.read_bytes().decode("utf-8", "replace")
+        text = read_regular(path).decode("utf-8", "replace")
     except OSError:
         return None
     values = {}
