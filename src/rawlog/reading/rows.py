@@ -279,7 +279,7 @@ def _walked_frames(
     reached: int | None = None
     for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
         if reached is not None and frames.base > reached:
-            say(Loss(f"{part.file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes skipped"))
+            say(skipped(part.file, reached, frames.base))
         if seen is not None:
             seen(frames)
         order.see(frames)
@@ -291,13 +291,27 @@ def _walked_frames(
             left = frames.data.size - frames.reached
             say(unfinished(part.file, reached, left))
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
-            say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))
+            say(damaged_end(part, format, reached, selection.errors))
 
 
 def unfinished(file: File, position: int, size: int) -> str:
     """The note on an unfinished frame at the end of a file. It counts if another file follows: nobody will finish it."""
     text = f"{file.path}: byte {position:,}: the last {size:,} bytes are an unfinished frame"
     return Loss(f"{text}, although another file follows") if file.place.sealed else text
+
+
+def skipped(file: File, position: int, stop: int) -> Loss:
+    """The note on damaged bytes that were passed over."""
+    return Loss(f"{file.path}: byte {position:,}: {stop - position:,} damaged bytes skipped")
+
+
+def damaged_end(part: Part, format: Format, position: int, errors: str) -> str:
+    """The note on damage that no sound frame follows. At the end of a log that was searched to its end it is what a crash leaves, as an
+    unfinished frame is.
+    """
+    text = f"{part.file.path}: byte {position:,}: damaged; nothing is read from there on"
+    is_end = errors == "skip" and format.ordered and part.following is None and not part.file.place.sealed
+    return text if is_end else Loss(text)
 
 
 def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
