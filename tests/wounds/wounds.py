@@ -341,7 +341,7 @@ def bit(copy: Copy, value: str) -> None:
     at = {ROCKETMQ: 88, AMBRY: frame.size - 12}.get(copy.subject.family.name, frame.size - 2)
     copy.flip(frame.file, frame.start + at)
     copy.lost.append(frame)
-    copy.is_a("damaged")
+    copy.is_a("checksum")
 
 
 @wound(on=(*LOGS, KRAFT))
@@ -375,8 +375,9 @@ def zeroed(copy: Copy, value: int) -> None:
     start = frame.start + frame.size // 2
     stop = min(start + value, copy.frames_of(frame.file)[-1].stop)
     copy.patch(frame.file, start, bytes(stop - start))
-    copy.lost += copy.touching(frame.file, start, stop)
-    copy.is_a("damaged")
+    touched = copy.touching(frame.file, start, stop)
+    copy.lost += touched
+    copy.is_a("checksum" if touched == [frame] else "damaged")
 
 
 @wound(on=(*LOGS, KRAFT))
@@ -781,7 +782,7 @@ def bit_in_one_partition(copy: Copy) -> None:
     frame = frames[len(frames) // 2]
     copy.flip(frame.file, frame.stop - 2)
     copy.lost.append(frame)
-    copy.is_a("damaged")
+    copy.is_a("checksum")
 
 
 @wound("gone", "garbage", on=(ROCKETMQ,), needs="settings")
