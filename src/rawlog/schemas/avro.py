@@ -386,7 +386,10 @@ def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[n
     status, ends = np.zeros(starts.size, np.int64), stops.astype(np.int64).copy()
     sized = np.zeros(starts.size, np.bool_)
     stack = np.zeros(program.depth + 1, np.int64)
-    words, base = _arena(program, capacity)
+    sizes = np.where(program.stride == 0, 0, capacity * program.stride)
+    base = np.cumsum(sizes) - sizes
+    used = int(sizes.sum())
+    words = np.empty(max(1, used), np.int64)
     done = 0
     while True:
         done, full, result = k.decode_avro(
@@ -395,16 +398,12 @@ def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[n
         )  # fmt: skip
         if result != k.FULL:
             return Entries(view, words, base, program.stride, count, status, ends, sized)
-        grown = capacity.copy()
-        grown[full] = max(64, 2 * grown[full])
-        bigger, places = _arena(program, grown)
-        for node in range(nodes):
-            size = int(count[node] * program.stride[node])
-            bigger[places[node] : places[node] + size] = words[base[node] : base[node] + size]
-        words, base, capacity = bigger, places, grown
-
-
-def _arena(program: Program, capacity: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    sizes = np.where(program.stride == 0, 0, capacity * program.stride)
-    base = np.concatenate(([0], np.cumsum(sizes)))
-    return np.empty(max(1, int(base[-1])), np.int64), base[:-1].copy()
+        # A node that is full moves to the end with twice the room: the others stay, so that all of it takes time by the entries.
+        capacity[full] = max(64, 2 * capacity[full])
+        stride, size = int(program.stride[full]), int(capacity[full] * program.stride[full])
+        if used + size > words.size:
+            words = np.concatenate((words[:used], np.empty(max(used, size), np.int64)))
+        held = int(count[full]) * stride
+        words[used : used + held] = words[base[full] : base[full] + held]
+        base[full] = used
+        used += size
