@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +36,21 @@ def test_values_that_are_not_decoded_are_exit_code_1(run, tmp_path: Path, argume
         assert ran.code == code, ran.err
         assert ("values not decoded" in ran.err + ran.text) == bool(code)
         assert "keies" not in ran.err + ran.text
+
+
+def test_a_run_that_did_not_decode_all_does_not_call_the_source_clean_alone(run, tmp_path: Path) -> None:
+    """`ingest --decode` ended with "clean" and exit code 1."""
+    ran = run(
+        "ingest", CONFLUENT / "awkward-0", "--to", tmp_path / "lake", "--engine", "local", "--decode", "value=auto"
+    )
+    number = sum(map(int, re.findall(r"(\d+) values? not decoded", ran.err)))
+    assert number > 1
+    assert ran.code == 1
+    assert f"clean, but {number} values were not decoded" in ran.text.splitlines()
+    ran = run(
+        "ingest", CONFLUENT / "events-0", "--to", tmp_path / "sound", "--engine", "local", "--decode", "value=auto"
+    )
+    assert (ran.code, "clean" in ran.text.splitlines()) == (0, True)
 
 
 def test_rows_are_counted_by_decoded_fields(run) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Exit codes: nothing to report; damage, loss or differences; wrong usage; nothing known there, or something that could not be read or
+#: written.
+DONE, FOUND, USAGE, UNREADABLE = 0, 1, 2, 3
+
 
 class RawlogError(Exception):
     """The root: catch this and nothing rawlog raises about its input escapes."""

@@ -26,6 +26,9 @@ from rawlog.core.text import counted, size_text
 from rawlog.io.output import scratch
 from rawlog.jobs.job import Done, Job, Progress, Split, Stage
 from rawlog.reading.tree import Tree
+from rawlog.spark import daemon
+from rawlog.spark.complaints import reason
+from rawlog.spark.session import check_endpoint
 from rawlog.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ D = TypeVar("D", bound=Done)
 O = TypeVar("O")  # noqa: E741
 
 INTERVAL = 0.25
+daemon.hush()
 #: What a task tells of itself: bytes, frames and rows that are done.
 TOLD = struct.Struct("<3q")
 
@@ -46,6 +50,7 @@ def run(job: Job[D, O], tree: Tree, spark: SparkSession, *, progress: Callable[[
 
     Raises what the first failing split raised, or AccessError if Spark itself failed.
     """
+    check_endpoint(spark, tree.roots)
     with job.timed("plan"):
         splits = job.plan(tree)
     done: list[D] = []
@@ -133,16 +138,6 @@ def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Pa
     writer = frame.write.format(JobSink.name()).mode("append")
     writer = writer.option("job", base64.b64encode(pickle.dumps(job)).decode()).option("answers", str(answers))
     writer.option("reports", str(reports)).option("attempts", str(_attempts(spark))).save()
-
-
-def reason(error: BaseException) -> str:
-    """The line of a Spark error that says why: the last of a Python traceback inside it, else its first."""
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
-        return "its JVM has ended"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
-    inner = [line for line in errors if not line.startswith(("py4j.", "org.", "java.", "Caused by"))]
-    return (inner or errors or lines or [type(error).__name__])[0]
 
 
 def _attempts(spark: SparkSession) -> int:

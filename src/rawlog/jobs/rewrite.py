@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, OptionError, UnknownFormatError, unknown
-from rawlog.core.findings import Finding, Severity
+from rawlog.core.errors import AccessError, CorruptError, OptionError, UnknownFormatError, unknown
+from rawlog.core.findings import Finding, Findings, Severity
 from rawlog.core.format import Rewrite, UnknownFile
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store, stores_of_files
 from rawlog.core.text import counted
 from rawlog.io.output import Folder, Output, descendant
 from rawlog.io.storage import is_remote, local_path
-from rawlog.jobs.job import Done, Job, Split, Stage
+from rawlog.jobs.job import Done, Job, Split, Stage, unreadable
 from rawlog.reading.inspection import Chosen, inspect_file, inspect_files, inspect_group, inspect_tree
 from rawlog.reading.tree import Tree, open_tree
 
 if TYPE_CHECKING:
     from rawlog.core.format import Family, File, Keep
 
-#: The verb whose result is verified: what is still wrong in it is reported.
-REPAIR = "repair"
+#: The verb whose result is verified: what is still wrong in it is reported; and the one that refuses damage.
+REPAIR, REBUILD = "repair", "rebuild"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,7 @@ class Rewriting(Job[Rewritten, Report]):
         self._report.left_out += _in_no_store(tree.files, [store for _, own, _ in stores for store in own])
         self._assign_unknown(stores, tree)
         self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
+        self._report.entries += unreadable(tree)
         for group in _without_data(tree.files, [store for _, own, _ in stores for store in own]):
             self._report.add(Action.LOST, "no file with data is here; what else there is, is left out", group)
         count = sum(len(own) for _, own, _ in stores)
@@ -296,7 +297,7 @@ class Rewriting(Job[Rewritten, Report]):
     # Commit -----------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[Rewritten]) -> Report:
-        """Put the stores together and give the whole its name."""
+        """Put the stores together and give the whole its name. CorruptError, with nothing written, if `rebuild` met damage."""
         pairs = [(self._splits[one.number], one) for one in done]
         if self.dry_run:
             report = self._joined(pairs, Folder(self.target, named=self.named, dry_run=True))
@@ -305,12 +306,19 @@ class Rewriting(Job[Rewritten, Report]):
         try:
             whole = self._together(pairs)
             report = self._joined(pairs, Folder(whole, named=self.named))
-            report.remaining += self._remaining(pairs, whole)
+            self._refuse_damage(report)
+            self._verify(report, pairs, whole)
             self._put_aside(pairs)
             self.output.put(whole)
         except OSError as error:
             raise self.output.unwritable(error) from None
         return report
+
+    def _refuse_damage(self, report: Report) -> None:
+        """`rebuild` derives files of sound data: data that is gone or must be corrected is for `repair`."""
+        for entry in report.all_entries() if self.verb == REBUILD else ():
+            if entry.is_loss and entry.action is not Action.DROPPED:
+                raise CorruptError(f"{entry.line()}; `rawlog repair` handles damage", path=self._report.source)
 
     def _together(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> Path:
         """The directory that becomes the target."""
@@ -330,6 +338,7 @@ class Rewriting(Job[Rewritten, Report]):
             return replace(
                 own,
                 source=made.source,
+                entries=[*made.entries, *own.entries],
                 left_out=[*made.left_out, *own.left_out],
                 not_loaded=made.not_loaded,
                 notes=[*made.notes, *own.notes],
@@ -360,27 +369,31 @@ class Rewriting(Job[Rewritten, Report]):
             return rewrite.join(stores, reports, around)
         return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
 
-    def _remaining(self, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> list[Finding]:
-        """What is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
-        together. The files of a store are compared with one another again only where that found something: files around the store
-        may explain it.
+    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> None:
+        """Report what is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
+        together; and what the system would do when it starts. The files of a store are compared with one another again only where that
+        found something: files around the store may explain it.
         """
         if self.verb != REPAIR:
-            return []
+            return
         tree = open_tree(str(whole))
         found = [finding for _, one in pairs for finding in one.remaining]
         stores = {whole / split.place for split, _ in pairs}
         again = {whole / split.place for split, one in pairs if one.in_groups}
-        later: list[Finding] = []
+        later, names = Findings(), (str(whole), self.named.rstrip("/"))
         for file in tree:
             if _store_of(file.path, stores) is None:
-                later += inspect_file(file)
+                later.add(inspect_file(file))
         for group in tree.groups:
             store = _store_of(str(group[0].place.group), stores)
             if store is None or store in again:
-                later += inspect_group(group)
-        later += inspect_tree(tree)
-        return [*found, *_serious(later, str(whole), self.named.rstrip("/"))]
+                later.add(inspect_group(group))
+        later.add(inspect_tree(tree))
+        report.remaining += [*found, *_serious(later, *names)]
+        startups = [one.with_predictions(later.predictions).below(*names) for one in later.startups]
+        if startups:
+            report.facts["startup"] = [one.as_json() for one in startups]
+            report.notes += [text for one in startups for text in one.lines()]
 
     def _left(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> list[Finding]:
         """What is wrong with the source and would not be changed."""

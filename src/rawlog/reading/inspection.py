@@ -272,11 +272,13 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
     """The rules that every format with frames has: its header, damage between frames, an unfinished last frame."""
 
     def header(seen: Inspection) -> Iterator[Mark]:
-        """The file's own header is missing, cut or of a version that does not exist, so that nothing after it can be read.
+        """The file's own header is missing, cut, damaged or of a version that does not exist.
 
-        Restore the header from another copy of the file.
+        What follows it is read where frames can be found without it. Restore the header from another copy of the file.
         """
-        return iter(())
+        error = seen.frames.error
+        if seen.frames.status is Status.BAD_HEADER and error is not None:
+            yield Mark(error.message, error.position or 0, expected=error.expected, found=error.found)
 
     def framing(seen: Inspection) -> Iterator[Mark]:
         """A frame's own length or version cannot be right, so the frames after it had to be searched for.
@@ -289,7 +291,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
         if open_mark is not None:
             assert open_mark.position is not None
             yield _sized(open_mark, frames.base - open_mark.position)
-        if not frames.status.is_damage:
+        if not frames.status.is_damage or frames.status is Status.BAD_HEADER:
             return
         error = describe(format, frames, seen.file.path)
         mark = Mark(
@@ -340,6 +342,9 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: l
         if chosen.complete and mine and family.accounts is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
                 result.accounts += family.accounts(mine)
+        if mine and family.predictions is not None:
+            with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+                result.predictions += family.predictions(mine)
     return result
 
 
@@ -372,6 +377,11 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, files)
+        with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+            if chosen.complete and files and family.absent is not None:
+                result.accounts += family.absent(files)
+            if files and family.startups is not None:
+                result.startups += family.startups(files)
     return result
 
 

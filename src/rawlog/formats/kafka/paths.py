@@ -30,6 +30,8 @@ ENTRIES = (ENTRY_V0, ENTRY_V1)
 ENTRY_BITS = 0x0B
 """What the attributes of an entry may say: codecs 0 to 3, log append time."""
 METADATA_TOPIC = "__cluster_metadata"
+#: The file that a broker leaves when it is stopped cleanly.
+MARK = ".kafka_cleanshutdown"
 #: A directory with indexes of segments in remote storage, which a broker fetches again.
 REMOTE_CACHE = "remote-log-index-cache"
 
@@ -80,6 +82,30 @@ def directory_place(folder: str) -> Place:
     if found is None or int(found.group(2)) > 0x7FFF_FFFF:
         return Place(group=folder)
     return Place(found.group(1), int(found.group(2)), group=folder, state=found.group(3))
+
+
+class PartitionName(NamedTuple):
+    """What a broker reads in the name of a partition directory; `state` is its own word for one that it does not serve."""
+
+    topic: str
+    partition: int
+    state: str | None = None
+
+
+_ASIDE = re.compile(r"(\S+-\S+)\.\S+-(delete|stray|future)")
+
+
+def partition_name(name: str) -> PartitionName | None:
+    """A directory of a log directory as a broker reads its name; None for one at which it ends."""
+    state = next((word for word in ("delete", "stray", "future") if name.endswith(f"-{word}")), None)
+    if state is not None:
+        if _ASIDE.fullmatch(name) is None:
+            return None
+        name = name.rpartition(".")[0]
+    topic, _, number = name.rpartition("-")
+    if not topic or re.fullmatch(r"\+?[0-9]{1,10}", number) is None or int(number) > 0x7FFF_FFFF:
+        return None
+    return PartitionName(topic, int(number), state)
 
 
 class RemotePartition(NamedTuple):
