@@ -18,7 +18,6 @@ from rawlog.api.options import (
     Searching,
     Selecting,
     Showing,
-    Unreadable,
     bound,
     listed,
     noted,
@@ -31,9 +30,9 @@ from rawlog.reading.existence import check_names
 from rawlog.reading.found import PLACES, FoundRows
 from rawlog.reading.last import INTERVAL, LastRows
 from rawlog.reading.replicas import choose, copies
-from rawlog.reading.rows import Rows
+from rawlog.reading.rows import Loss, Rows, unfinished
 from rawlog.reading.select import Selection
-from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.tree import Tree, Unreadable, open_known, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -251,7 +250,8 @@ def count(
 ) -> int:
     """The number of rows that `rawlog.rows` gives with the same options. Errors as there.
 
-    Where the headers of batches have the number, nothing else is read, and checksums are not compared: `rawlog.verify` does that.
+    Where the headers of batches have the number, they alone are read, whatever the codec, and no checksum is compared: `rawlog.verify`
+    does that, and so does `errors="skip"`.
 
     >>> import rawlog
     >>> number = rawlog.count("samples/kafka", isolation="read_committed")
@@ -295,12 +295,22 @@ class Listing(Rows):
     def _measured(self, file: File) -> dict[str, Any]:
         from rawlog.reading.inspection import file_values
 
+        found = file_values(file)
         if file.problem is not None and self.note is not None:
             self.note(Unreadable(f"{file.path}: {file.problem}"))
-        found = file_values(file)
+        elif self.note is not None and file.place.state is None:
+            self._note_damage(file, found["state"], found.get("valid_size") or 0)
         if self.progress is not None:
             self.progress(file.size)
         return found
+
+    def _note_damage(self, file: File, state: str | None, valid: int) -> None:
+        """Note a file that is not whole, unless it is one that its system still writes to."""
+        assert self.note is not None
+        if state == "damaged":
+            self.note(Loss(f"{file.path}: byte {valid:,}: damaged"))
+        elif state == "truncated" and file.place.sealed:
+            self.note(unfinished(file, valid, file.size - valid))
 
 
 def ls(
@@ -316,13 +326,14 @@ def ls(
     """What is at `paths`: a row of the table `files` for each file, with offsets, times, counts and state. Returns Listing, a kind of Rows.
 
     Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown. Damage does not
-    raise. With `state` only files in such a state are listed. Replicas are all listed; `replicas` of the result says which there are, and
-    which is the best. OptionError for an unknown topic, partition or state, AccessError for a path that does not exist.
+    raise; `note` gets a sentence about it. With `state` only files in such a state are listed. Replicas are all listed; `replicas` of the
+    result says which there are, and which is the best. OptionError for an unknown topic, partition or state, AccessError for a path that
+    does not exist.
 
     >>> import rawlog
     >>> states = {row["path"]: row["state"] for row in rawlog.ls("samples/kafka", topic="transactions")}
     """
-    tree = open_tree(paths, format=format)
+    tree = open_known(paths, format=format, note=note, must_know=False)
     asked = selection_of({"topic": topic or None, "partition": () if partition is None else partition})
     check_names(tree, FILES, asked, note)
     narrow = bool(asked.topics or asked.partitions)
@@ -358,7 +369,7 @@ def explain(
     """
     from rawlog.reading.explain import explain_frame
 
-    tree = open_tree(path, format=format)
+    tree = open_known(path, format=format)
     found = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
     if html is not None:
         from rawlog.io.files import writing
@@ -371,11 +382,12 @@ def explain(
 def _rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
     wanted = registry.table_named(table)
     selection.needed(wanted)
-    tree = open_tree(paths, format=format)
+    reads_data = wanted.name not in ("files", "findings")
+    tree = open_known(paths, format=format, note=note, must_know=reads_data)
     selection = bound(selection, tree, wanted)
-    if wanted.name not in ("files", "findings"):
+    if reads_data:
         kept = readable(tree, note)
-        if len(kept) < len(tree) and not any(file.format for file in kept):
+        if not any(file.format for file in kept):
             raise AccessError(f"{', '.join(tree.roots)}: nothing here can be read")
         tree = choose(kept, selection, note or noted, table=wanted)
     return _table(tree, wanted, selection, note)

@@ -15,8 +15,8 @@ class Notes:
 
     def __call__(self, text: str) -> None:
         """Print a note."""
-        from rawlog.api.options import Unreadable, Unrecognised
         from rawlog.core.report import SeriousNote
+        from rawlog.reading.tree import Unreadable, Unrecognised
 
         if isinstance(text, Unreadable):
             self.code = UNREADABLE

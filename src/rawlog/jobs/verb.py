@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,7 +14,7 @@ from rawlog.core.patterns import is_glob, matches
 from rawlog.core.times import parse_time
 from rawlog.core.verb import Kind, Parameter, Shown, Verb
 from rawlog.io.output import Output
-from rawlog.reading.tree import open_tree
+from rawlog.reading.tree import open_known
 
 if TYPE_CHECKING:
     from rawlog.core.format import File
@@ -44,15 +45,18 @@ def run_verb(name: str, paths: Paths, given: Mapping[str, Any]) -> Report | Iter
         if one not in {parameter.name for parameter in verb.parameters}:
             raise unknown(f"option of {name}", one, [parameter.name for parameter in verb.parameters])
     options = {parameter.name: _value(parameter, given.get(parameter.name)) for parameter in verb.parameters}
-    tree = open_tree(paths)
+    left_out: list[str] = []
+    tree = open_known(paths, note=left_out.append)
     target = next((parameter.name for parameter in verb.parameters if parameter.kind is Kind.TARGET), None)
     if target is None:
-        return verb.run(tree.files, tree.roots, options)
+        notes = (Shown(note=text, is_finding=True) for text in left_out)
+        return itertools.chain(notes, cast("Iterator[Shown]", verb.run(tree.files, tree.roots, options)))
     with Output(options[target]) as output:
         output.refuse(tree.sources)
         with output.directory() as folder:
             report = cast("Report", verb.run(tree.files, tree.roots, {**options, target: folder}))
     report.verb, report.source, report.target = name, ", ".join(tree.roots), output.named
+    report.notes[:0] = left_out
     return report
 
 
@@ -81,13 +85,17 @@ def _value(parameter: Parameter, value: Any) -> Any:
 def _show_groups(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
     """The consumer groups of every system. OptionError for a name that does not exist; AccessError if there is no group at all."""
     found: list[Group] = []
-    for ask in (family.groups for family in registry.families()):
-        if ask is not None:
-            some, damage = _read(ask, files, options["errors"])
+    unread: list[str] = []
+    for family in registry.families():
+        if family.groups is not None:
+            some, damage = _read(family.groups, files, options["errors"])
             found += some
             yield from damage
+        if family.unread_groups is not None:
+            unread += family.unread_groups(files)
     if not found:
-        raise AccessError(f"{', '.join(roots)}: no consumer groups were found")
+        raise AccessError("\n".join(unread) or f"{', '.join(roots)}: no consumer groups were found")
+    yield from (Shown(note=note, is_finding=True) for note in unread)
     topics = {position.topic for one in found for position in one.positions}
     yield from _missing(options["group"], {one.name for one in found}, "group")
     yield from _missing(options["topic"], topics | _topics(files), "topic")

@@ -274,7 +274,7 @@ def _statement(tokens: list[str]) -> str:
     return "".join(tokens)
 
 
-#: What the child runs: the compiler alone, from the place that it is told. With -I and -S it looks for modules nowhere else: not where it
+#: What the child runs: the compiler alone, from the place that it is given. With -I and -S it looks for modules nowhere else: not where it
 #: runs, and not where the environment says.
 _CHILD = """
 import resource, sys

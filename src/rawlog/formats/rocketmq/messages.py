@@ -107,6 +107,15 @@ class Messages:
         found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
         return found
 
+    def leftovers(self, file: File) -> NDArray[np.bool_]:
+        """Which messages are copies that stay after the end of a log that was cut: they say that they are at another place, and there is
+        one that says so, too. Any other that is not at its place was moved there, or its address was changed.
+        """
+        found = self.stale
+        if found.any():
+            found[found] = are_taken(file, self.start, self[kernels.F_PHYSICAL][found])
+        return found
+
     @property
     def fillers(self) -> NDArray[np.bool_]:
         """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
@@ -183,26 +192,27 @@ class Messages:
         )
 
 
-def is_taken(file: File, address: int) -> bool:
-    """Whether a message is at an address of the commit log and says so. `file` is a file of that log; others lie next to it."""
+def are_taken(file: File, start: int, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """At which addresses of the commit log a message is that says so. `file` begins at the address `start`; others lie next to it."""
     from rawlog.io.storage import Source
 
-    start = file.place.start_offset
-    if start is None or address < 0 or not file.size:
-        return False
-    path = file.path
-    if not start <= address < start + file.size:
-        start = address // file.size * file.size
-        path = f"{path.rpartition('/')[0]}/{start:020}"
-    try:
-        with Source(path) as source:
-            head = source.read(address - start, HEAD.size)
-    except (RawlogError, OSError):
-        return False
-    if len(head) < HEAD.size:
-        return False
-    row = np.frombuffer(head, HEAD.dtype)[0]
-    return int(row["magic"]) in (MAGIC_V1, MAGIC_V2) and int(row["physical_offset"]) == address
+    taken = np.zeros(addresses.size, np.bool_)
+    if not file.size:
+        return taken
+    starts = np.where((addresses >= start) & (addresses < start + file.size), start, addresses // file.size * file.size)
+    for first in np.unique(starts[addresses >= 0]).tolist():
+        path = file.path if first == start else f"{file.path.rpartition('/')[0]}/{first:020}"
+        try:
+            with Source(path) as source:
+                for row in np.flatnonzero(starts == first).tolist():
+                    head = source.read(int(addresses[row]) - first, HEAD.size)
+                    if len(head) == HEAD.size:
+                        fields = np.frombuffer(head, HEAD.dtype)[0]
+                        is_message = int(fields["magic"]) in (MAGIC_V1, MAGIC_V2)
+                        taken[row] = is_message and int(fields["physical_offset"]) == int(addresses[row])
+        except (RawlogError, OSError):
+            continue  # no such file
+    return taken
 
 
 def micros(milliseconds: NDArray[np.int64]) -> pa.Array:

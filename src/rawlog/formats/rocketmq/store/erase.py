@@ -115,6 +115,14 @@ def _windows(file: File, format: Format, keep: Keep | None, report: Report) -> I
         rows = Messages.take(frames, file)
         if stale := rows.stale.any():
             first = int(np.argmax(rows.stale))
+            moved = rows.stale & ~rows.leftovers(file)
+            if format is COMMIT_LOG and moved.any():
+                raise CorruptError(
+                    "a message that is not at its place; repair the store first",
+                    path=file.path,
+                    position=rows.frame_position(int(np.argmax(moved))),
+                    format=format.name,
+                )
             frames = frames.slice(0, int(rows[fields.F_FRAME][first]))
             rows = Messages.take(frames, file)
         if not rows.crc_ok.all():

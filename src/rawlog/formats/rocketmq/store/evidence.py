@@ -30,7 +30,7 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
     SysFlag,
 )
-from rawlog.formats.rocketmq.messages import Messages, is_taken
+from rawlog.formats.rocketmq.messages import Messages, are_taken
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.reader import scan
 from rawlog.formats.rocketmq.store import dispatch
@@ -328,7 +328,7 @@ class Placement:
 
     def _is_leftover(self, rows: Messages) -> bool:
         """Whether the place that a message names has a message that says so: then this one is a copy, from before the log was cut."""
-        return is_taken(self.file, int(rows[fields.F_PHYSICAL][0]))
+        return bool(are_taken(self.file, self.first, rows[fields.F_PHYSICAL]).any())
 
     def _is_moved(self, rows: Messages) -> bool:
         """Whether the last message of a file lies where it does because others before it were removed."""

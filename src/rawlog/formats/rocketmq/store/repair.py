@@ -10,10 +10,8 @@ filled in.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,18 +128,16 @@ def check_log(store: Store, sizes: Sizes, settings: Settings) -> dispatch.Derive
     What a crash leaves after the last message is no damage: no queue and no index has it.
     """
     report = new_report()
-    with tempfile.TemporaryDirectory(prefix="rawlog-check-") as nowhere:
-        folder = Folder(Path(nowhere), dry_run=True)
-        files = evidence.locate(evidence.recognise(store), sizes.commit_log, report, move=False)
-        salvage = Salvage(files, folder, sizes.commit_log, report, move=False)
-        salvage.may_be_dledger = True
-        salvage.take_all(skip=True)
-        is_added = any(entry.action is Action.REBUILT for entry in report.entries)  # a blank entry
-        salvage.close(settings.batch_topics | salvage.derived.batch_topics)
+    files = evidence.locate(evidence.recognise(store), sizes.commit_log, report, move=False)
+    salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
+    salvage.may_be_dledger = True
+    salvage.take_all(skip=True)
+    is_added = any(entry.action is Action.REBUILT for entry in report.entries)  # a blank entry
+    salvage.close(settings.batch_topics | salvage.derived.batch_topics)
     for entry in report.entries:
         if entry.action is Action.MOVED or is_added or (entry.action is not Action.REBUILT and entry.is_loss):
             raise CorruptError(
-                f"{entry.reason or entry.action}; `rawlog repair` the store instead of rebuilding it",
+                f"the commit log is damaged: {entry.reason or entry.action}; nothing was rebuilt, use `rawlog repair`",
                 path=entry.path,
                 position=entry.start,
                 format=COMMIT_LOG.name,
@@ -234,6 +230,10 @@ class Salvage:
         """What follows the last sound message of a file (`tail_of`)."""
         return tail_of(file, position, self.file_size, shift)
 
+    def growth(self, file: File, shift: int) -> int:
+        """By how many bytes a file is longer because of what was put into it; its last messages are `shift` bytes before their place."""
+        return max(0, -shift)
+
     def is_begun(self, file: File) -> bool:
         """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
         return is_begun(file)
@@ -285,7 +285,7 @@ class Salvage:
     def _end(self, file: File, position: int, shift: int, seen: bool, is_last: bool) -> bool:
         """What follows the last sound message, at a position of a file: a blank entry, zeros, or something lost."""
         tail = self.tail(file, position, shift)
-        if file.size > max(self.file_size, self.file_size - shift):
+        if file.size > self.file_size + self.growth(file, shift):
             drop(self.report, "past the size of a file: cut off", file.path, self.file_size, file.size)
         self.ends_blank = tail == "blank"
         if tail == "blank" or (tail == "zeros" and is_last):

@@ -124,6 +124,9 @@ class Union(Salvage):
             return "blank" if "blank" in found else "zeros"
         return str(max(int(one) for one in found if one != "zeros"))
 
+    def growth(self, file: File, shift: int) -> int:
+        return max(0, *(-one for one in self.shifts.values()), 0)
+
     def describe_hole(self, run: Run) -> str:
         before = self.derived.last_time if self.derived.messages else 0
         after = int(run.rows[fields.F_STORE_TIME][0])
