@@ -392,18 +392,18 @@ def run(program: Program, data: Any, starts: NDArray[np.int64], stops: NDArray[n
     words = np.empty(max(1, used), np.int64)
     done = 0
     while True:
-        done, full, result = k.decode_avro(
+        done, result = k.decode_avro(
             view, starts, stops, done, program.program, program.target_table, program.fill_list, program.row_list,
             base, program.stride, capacity, program.child, words, count, before, stack, status, ends, sized,
         )  # fmt: skip
         if result != k.FULL:
             return Entries(view, words, base, program.stride, count, status, ends, sized)
-        # A node that is full moves to the end with twice the room: the others stay, so that all of it takes time by the entries.
-        capacity[full] = max(64, 2 * capacity[full])
-        stride, size = int(program.stride[full]), int(capacity[full] * program.stride[full])
-        if used + size > words.size:
-            words = np.concatenate((words[:used], np.empty(max(used, size), np.int64)))
-        held = int(count[full]) * stride
-        words[used : used + held] = words[base[full] : base[full] + held]
-        base[full] = used
-        used += size
+        # Nodes that lack room move to the end with twice as much: the others stay, so that all of it takes time by the entries.
+        for full in np.flatnonzero(before > capacity).tolist():
+            capacity[full] = max(64, 2 * capacity[full], before[full])
+            held, size = (int(number[full] * program.stride[full]) for number in (count, capacity))
+            if used + size > words.size:
+                words = np.concatenate((words[:used], np.empty(max(used, size), np.int64)))
+            words[used : used + held] = words[base[full] : base[full] + held]
+            base[full] = used
+            used += size
