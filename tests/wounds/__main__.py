@@ -20,7 +20,7 @@ def main(words: list[str]) -> None:
     seen: ledger.Failures = defaultdict(set)
     ran = []
     start = time.process_time()
-    for subject, name in suite.cases(every=True):
+    for subject, name in suite.cases():
         case = f"{subject}/{name}"
         if patterns and not any(fnmatch.fnmatch(case, pattern) or subject == pattern for pattern in patterns):
             continue

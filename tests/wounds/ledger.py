@@ -94,6 +94,7 @@ SUGGESTIONS = [
     ("new 1", ".", "erase.*|compact", ".*"),
     ("new 2", "kafka-lz4/(none|tail|derived|first-file-expired|.*without-indexes)", "rescue", "code"),
     ("rule 3", "kafka-lz4/.*(missing-with-derived|without-indexes)", ".*", "code"),
+    ("new 3", "rocketmq-broker/", "verify-complete", "code|disagrees"),
     ("22", "ambry.*segment-header", ".*", ".*"),
     ("15", "rocketmq", "cat|count|tail|convert", "loses|count"),
     ("25 ⌂", ".", "diff", "count"),
@@ -157,5 +158,6 @@ ABOUT: dict[str, str] = {
     "rule 3": "a hole that nothing tells from compaction is reported as a loss",
     "new 1": "erase and compact accept a store with wrong base offsets or epochs, holes or a lost end: exit 0, and the fault is copied",
     "new 2": "rescue of a sound partition without a high watermark: all of it is undecided, exit 1",
+    "new 3": "verify --complete of a sound RocketMQ store with an open half message: a warning, exit 1",
     UNSORTED: "find the row of each, or describe it under `new`",
 }

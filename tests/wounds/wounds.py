@@ -143,7 +143,7 @@ class Wound:
     on: frozenset[str]
     needs: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
-    #: Another wound of the same kind is enough for subjects that are much like others; `make fuzz` runs all.
+    #: Another wound of the same kind is enough for subjects that are much like others.
     is_variant: bool = False
 
     def fits(self, subject: Subject) -> bool:
@@ -276,11 +276,12 @@ def field_of_message(copy: Copy, value: str) -> None:
 
 @wound("queue-offset", "queue-id", on=(ROCKETMQ,))
 def queue_field_of_message(copy: Copy, value: str) -> None:
-    """The consume queues say what it was."""
+    """The checksum among its properties covers it; the consume queues say what it was."""
     frame = copy.frame("middle")
     copy.flip(frame.file, frame.start + {"queue-offset": 27, "queue-id": 15}[value], 1)
     copy.patched.append(frame)
-    copy.is_a("field")
+    copy.maybe.append(frame)
+    copy.is_a("damaged")
 
 
 @wound(on=(AMBRY,))
@@ -340,7 +341,7 @@ def bit(copy: Copy, value: str) -> None:
     at = {ROCKETMQ: 88, AMBRY: frame.size - 12}.get(copy.subject.family.name, frame.size - 2)
     copy.flip(frame.file, frame.start + at)
     copy.lost.append(frame)
-    copy.is_a("damaged")
+    copy.is_a("checksum")
 
 
 @wound(on=(*LOGS, KRAFT))
@@ -374,8 +375,9 @@ def zeroed(copy: Copy, value: int) -> None:
     start = frame.start + frame.size // 2
     stop = min(start + value, copy.frames_of(frame.file)[-1].stop)
     copy.patch(frame.file, start, bytes(stop - start))
-    copy.lost += copy.touching(frame.file, start, stop)
-    copy.is_a("damaged")
+    touched = copy.touching(frame.file, start, stop)
+    copy.lost += touched
+    copy.is_a("checksum" if touched == [frame] else "damaged")
 
 
 @wound(on=(*LOGS, KRAFT))
@@ -780,7 +782,7 @@ def bit_in_one_partition(copy: Copy) -> None:
     frame = frames[len(frames) // 2]
     copy.flip(frame.file, frame.stop - 2)
     copy.lost.append(frame)
-    copy.is_a("damaged")
+    copy.is_a("checksum")
 
 
 @wound("gone", "garbage", on=(ROCKETMQ,), needs="settings")

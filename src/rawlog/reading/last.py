@@ -13,7 +13,7 @@ from rawlog.core.status import Status
 from rawlog.core.tables import Table
 from rawlog.io.walk import walk
 from rawlog.reading.parts import Part
-from rawlog.reading.rows import Rows, damaged_end, read, skipped, unfinished
+from rawlog.reading.rows import Gap, Rows, damaged_end, read, skipped, unfinished
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
@@ -72,6 +72,8 @@ def _scan(part: Part, selection: Selection) -> _Scanned:
                 result.notes.append(damaged_end(part, format, reached, selection.errors))
     except DataError as error:
         result.error = error
+    if part.file.size == 0 and part.following is not None:
+        result.notes.append(Gap.between(part.file, part.file.place.start_offset or 0, part.following))
     return result
 
 
@@ -97,12 +99,12 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
             part = replace(part, stop=end if part.stop is None else min(part.stop, end))
         scanned = _scan(part, selection)
         failure = failure or scanned.error
-        for text in scanned.notes if rows.note is not None else ():
-            rows.note(text)
+        for text in scanned.notes if rows.say is not None else ():
+            rows.say(text)
         for piece in reversed(scanned.pieces):
             kept = _Last(count)
             try:
-                for batch in read(piece, rows.table, selection, rows.note):
+                for batch in read(piece, rows.table, selection, rows.say):
                     kept.add(batch)
             except DataError as error:
                 failure = failure or error
