@@ -545,10 +545,14 @@ class Salvage:
         for path, slots in lost.items():
             count = sum(slot.count for slot in slots)
             self.report.count("messages_lost", count)
+            log, position = self._place(slots[0].address)
+            size = slots[-1].address + slots[-1].size - slots[0].address
             self.report.add(
                 Action.LOST,
                 f"{counted(count, 'message')} of {slots[0].topic} queue {slots[0].queue_id} {where}, which the queue knows",
-                path,
+                path if position is None else log,
+                start=position,
+                stop=None if position is None else position + size,
                 first_offset=min(slot.number for slot in slots),
                 stop_offset=max(slot.number + slot.count for slot in slots),
             )
