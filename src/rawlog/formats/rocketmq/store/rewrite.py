@@ -479,7 +479,7 @@ def write_derived(
 def _leave_queues(
     files: Sequence[File], folder: Folder, last: int, index_until: int, report: Report, *, is_carried: bool
 ) -> None:
-    """The checkpoint of a store whose queues are a database, and what makes a broker build these where they are left out or behind.
+    """The checkpoint of a store whose queues are a database, and what makes a broker build these where they are left out or incomplete.
 
     A broker that starts after a clean stop does not build the unit of the very first message.
     """
@@ -496,7 +496,7 @@ def _leave_queues(
 
 
 def _name_setting(count: int, report: Report, *, is_always: bool = False) -> None:
-    """Say what a broker has to be told, so that it reads all of the commit log."""
+    """Name the setting with which a broker reads all of the commit log."""
     if is_always or count > RECOVERED_FILES:
         report.notes.append(
             f"a broker from 5.4.0 on builds queues from the last {RECOVERED_FILES} commit-log files alone, and here are {count:,}: "
