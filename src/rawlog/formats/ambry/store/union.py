@@ -444,7 +444,7 @@ class Union:
         self.undecided.append(text)
         self.report.count("blobs_undecided")
         if len(self.undecided) <= MOST_NOTES:
-            self.report.notes.append(f"undecided: {text}")
+            self.report.add(Action.UNDECIDED, text)
 
     def _judge_losses(self, known: Mapping[Identity, set[tuple[int, int, int]]]) -> None:
         """Which messages that a replica has lost no other replica has."""
