@@ -34,6 +34,8 @@ class Action(StrEnum):
     LOST = "lost"
     #: Data that the user asked to leave out.
     REMOVED = "removed"
+    #: Data that is in the result, though nothing tells whether it belongs there.
+    UNDECIDED = "undecided"
 
 
 #: What happens to a source that is sound, or at the user's wish.

@@ -64,7 +64,7 @@ def _scan(part: Part, selection: Selection) -> _Scanned:
                 result.pieces.append(replace(part, start=frames.base, stop=frames.reached_in_file, first=frames.first))
             result.reached = frames.reached_in_file
             if frames.last and frames.status is Status.TRUNCATED:
-                result.left = frames.data.size - frames.reached
+                result.left = (part.file.size if part.stop is None else part.stop) - frames.reached_in_file
     except DataError as error:
         result.error = error
     return result

@@ -237,7 +237,7 @@ def _sound_frames(
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
             return
         if frames.last and frames.status is Status.TRUNCATED:
-            left = frames.data.size - frames.reached
+            left = (part.file.size if part.stop is None else part.stop) - reached
             say(f"{part.file.path}: byte {reached:,}: the last {left:,} bytes are an unfinished frame")
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
             say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))

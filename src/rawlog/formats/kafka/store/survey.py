@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.core.errors import RawlogError
-from rawlog.core.findings import MOST, Few, Mark
+from rawlog.core.findings import MOST, Few, Mark, Severity
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.status import Status
@@ -30,7 +30,7 @@ from rawlog.formats.kafka.layouts import (
     Attributes,
 )
 from rawlog.formats.kafka.seek import index_entries, time_entries
-from rawlog.formats.kafka.store.continuity import Continuity, continuity
+from rawlog.formats.kafka.store.continuity import Continuity, Side, continuity
 from rawlog.formats.kafka.store.extents import Extent, Plain
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
@@ -498,8 +498,9 @@ class Survey:
                 self.snapshot(offset)
         self.whole = whole = continuity(self.store.files, self.extents)
         for gap in whole.gaps:
-            position = gap.file.size if gap.is_end else 0
-            self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path))
+            position = gap.file.size if gap.side is Side.END else 0
+            severity = Severity.INFO if gap.is_remote else None
+            self.mark("gap", Mark(str(gap), position, offset=gap.first, path=gap.file.path, severity=severity))
         self.displaced(whole)
         assert self.last_file is not None
         # A coordinator writes on behalf of producers, and no sequence is checked.

@@ -164,7 +164,9 @@ class Carrier:
     def note_gaps(self, files: Sequence[File], end: int | None) -> None:
         """Report the offsets that are missing between segments, up to where the copy was cut."""
         for gap in continuity(files, self.extents).gaps:
-            if end is None or gap.last < end:
+            if gap.is_remote:
+                self.report.notes.append(str(gap))
+            elif end is None or gap.last < end:
                 place = {"first_offset": gap.first, "stop_offset": gap.last + 1}
                 self.report.add(Action.LOST, str(gap), gap.file.path, **place)
 

@@ -336,7 +336,7 @@ class Restorer:
         if self.report.verb != "restore":
             facts["nodes"] = [node.id for node in made.nodes]
             facts["server_properties"] = server_properties(made, str(self.target))
-            self.report.notes += start_notes(made, str(self.target))
+            self.report.notes += start_notes(facts["nodes"], str(self.target))
         self.report.facts |= {**facts, **({} if release is None else {"release": release})}
         return made
 
