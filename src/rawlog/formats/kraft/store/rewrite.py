@@ -32,7 +32,7 @@ from rawlog.formats.kraft.paths import (
 )
 from rawlog.formats.kraft.reader import parse_quorum
 from rawlog.formats.kraft.store.placing import Batch, Placed, is_gapped, place_batches, read_batches
-from rawlog.formats.kraft.store.state import State
+from rawlog.formats.kraft.store.state import IMAGED, State
 from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, is_misnamed, last_time, stores, traced_end
 from rawlog.formats.kraft.writer import checkpoint_name, write_checkpoint
 from rawlog.io.output import Folder
@@ -91,19 +91,19 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
 def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """A metadata directory with the derived files of its log rebuilt; snapshots and the vote, which no log holds, as they are.
 
-    A snapshot that is not whole is left out, as a controller leaves it. DataError for damage in the log.
+    DataError for damage in the log, for a snapshot that is not whole, and for offsets that are missing: `repair` handles them.
     """
     metadata = _readable(store)
+    for first, stop in metadata.missing(traced_end(store)):
+        message = f"offsets {first} to {stop - 1} are missing; `rawlog repair` handles damage"
+        raise CorruptError(message, path=metadata.folder)
+    snapshots = [file for file in store if file.format == CHECKPOINT_FORMAT and file.place.state is None]
+    for file in snapshots:
+        if not metadata.is_whole(file):
+            raise CorruptError("the snapshot is not whole; `rawlog repair` handles damage", path=file.path)
     report = rebuild_partition(Store((file for file in store if file.system == "kafka"), store.name), folder, options)
-    plan = Plan(report)
-    for file in store:
-        if file.format == CHECKPOINT_FORMAT and file.place.state is None and not metadata.is_whole(file):
-            report.add(Action.DROPPED, "not whole, left out", file.path, start=0, stop=file.size)
-            report.count("bytes_lost", file.size)
-        elif file.format == QUORUM_FORMAT or (file.format == CHECKPOINT_FORMAT and file.place.state is None):
-            plan.copies.append(file)
-    _report_missing(metadata, traced_end(store), report)
-    return plan.write(folder)
+    votes = [file for file in store if file.format == QUORUM_FORMAT]
+    return Plan(report, copies=[*snapshots, *votes]).write(folder)
 
 
 def compact(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
@@ -160,6 +160,9 @@ class Plan:
             self.report.count("bytes_kept", _write_batches(batches, folder, segment_name(offset)))
         if self.state is not None:
             write_checkpoint(folder, self.state)
+            lost = self.state.uncarried_tags(IMAGED)
+            if lost is not None:
+                self.report.add(Action.LOST, lost)
         if self.is_new:
             folder.write(segment_name(0), b"")
         for file in self.copies:
@@ -400,7 +403,7 @@ class _Repair:
             grown, loaded = State(), State()
             _replay(grown, kept, one.offset)
             one.load(loaded)
-            same = list(map(str, grown.image())) == list(map(str, loaded.image()))
+            same = grown.image_lines() == loaded.image_lines()
             if one.offset == 0 or one.offset > kept[-1].end or grown.open_transaction is not None or same:
                 agreed.append(one)
             else:
