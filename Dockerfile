@@ -1,5 +1,5 @@
 # rawlog in a container: docker build -t rawlog . ; docker run --rm -v /var/kafka-logs:/data:ro rawlog verify /data
-# EXTRAS chooses what is installed next to the core: duckdb (default), all (Spark and its Java too), or nothing.
+# EXTRAS chooses what is installed next to the core: duckdb,lake (default: query, sql and ingest), all (Spark and its Java too), or nothing.
 ARG BASE=python:3.13-slim-bookworm
 
 # The wheel is built apart, so that no compiler is in the image.
@@ -15,7 +15,7 @@ COPY src src
 RUN /build/bin/python -m build --wheel --outdir /wheels .
 
 FROM ${BASE}
-ARG EXTRAS=duckdb
+ARG EXTRAS=duckdb,lake
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     python3 -m venv /opt/rawlog \
  && /opt/rawlog/bin/pip install --no-cache-dir "$(echo /wheels/rawlog-*.whl)${EXTRAS:+[$EXTRAS]}" \

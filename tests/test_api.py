@@ -247,10 +247,14 @@ def test_files_that_cannot_be_read_are_noted_or_raise(tmp_path: Path) -> None:
     paths = [tmp_path / "a.log", tmp_path / "b.bin"]
     assert sum(1 for _ in rawlog.rows(paths, note=notes.append)) == 70
     assert [str(note).rpartition(": ")[2] for note in notes] == ["not a file of any known format"]
-    with pytest.raises(AccessError, match="nothing here can be read"):
-        rawlog.rows(tmp_path / "b.bin", note=notes.append)
-    with pytest.raises(UnknownFormatError):
-        rawlog.rows(tmp_path / "b.bin")
+    for note in (notes.append, None):
+        with pytest.raises(UnknownFormatError, match="not a file of any known format"):
+            rawlog.rows(tmp_path / "b.bin", note=note)
+    paths = [tmp_path / "a.log", tmp_path / "c.log"]
+    assert sum(1 for _ in rawlog.rows(paths, note=notes.append)) == 70
+    assert [str(note).rpartition(": ")[2] for note in notes][1:] == ["no such file or directory"]
+    with pytest.raises(AccessError, match="no such file"):
+        rawlog.rows(paths)
 
 
 NASTY = "<script>alert(1)</script>\x1b[31m"

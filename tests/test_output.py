@@ -567,3 +567,20 @@ def test_a_task_that_outlives_its_job_does_not_bring_back_the_stage(tmp_path: Pa
         with pytest.raises(AccessError):
             work()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_links_are_not_followed_by_what_removes_a_stage(tmp_path: Path) -> None:
+    """A link with the name of a stage led to a directory whose files were removed as leftovers."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").write_bytes(b"precious")
+    (tmp_path / ".out.00000000.rawlog").symlink_to(victim)
+    with pytest.raises(AccessError, match="a symbolic link"):
+        Output(tmp_path / "out").reopen(resume=False)
+    (tmp_path / "stage").symlink_to(victim)
+    remove_stage(str(tmp_path / "stage"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to(victim)
+    Folder(tmp_path / "folder").remove("link")
+    assert os.listdir(victim) == ["precious"]
+    assert os.listdir(tmp_path / "folder") == []

@@ -142,5 +142,5 @@ def test_what_is_not_there_or_no_log_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no log at all")
     done = run("convert", tmp_path / "text", tmp_path / "x", "--to", "kafka", "--engine", "local")
     assert done.exit_code == 3
-    assert "nothing here can be read as records" in done.stderr
+    assert "not a file of any known format" in done.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["text"]

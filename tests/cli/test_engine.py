@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import rawlog
 from rawlog.core.errors import OptionError
 from rawlog.engines import choice
+from tests.cli.conftest import Ran
 from tests.golden_data import golden_path
 
+SAMPLE = golden_path("kafka", "broker-4.3.0", "data", "compacted-0")
 LARGE = 8 << 30
 
 
@@ -89,3 +95,59 @@ def test_the_environment_chooses_for_verbs_that_are_sparks_by_default(
     monkeypatch.setenv("RAWLOG_ENGINE", "local")
     assert run("ingest", log, "--to", tmp_path / "lake").code == 0
     assert run("query", "SELECT count(*) AS n FROM records", log, "--json").rows == [{"n": 5}]
+
+
+#: Hides packages from a Python that reads this, as if they were not installed.
+HIDING = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {hidden!r} else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+@pytest.fixture
+def without(spawn: Callable[..., Ran], environment: dict[str, str], tmp_path: Path) -> Callable[..., Ran]:
+    """without("pyspark", "query", …): a command where a package is not installed."""
+
+    def call(hidden: str, *arguments: object) -> Ran:
+        (tmp_path / "sitecustomize.py").write_text(HIDING.format(hidden=tuple(hidden.split(","))))
+        environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"
+        return spawn(*arguments)
+
+    for name in ("RAWLOG_ENGINE", choice.SUBMITTED, "SPARK_REMOTE", "SPARK_MASTER"):
+        environment.pop(name, None)
+    return call
+
+
+def test_what_is_installed_runs_it(without: Callable[..., Ran], tmp_path: Path) -> None:
+    """With `rawlog[duckdb,lake]`, as in the container, `query` and `ingest` said "Spark is not installed", though both run without it."""
+    extras = re.search(
+        r"^ARG EXTRAS=(\S*)$", Path(__file__).parents[2].joinpath("Dockerfile").read_text(), re.MULTILINE
+    )
+    assert extras is not None
+    assert set(extras[1].split(",")) == {"duckdb", "lake"}
+    query = ("query", "SELECT count(*) AS n FROM records", SAMPLE, "--json")
+    asked = without("pyspark", *query)
+    assert (asked.code, asked.rows) == (0, [{"n": rawlog.count(SAMPLE)}]), asked.err
+    stored = without("pyspark", "ingest", SAMPLE, "--to", tmp_path / "lake", "--json")
+    assert stored.code == 0, stored.err
+    refused = without("pyspark", *query, "--master", "local[1]")
+    assert refused.code == 3
+    assert "Spark is not installed" in refused.err
+    assert "leave --master, --conf and --engine spark out" in refused.err
+    nothing = without("pyspark,duckdb", *query)
+    assert nothing.code == 3
+    assert 'DuckDB is not installed: `pip install "rawlog[duckdb]"`, or use Spark' in nothing.err
+
+
+def test_spark_that_is_not_installed_is_not_chosen_for_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "has_spark", lambda: False)
+    assert choice.choose(choice.LARGE).name == choice.choose().name == "local"
+    monkeypatch.setattr(choice, "has_spark", lambda: True)
+    assert choice.choose(choice.LARGE).name == choice.choose().name == "spark"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +127,99 @@ def test_bad_input_is_told_in_a_line(
     ran = run("lake", *given)
     assert ran.code == code
     assert words in ran.err
+
+
+UPKEEP = ("--remove-orphans", "--expire-snapshots", "--compact")
+
+
+def files_in(*folders: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_links_out_of_a_lake_are_not_followed_by_what_deletes(run: Run, lake: Path, logs: Path, tmp_path: Path) -> None:
+    """Directories that links in a lake lead to were listed as parts of it, and their files removed as orphans or as leftovers."""
+    other = tmp_path / "other"
+    for name in ("a", "run", "records/data/20240101T000000-0123abcd.1", "table"):
+        (other / name).mkdir(parents=True)
+        (other / name / "precious.parquet").write_bytes(b"precious")
+    data = lake / "rawlog" / "records" / "data"
+    (data / "link").symlink_to(other / "a")
+    (data / "20240101T000000-0123abcd.1").symlink_to(other / "run")
+    (data / "file.parquet").symlink_to(other / "a" / "precious.parquet")
+    (lake / "replay" / "elsewhere").symlink_to(other / "records")
+    (lake / "rawlog" / "files").rename(other / "table" / "files")
+    (lake / "rawlog" / "files").symlink_to(other / "table" / "files")
+    (other / "table" / "files" / "stray.parquet").write_bytes(b"in another place")
+    before = files_in(other)
+    ran = run("lake", lake, "--remove-orphans", "--older-than", "0s")
+    assert (ran.code, ran.text) == (0, "nothing to do\n")
+    assert files_in(other) == before
+    assert ingest(lake, logs).files == 0
+    assert files_in(other).items() >= before.items()
+    assert len(held(lake)) == 10 * RUNS
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_lake_that_was_copied_or_moved_is_refused(run: Run, lake: Path, is_moved: bool) -> None:
+    """The catalog names the files of the original: all files of the copy were orphans, and removed (34 of 34)."""
+    copy = lake.parent / "copy"
+    shutil.copytree(lake, copy)
+    if is_moved:
+        shutil.rmtree(lake)
+    before = files_in(copy, lake)
+    for option, *more in product(UPKEEP, ("--json", "--dry-run")):
+        ran = run("lake", copy, option, "--older-than", "0s", *more)
+        assert (ran.code, ran.text) == (3, "")
+        assert "has metadata of another place" in ran.err
+    assert files_in(copy, lake) == before
+    if is_moved:
+        lake.symlink_to(copy)
+        assert run("lake", copy, *UPKEEP, "--older-than", "0s").code == 0
+        assert len(held(lake)) == 10 * RUNS
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_nothing_is_ingested_into_a_copy_of_a_lake(run: Run, lake: Path, logs: Path, is_moved: bool) -> None:
+    """It added files of the copy to the tables of the original, and removed old metadata of the original."""
+    copy = lake.parent / "copy"
+    shutil.copytree(lake, copy)
+    leftover = copy / "rawlog" / "records" / "data" / "20240101T000000-0123abcd.1" / "a.parquet"
+    leftover.parent.mkdir()
+    leftover.write_bytes(b"of a dead run")
+    if is_moved:
+        shutil.rmtree(lake)
+    before = files_in(copy, lake)
+    record(logs / "new.log", 5, first=9000)
+    ran = run("ingest", logs, "--to", copy, "--engine", "local")
+    assert ran.code == 3
+    assert "has metadata of another place" in ran.err
+    assert files_in(copy, lake) == before
+
+
+def test_a_lake_of_another_catalog_keeps_its_files(run: Run, lake: Path, logs: Path) -> None:
+    """A catalog that does not have the tables named no file: those of all runs were removed as leftovers."""
+    before = files_in(lake)
+    ran = run("ingest", logs, "--to", lake, "--catalog", lake.parent / "other.db", "--engine", "local")
+    assert ran.code == 0, ran.err
+    assert files_in(lake).items() >= before.items()
+
+
+def test_metadata_that_name_files_elsewhere_remove_none(run: Run, lake: Path, logs: Path) -> None:
+    """PyIceberg removes the metadata files that the log of a table names, whatever they are, when there are too many."""
+    import sqlite3
+
+    victim = lake.parent / "victim"
+    victim.write_text("precious")
+    table = Lake(str(lake)).load("rawlog.records")
+    path = Path(table.metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    metadata["properties"]["write.metadata.previous-versions-max"] = "1"
+    metadata["metadata-log"].insert(0, {"metadata-file": f"file://{victim}", "timestamp-ms": 1})
+    (path.parent / "hostile.metadata.json").write_text(json.dumps(metadata))
+    with sqlite3.connect(lake / "catalog.db") as catalog:
+        place = f"file://{path.parent}/hostile.metadata.json"
+        catalog.execute("UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'records'", (place,))
+    record(logs / "new.log", 5, first=9000)
+    ran = run("ingest", logs, "--to", lake, "--engine", "local")
+    assert (ran.code, victim.exists()) == (3, True)
+    assert "has metadata of another place" in ran.err

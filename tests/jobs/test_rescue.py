@@ -141,7 +141,10 @@ def test_records_that_nothing_contradicts_are_kept_and_reported_as_undecided(tmp
     assert [(span["start"], span["stop"]) for span in plan_of(report)["undecided"]] == [
         (extra[0].base, one.logs[1].end)
     ]
-    assert report.is_whole
+    [entry] = report.with_action(Action.UNDECIDED)
+    assert (entry.first_offset, entry.stop_offset) == (extra[0].base, one.logs[1].end)
+    assert report.is_lossless
+    assert report.exit_code == 1
 
 
 def test_after_an_unclean_election_the_history_at_death_counts(tmp_path: Path) -> None:
@@ -218,13 +221,19 @@ def test_a_wrong_offset_that_no_checksum_covers_comes_from_another_copy(tmp_path
 
 @pytest.mark.parametrize("number", [0, 5, 11])
 def test_a_batch_whose_offset_is_wrong_in_the_only_copy_is_put_into_its_place(number: int, tmp_path: Path) -> None:
+    """The offset was corrected in silence, with exit code 0, where repair reported it as changed."""
     one = Partition(1, (1,))
     for _ in range(12):
         one.produce()
     disks = write_disks(tmp_path / "disks", {KEY: one})
-    damage(disks[1] / "orders-0", one.history(), one.history()[number], at=7)
-    rawlog.rescue(disks[1], to=tmp_path / "out")
+    chosen = one.history()[number]
+    damage(disks[1] / "orders-0", one.history(), chosen, at=7)
+    report = rawlog.rescue(disks[1], to=tmp_path / "out")
     assert records(tmp_path / "out") == expected(one.history())
+    [entry] = report.with_action(Action.CHANGED)
+    assert (entry.first_offset, entry.stop_offset) == (chosen.base, chosen.end)
+    assert "base offset set to" in entry.reason
+    assert report.exit_code == 1
 
 
 def test_a_batch_whose_epoch_is_wrong_in_the_only_copy_gets_the_right_one(tmp_path: Path) -> None:
@@ -236,6 +245,22 @@ def test_a_batch_whose_epoch_is_wrong_in_the_only_copy_gets_the_right_one(tmp_pa
     report = rawlog.rescue(disks[1], to=tmp_path / "out")
     assert records(tmp_path / "out") == expected(one.history())
     assert report.parts["orders-0"].facts["largest_epoch"] == 0
+    [entry] = report.with_action(Action.CHANGED)
+    assert entry.reason == "leader epoch set to 0"
+    assert report.exit_code == 1
+
+
+def test_files_on_the_disks_that_nobody_knows_are_named(tmp_path: Path) -> None:
+    """They were dropped without a word. A copy of each would need one name for several files, so none is made."""
+    disks = write_disks(tmp_path / "disks", {KEY: filled()})
+    (disks[1] / "orders-0" / "notes.txt").write_text("of the operator")
+    (disks[2] / "lost+found").mkdir()
+    (disks[2] / "lost+found" / "#1").write_text("somebody's")
+    report = rawlog.rescue(list(disks.values()), to=tmp_path / "out")
+    unknown = [str(disks[1] / "orders-0" / "notes.txt"), str(disks[2] / "lost+found" / "#1")]
+    assert sorted(report.left_out) == sorted(unknown)
+    assert report.exit_code == 1
+    assert sorted(rawlog.rescue(list(disks.values()), plan=True).left_out) == sorted(unknown)
 
 
 def test_a_disk_that_cannot_be_read_everywhere_counts_as_damaged(
@@ -270,7 +295,8 @@ def test_a_missing_segment_comes_from_another_copy(tmp_path: Path) -> None:
     max((disks[1] / "orders-0").glob("*.log")).unlink()
     report = rawlog.rescue(list(disks.values()), to=tmp_path / "out")
     assert records(tmp_path / "out") == expected(one.history())
-    assert report.is_whole
+    assert report.is_lossless  # but nothing tells whether the records that the leader lacks were committed
+    assert report.with_action(Action.UNDECIDED)
 
 
 def test_the_result_ends_before_a_tail_that_is_lost(tmp_path: Path) -> None:

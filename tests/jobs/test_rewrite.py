@@ -196,3 +196,84 @@ def test_a_partition_next_to_a_metadata_log_keeps_the_files_of_its_directory(tmp
     account = rewrite("repair", source, tmp_path / "out")
     assert sorted(account.parts) == ["__cluster_metadata-0", "transactions-0"]
     assert sorted(os.listdir(tmp_path / "out")) == ["__cluster_metadata-0", "meta.properties", "transactions-0"]
+
+
+# Files that no format knows -------------------------------------------------------------------------------------------------
+
+
+def _with_unknown_files(folder: Path) -> Path:
+    """A log directory with plain files and a directory that nobody knows."""
+    log_directory(folder)
+    (folder / "note.txt").write_text("of the operator")
+    (folder / "transactions-0" / "extra.bin").write_bytes(b"\0\1\2")
+    (folder / "lost+found").mkdir()
+    (folder / "lost+found" / "#1").write_bytes(b"somebody's")
+    shutil.copytree(folder / "codec-lz4-0", folder / "backup")
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["repair", "rebuild", "compact"])
+def test_every_file_of_a_log_directory_is_copied_or_named(verb: str, tmp_path: Path) -> None:
+    """What no format knows was dropped without a word, and the result was called whole. A broker passes over plain files that it does not
+    know, and ends at directories that it does not know: those must not be in the result.
+    """
+    source, target = _with_unknown_files(tmp_path / "source"), tmp_path / "target"
+    report = rewrite(verb, source, target, dict(NOW) if verb == "compact" else {})
+    made = content(target)
+    assert made["note.txt"] == b"of the operator"
+    assert made["transactions-0/extra.bin"] == b"\0\1\2"
+    assert not any(name.startswith(("lost+found", "backup")) for name in made)
+    [log] = (source / "backup").glob("*.log")
+    assert {*report.all_left_out} == {str(source / "lost+found" / "#1"), str(log)}
+    assert not report.is_whole
+    assert any("note.txt: copied unchanged" in line for line in report.lines())
+    shutil.rmtree(source / "lost+found")
+    shutil.rmtree(source / "backup")
+    assert rewrite(verb, source, tmp_path / "again", dict(NOW) if verb == "compact" else {}).is_whole
+
+
+def test_what_a_broker_fetches_again_is_only_noted(tmp_path: Path) -> None:
+    source = log_directory(tmp_path / "source")
+    (source / "remote-log-index-cache").mkdir()
+    (source / "remote-log-index-cache" / "0_abc").write_bytes(b"index")
+    report = rewrite("repair", source, tmp_path / "target")
+    assert report.is_whole
+    assert not (tmp_path / "target" / "remote-log-index-cache").exists()
+    assert any("makes it again" in line for line in report.notes)
+
+
+def test_a_dry_run_names_what_would_be_left_out(tmp_path: Path) -> None:
+    source = _with_unknown_files(tmp_path / "source")
+    report = rewrite("repair", source, tmp_path / "target", dry_run=True)
+    assert str(source / "lost+found" / "#1") in report.left_out
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_file_that_cannot_be_opened_is_left_out(tmp_path: Path) -> None:
+    source = log_directory(tmp_path / "source")
+    (source / "transactions-0" / "dangling").symlink_to("nowhere")
+    os.mkfifo(source / "pipe")
+    report = rewrite("repair", source, tmp_path / "target")
+    assert {*report.all_left_out} == {str(source / "transactions-0" / "dangling"), str(source / "pipe")}
+    assert not report.is_whole
+
+
+@pytest.mark.parametrize("verb", ["repair", "rebuild", "compact"])
+def test_every_file_of_a_blob_store_is_copied(verb: str, tmp_path: Path) -> None:
+    source = tmp_path / "7"
+    shutil.copytree(store_path("store-small"), source)
+    (source / "operator.txt").write_bytes(b"of the operator")
+    report = rewrite(verb, source, tmp_path / "target", dict(NOW) if verb == "compact" else {})
+    assert (tmp_path / "target" / "operator.txt").read_bytes() == b"of the operator"
+    assert not report.all_left_out
+
+
+def test_a_file_next_to_recordings_is_named(tmp_path: Path) -> None:
+    """A recording with a damaged header is a file that no format knows: without it the result is not whole."""
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copy(golden_path("replay", "v2", "basic.log"), source / "sound.log")
+    (source / "damaged.log").write_bytes(b"\xff" * 200)
+    report = rewrite("repair", source, tmp_path / "target")
+    assert report.left_out == [str(source / "damaged.log")]
+    assert not report.is_whole

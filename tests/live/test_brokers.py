@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as LibraryProducer
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import rawlog
@@ -442,6 +443,76 @@ def test_a_mirror_keeps_records_and_with_exact_their_offsets(kafka: KafkaBroker,
     assert rawlog.mirror(topic, topic_map={topic: plain}, group=f"m-{topic}", **given).counts["acknowledged"] == 0
     with pytest.raises(OptionError, match="the same"):
         rawlog.mirror(topic, **given)
+
+
+def test_a_partition_that_cannot_keep_its_offsets_does_not_stop_the_others(
+    kafka_4: KafkaBroker, tmp_path: Path
+) -> None:
+    """One partition with a transaction stopped the mirror of all six, the topics that it had created stayed empty, and the reason was
+    printed twice.
+    """
+    from click.testing import CliRunner
+
+    from rawlog.cli import cli
+
+    prefix = f"live-{uuid.uuid4().hex[:8]}"
+    plain, mixed, aborted = (new_topic(kafka_4, 2, f"{prefix}-{name}") for name in ("plain", "mixed", "aborted"))
+    empty = new_topic(kafka_4, 3, f"{prefix}-empty")
+    fill(kafka_4, plain, 100)
+    fill(kafka_4, mixed, 100)
+    for topic, is_committed in ((mixed, True), (aborted, False)):
+        producer = LibraryProducer({"bootstrap.servers": kafka_4.bootstrap, "transactional.id": topic})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for number in range(7):
+            producer.produce(topic, b"%d" % number, partition=1)
+        producer.flush(30)
+        producer.commit_transaction(30) if is_committed else producer.abort_transaction(30)
+    fill(kafka_4, aborted, 3, partitions=1)
+    fill(kafka_4, mixed, 40, seed=3)
+    names = ",".join(f"{topic}=to-{topic}" for topic in (plain, mixed, aborted, empty))
+    ends = ["--exact", "--create-topic", "--until-end", "--quiet"]
+    command = ["mirror", f"{prefix}*", "-b", kafka_4.bootstrap, "--to", kafka_4.bootstrap, "--topic-map", names, *ends]
+    ran = CliRunner().invoke(cli, command)
+    assert ran.exit_code == 1, ran.output
+    lost = [line for line in ran.stdout.splitlines() if "offsets cannot be kept" in line]
+    assert len(lost) == 2, ran.stdout
+    assert f"{aborted}-1: from offset 0 on" in lost[0]
+    assert f"{mixed}-1: from offset 57 on" in lost[1]
+    with Cluster(Settings.load(kafka_4.bootstrap)) as cluster:
+        found = cluster.topics([f"to-{prefix}*"])
+        assert {name: len(topic.partitions) for name, topic in found.items()} == {
+            f"to-{plain}": 2, f"to-{mixed}": 2, f"to-{aborted}": 2, f"to-{empty}": 3,
+        }  # fmt: skip
+    for topic in (plain, mixed, aborted):
+        recorded(kafka_4, topic, tmp_path / topic)
+        recorded(kafka_4, f"to-{topic}", tmp_path / f"to-{topic}")
+        for number in (0, 1):
+            own, copy = (rawlog.read(tmp_path / name / f"{name}-{number}") for name in (topic, f"to-{topic}"))
+            columns = ["offset", "key", "value", "headers"]
+            expected = 0 if (topic, number) == (aborted, 1) else 57 if (topic, number) == (mixed, 1) else len(own)
+            assert copy.select(columns).equals(own.select(columns).slice(0, expected)), (topic, number)
+
+
+def test_a_topic_that_nothing_can_be_copied_to_is_not_created(kafka_4: KafkaBroker) -> None:
+    """What can be checked is checked before topics are created: they stayed behind, empty."""
+    topic, other = new_topic(kafka_4, 1), new_topic(kafka_4, 1)
+    fill(kafka_4, topic, 60, partitions=1)
+    fill(kafka_4, other, 60, partitions=1)
+    deleted, admin = KafkaPartition(topic, 0, 20), AdminClient({"bootstrap.servers": kafka_4.bootstrap})
+    admin.delete_records([deleted])[deleted].result(30)
+    given: dict[str, Any] = {"brokers": kafka_4.bootstrap, "to": kafka_4.bootstrap, "until_end": True}
+    exact: dict[str, Any] = {"topic_map": {topic: f"to-{topic}", other: f"to-{other}"}, "exact": True}
+    report = rawlog.mirror([topic, other], create_topics=True, **exact, **given)
+    assert not report.is_whole
+    assert report.counts["acknowledged"] == 60
+    [entry] = [one for one in report.entries if one.is_loss]
+    assert entry.path == f"{topic}-0"
+    assert "begins at offset 20" in entry.reason
+    with Cluster(Settings.load(kafka_4.bootstrap)) as cluster:
+        assert list(cluster.topics([f"to-{topic}*", f"to-{other}*"])) == [f"to-{other}"]
+    with pytest.raises(OptionError, match="begins at offset 20"):
+        rawlog.mirror(topic, create_topics=True, topic_map={topic: f"to-{topic}"}, exact=True, **given)
 
 
 FULL = """

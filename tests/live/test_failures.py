@@ -18,12 +18,13 @@ from rawlog.core.errors import CorruptError, OptionError, RawlogError
 from rawlog.core.tables import RECORDS
 from rawlog.formats.kafka.writer import Batching, encode_rows
 from rawlog.formats.kafka.writer import Rows as RowBuffers
+from rawlog.jobs.convert.sources import source_tree
 from rawlog.live import messages
 from rawlog.live.ahead import Ahead
 from rawlog.live.cluster import Backoff, Cluster, TopicPartition
 from rawlog.live.errors import BrokerError
 from rawlog.live.fetching import Fetcher
-from rawlog.live.sources import native_partitions, open_source
+from rawlog.live.sources import native_partitions
 from rawlog.reading.select import Selection
 from tests.golden_data import GOLDEN
 from tests.live.test_wire import framed, honest, server, settings
@@ -313,7 +314,7 @@ def test_the_directory_of_a_broker_is_replayed_without_its_own_topics(version: s
     """Next to the metadata log it was no directory of partitions any more: it was read by rows, and those of `__consumer_offsets` were
     meant for the topic of that name.
     """
-    tree = open_source([str(GOLDEN / "kafka" / f"broker-{version}" / "data")])
+    tree = source_tree([str(GOLDEN / "kafka" / f"broker-{version}" / "data")], RECORDS)
     found = native_partitions(tree, Selection())
     assert found is not None
     topics = {one.partition.topic for one in found}

@@ -6,13 +6,14 @@ import contextlib
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from rawlog.core.errors import DataError, RawlogError
+from rawlog.formats.kafka.codec import Message
 from rawlog.live import messages
 from rawlog.live.cluster import Cluster, TopicPartition
 from rawlog.live.errors import BrokerError, Disconnected
@@ -80,7 +81,10 @@ def test_a_mutated_response_is_read_or_refused(api: messages.Api, version: int) 
 
 
 @contextmanager
-def server(answer: Callable[[int, int, bytes], bytes | None]) -> Iterator[str]:
+def server(
+    answer: Callable[[int, int, bytes], bytes | None],
+    send: Callable[[socket.socket, bytes], None] = socket.socket.sendall,
+) -> Iterator[str]:
     """A listener whose connections are answered by a function of key, version and the whole request; None closes."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -99,7 +103,7 @@ def server(answer: Callable[[int, int, bytes], bytes | None]) -> Iterator[str]:
                 made = answer(int.from_bytes(request[:2], "big"), int.from_bytes(request[2:4], "big"), request)
                 if made is None:
                     return
-                client.sendall(made)
+                send(client, made)
 
     def accept() -> None:
         while True:
@@ -156,6 +160,93 @@ def honest(port: int, partitions: int = 1) -> Callable[[int, int, bytes], bytes 
         return None
 
     return answer
+
+
+class Row(dict[str, Any]):
+    """A row of a response that counts how often it is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, name: str) -> Any:
+        Row.looks += 1
+        return super().__getitem__(name)
+
+
+class Partition(TopicPartition):
+    """A partition that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Partition.compared += 1
+        return tuple.__eq__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = TopicPartition.__hash__
+
+
+def test_the_work_grows_with_the_partitions_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`record` of a topic with 100,000 partitions did not end: for each partition the metadata of all of them were read, and the list of
+    those to ask for was searched from its beginning.
+    """
+    count = 3000
+    port = [0]
+
+    def answer(key: int, version: int, request: bytes) -> bytes | None:
+        rows = [{"partitionIndex": number} for number in range(count)]
+        if key == messages.LIST_OFFSETS.key:
+            return framed(messages.LIST_OFFSETS, version, request, {"topics": [{"name": "t", "partitions": rows}]})
+        if key == messages.FETCH.key:
+            more = [row | {"highWatermark": 0, "records": b""} for row in rows]
+            return framed(messages.FETCH, version, request, {"responses": [{"topic": "t", "partitions": more}]})
+        return honest(port[0], count)(key, version, request)
+
+    class Counting(Cluster):
+        def metadata(self, names: Sequence[str] | None) -> Message:
+            found = super().metadata(names)
+            for topic in found["topics"]:
+                topic["partitions"] = [Row(row) for row in topic["partitions"]]
+            return found
+
+    monkeypatch.setattr(Row, "looks", 0)
+    monkeypatch.setattr(Partition, "compared", 0)
+    with server(answer) as address:
+        port[0] = int(address.partition(":")[2])
+        with Counting(settings(address)) as cluster:
+            topics = cluster.topics(["t"])
+            partitions = [Partition("t", number) for number in topics["t"].partitions]
+            assert set(cluster.offsets(dict.fromkeys(partitions, -1), {}).values()) == {0}
+            fetcher = Fetcher(cluster, dict.fromkeys(partitions, 0), {})
+            while len(fetcher.ends) < count:
+                fetcher.poll(10)
+            fetcher.stop_at(dict.fromkeys(partitions, 0))
+            fetcher.poll(10)
+    assert fetcher.active == frozenset()
+    assert Row.looks < 100 * count
+    assert Partition.compared < 100 * count
+
+
+def test_a_broker_that_sends_a_byte_at_a_time_is_given_up() -> None:
+    """The time limit was one for each piece that came, so that such a broker held `record` for ever."""
+    ended = threading.Event()
+    port = [0]
+
+    def slowly(client: socket.socket, made: bytes) -> None:
+        for byte in made:
+            client.sendall(bytes([byte]))
+            if ended.wait(0.02):
+                return
+
+    def answer(key: int, version: int, request: bytes) -> bytes | None:
+        return honest(port[0], 2000)(key, version, request)
+
+    with server(answer, slowly) as address:
+        port[0] = int(address.partition(":")[2])
+        quick = settings(address, **{"socket.timeout.ms": "300"})
+        try:
+            with pytest.raises(Disconnected, match="no answer in time"), Cluster(quick) as cluster:
+                cluster.topics(["t"])
+        finally:
+            ended.set()
 
 
 def test_an_honest_server_is_understood() -> None:

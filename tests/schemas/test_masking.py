@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import uuid
 from dataclasses import replace
 from decimal import Decimal
@@ -297,16 +298,17 @@ def test_decimals_stay_in_their_precision(number: Any) -> None:
     assert int.from_bytes(value, "big", signed=True) == int(Decimal(text).scaleb(3))
 
 
-def test_a_certificate_asks_no_registry(tmp_path: Path) -> None:
-    """It may be anybody's file: the registry that it names is asked only if the user names it too."""
+def test_a_certificate_reads_no_schemas(tmp_path: Path) -> None:
+    """It may be anybody's file: schemas are read, and a registry is asked, only if the user names them."""
     where = {"where": "value.status = 'PAID'", "decode": "value=auto@written", "topic": "orders"}
     rawlog.erase(CONFLUENT, tmp_path / "out", schemas=CONFLUENT, engine="local", **where)
     proof = next(tmp_path.glob("*.json"))
     made = json.loads(proof.read_text())
-    assert rawlog.verify(tmp_path / "out", certificate=proof, engine="local").verdict == "clean"
-    made["asked"]["schemas"] = "http://127.0.0.1:9/"
-    proof.write_text(json.dumps(made))
-    with pytest.raises(OptionError, match="names the registry http://127.0.0.1:9/; --schemas"):
-        rawlog.verify(tmp_path / "out", certificate=proof, engine="local")
+    assert rawlog.verify(tmp_path / "out", certificate=proof, schemas=CONFLUENT, engine="local").verdict == "clean"
+    for place in (str(CONFLUENT), "http://127.0.0.1:9/"):
+        made["asked"]["schemas"] = place
+        proof.write_text(json.dumps(made))
+        with pytest.raises(OptionError, match=re.escape(f"name their schemas with --schemas ({place})")):
+            rawlog.verify(tmp_path / "out", certificate=proof, engine="local")
     found = rawlog.verify(tmp_path / "out", certificate=proof, schemas=CONFLUENT, engine="local")
     assert "rawlog.certificate.content" in {one.code for one in found}  # and it was changed

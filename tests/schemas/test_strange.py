@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pytest
 from google.protobuf import any_pb2, descriptor_pb2, duration_pb2
 
+from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.catalog import Catalog
 from rawlog.schemas.decoding import Decoded, Decoder
-from rawlog.schemas.protobuf import compile_schema
+from rawlog.schemas.protobuf import accepted, compile_schema
 
 PREFIX = b"\0\0\0\0\7"
 Entry = tuple[dict[str, Any], dict[str, Any] | None]
@@ -298,3 +300,47 @@ enum Q { option (confluent.enum_meta).doc = "e"; A = 0 [(confluent.enum_value_me
 """
     found = decoded(catalog(schema("t-value", 7, text, "PROTOBUF")), [b"\0\x0a\1s\x12\4\x0a\2\1\2\x18\1"])
     assert found == [{"ssn": "s", "d": {"value": "AQI="}, "q": "B"}]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a.py", "a", "/a.proto", "../a.proto", "b/../../a.proto", "b//a.proto", "b\\a.proto", "b\0.proto"),
+        *("\ud800.proto", "b/" * 64 + "a.proto", "b" * 1000 + ".proto"),
+        *("confluent/meta.proto/a.proto", "rawlog_schema.proto/a.proto"),
+    ],
+)
+def test_imports_are_proto_files_below_a_directory(name: str) -> None:
+    """Names of references come from data, and become names of files."""
+    with pytest.raises(SchemaError, match="invalid name of an import"):
+        compile_schema('syntax = "proto3"; message M {}', [(name, 'syntax = "proto3";')])
+
+
+def test_imports_that_cannot_be_files_at_once() -> None:
+    with pytest.raises(SchemaError, match="invalid name"):
+        compile_schema('syntax = "proto3"; message M {}', [("a.proto", ""), ("a.proto/b.proto", "")])
+
+
+def test_imports_are_few_and_small() -> None:
+    with pytest.raises(SchemaError, match="more than 1,000 files"):
+        compile_schema('syntax = "proto3"; message M {}', [(f"{one}.proto", "") for one in range(1000)])
+    with pytest.raises(SchemaError, match="16,777,216 characters"):
+        compile_schema('syntax = "proto3"; message M {}', [("a.proto", " " * (16 << 20))])
+    with pytest.raises(SchemaError, match="not valid text"):
+        compile_schema('syntax = "proto3"; message M {} // \ud800')
+
+
+def test_the_compiler_is_not_looked_for_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is told where the compiler is; it looks nowhere else for modules, as it does on workers of Spark."""
+    for name in ("sitecustomize.py", "resource.py", "grpc_tools.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert compile_schema('syntax = "proto3"; message NotLookedFor {}').messages == {(0,): "NotLookedFor"}
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("piece", ["/* ", '"\\', "'\\"])
+def test_texts_that_never_end_take_time_by_their_length(piece: str) -> None:
+    """The end of a comment or string was looked for from each of its beginnings: 4 MB took hours."""
+    assert accepted(piece * (1 << 20)) == piece * (1 << 20)

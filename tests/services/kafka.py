@@ -99,17 +99,23 @@ class BrokerError(RuntimeError):
 class KafkaBroker:
     """A broker over `data_dir`, running inside a `with`. Its `bootstrap` is the address for clients, `log` its output.
 
-    `properties` go over the defaults above. `stop()` is a clean stop, `kill()` a crash, and `start()` starts it again on the same files.
+    `properties` go over the defaults above. `more_dirs` are further log directories. `stop()` is a clean stop, `kill()` a crash, and
+    `start()` starts it again on the same files; `start_as_is()` never formats them.
     """
 
     ready = "Kafka Server started"
     """What it logs when it serves clients."""
 
     def __init__(
-        self, version: str, data_dir: str | os.PathLike[str], properties: Mapping[str, str] | None = None
+        self,
+        version: str,
+        data_dir: str | os.PathLike[str],
+        properties: Mapping[str, str] | None = None,
+        more_dirs: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         self.version = version
         self.data_dir = Path(data_dir)
+        self.more_dirs = [Path(one) for one in more_dirs]
         self.properties = PROPERTIES | PROPERTIES_OF[version[0]] | dict(properties or {})
         self.cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "x")
         self.bootstrap = ""
@@ -151,6 +157,11 @@ class KafkaBroker:
             else:
                 return
 
+    def start_as_is(self) -> None:
+        """Start on the files as they are. BrokerError if it does not come up."""
+        self._configure()
+        self._start()
+
     def restart(self) -> None:
         """Start again after `stop` or `kill` at the same address, as clients that are still connected expect."""
         self._start()
@@ -185,7 +196,7 @@ class KafkaBroker:
         own = {
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
-            "log.dirs": str(self.data_dir),
+            "log.dirs": ",".join(map(str, (self.data_dir, *self.more_dirs))),
         }
         if "controller.quorum.bootstrap.servers" in self.properties:  # its value is ours to give: the port is
             own["controller.quorum.bootstrap.servers"] = f"127.0.0.1:{controller}"

@@ -24,6 +24,7 @@ from tests.services.jars import class_path, java
 
 ROCKETMQ_4 = "4.9.7"
 ROCKETMQ_5 = "5.3.3"
+ROCKETMQ_55 = "5.5.1"
 READY = b"boot success"
 START_SECONDS = 240
 STOP_SECONDS = 90

@@ -35,7 +35,7 @@ from rawlog.jobs.job import Job, Progress
 from rawlog.reading.existence import check_names
 from rawlog.reading.rows import dict_rows
 from rawlog.reading.select import parse_columns
-from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.tree import Tree, open_known, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -390,8 +390,10 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
     def look() -> Tree:
         return open_tree(roots, format=format)
 
+    left_out: list[str] = []
+
     def begin() -> tuple[Tree, Ingest]:
-        tree = look()
+        tree = look() if follow else open_known(roots, format=format, note=left_out.append)
         refuse_nested(path, tree.sources)
         if metrics is not None:
             refuse_nested(metrics, tree.sources)
@@ -419,6 +421,7 @@ def ingest(paths: Paths, to: Path, *, follow: bool = False, **options: Unpack[In
         tree, job = begin()
         with job:
             report = _ingested(tree, job.complete(lambda: engine.run(job, tree, progress)), job)
+        report.notes[:0] = left_out
         measure(report)
         return report
 

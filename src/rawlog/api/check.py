@@ -16,7 +16,6 @@ from rawlog.api.options import (
     Time,
     bound,
     listed,
-    note_unrecognised,
     noted,
     option_texts,
     readable,
@@ -24,18 +23,19 @@ from rawlog.api.options import (
     transforms_of,
     whole_paths,
 )
-from rawlog.core.errors import DataError, OptionError, unknown
+from rawlog.core.errors import DataError, OptionError, UnknownFormatError, unknown
 from rawlog.core.findings import Findings, Rule
 from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
 from rawlog.core.report import Report
 from rawlog.core.rescue import INCLUDED
 from rawlog.core.tables import RECORDS
-from rawlog.engines.choice import choose
+from rawlog.core.text import printable
+from rawlog.engines.choice import Engine, choose
 from rawlog.reading.existence import check_names
 from rawlog.reading.inspection import Chosen
 from rawlog.reading.replicas import choose as choose_replicas
 from rawlog.reading.select import Selection, Transform
-from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.tree import Tree, open_known, open_tree
 
 if TYPE_CHECKING:
     from rawlog.jobs.diff import Differences
@@ -62,8 +62,8 @@ def verify(
     `rule` and `skip` are codes of rules, or what their codes begin with; `rawlog.rules()` lists them. `against` is a place with replicas
     to compare with. With `complete`, the `accounts` of the result have a class for every offset of each partition or queue, every blob of
     a store and every entry of a recording, and what nothing explains is a finding. `certificate` is that of the erasure whose result is at
-    `paths`: it must be unchanged since, and have nothing that was to be erased; `schemas` is where its
-    schemas come from, which must be named if that is a registry. `html` is a file to write as a self-contained page.
+    `paths`: it must be unchanged since, and have nothing that was to be erased; `schemas` is where the
+    schemas come from, which must be named if the erasure decoded values. `html` is a file to write as a self-contained page.
     Damage is a finding and never raises. OptionError for an unknown rule, AccessError for a path that does not exist.
 
     >>> import rawlog
@@ -76,19 +76,20 @@ def verify(
     from rawlog.reading.certificate import unread as certificate_unread
 
     chosen = check_chosen(Chosen(_texts(rule), _texts(skip), max_decompressed, max_headers, complete))
-    tree = open_tree(paths, format=format)
-    other = None if against is None else readable(open_tree(against, format=format), note)
+    places = [paths] if against is None else [paths, against]
+    engine, (tree, *others) = open_sources(places, running, format=format, note=note, must_know=False)
+    other = readable(others[0], note) if others else None
+    if other is not None and not any(file.format for file in other):
+        raise UnknownFormatError(f"{os.fspath(against or '')}: no file of any known format here")
     _check_page(html, (*tree.sources, *(other.sources if other else ())))
-    if note is not None:
-        note_unrecognised(tree, note)
     proof = None if certificate is None else load_certificate(os.fspath(certificate))
     if proof is not None and len(tree.roots) != 1:
         raise OptionError("name the result of one erasure with its certificate")
-    engine = choose(tree.size, **settings_of(running))
+    transforms = () if proof is None else _decoding(proof.get("asked"), tree, schemas)
     found = engine.run(Verify(chosen, other), tree, running.get("progress")).findings
     if proof is not None:
         try:
-            found.items += check_certificate(proof, tree, tree.roots[0], _decoding(proof.get("asked"), tree, schemas))
+            found.items += check_certificate(proof, tree, tree.roots[0], transforms)
         except DataError as error:  # the damage is a finding already
             found.items.append(certificate_unread(error))
     if html is not None:
@@ -104,21 +105,19 @@ def verify(
 
 
 def _decoding(asked: Any, tree: Tree, schemas: Path | None) -> tuple[Transform, ...]:
-    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if a registry must be named first:
-    nobody is asked only because a file says so.
+    """What decodes rows as an erasure did. An invalid wish is a finding of the certificate. OptionError if the user did not name the
+    schemas: a certificate may be anybody's file, and nothing is read or compiled only because it says so.
     """
     from rawlog.reading.certificate import decode_is_valid
-    from rawlog.schemas.sources import is_registry
+    from rawlog.schemas.catalog import TOPIC
 
     if not isinstance(asked, dict) or not asked.get("decode") or not decode_is_valid(asked):
         return ()
-    if schemas is not None:
-        asked = {**asked, "schemas": os.fspath(schemas)}
-    elif is_registry(asked.get("schemas") or ""):
-        raise OptionError(
-            f"the certificate names the registry {asked['schemas']}; --schemas {asked['schemas']} asks it"
-        )
-    return bound(Selection(transforms=transforms_of(asked, as_bytes=True)), tree).transforms
+    if schemas is None:
+        place = printable(asked.get("schemas") or f"the directory with the topic {TOPIC}")
+        raise OptionError(f"the certificate says that values were decoded: name their schemas with --schemas ({place})")
+    wishes = {name: asked.get(name) for name in ("decode", "where", "find")}
+    return bound(Selection(transforms=transforms_of({**wishes, "schemas": schemas}, as_bytes=True)), tree).transforms
 
 
 def rules(*, rule: str | Iterable[str] = (), skip: str | Iterable[str] = ()) -> list[Rule[Any]]:
@@ -159,10 +158,10 @@ def diff(
 
     asked, running = divided(selection)
     chosen = selection_of(asked)
-    trees = [choose_replicas(readable(open_tree(path, format=format), note), chosen, note or noted) for path in (a, b)]
+    engine, trees = open_sources((a, b), running, format=format, note=note)
+    trees = [choose_replicas(readable(tree, note), chosen, note or noted) for tree in trees]
     check_names(trees, RECORDS, chosen, note)
     _check_page(html, (*trees[0].sources, *trees[1].sources))
-    engine = choose(sum(tree.size for tree in trees), **settings_of(running))
     found = engine.run(Diff(trees[1], chosen, limit), trees[0], running.get("progress"))
     if html is not None:
         from rawlog.pages.outcomes import diff_page
@@ -305,11 +304,12 @@ def rescue(
         is_plan=plan,
         options=option_texts(option),
     )
-    tree = open_tree(whole_paths(listed(paths)))
+    left_out: list[str] = []
+    engine, [tree] = open_sources([whole_paths(listed(paths))], running, note=left_out.append)
     _check_page(html, tree.sources)
-    engine = choose(tree.size, **settings_of(running))
     with Rescue(None if to is None else os.fspath(to), asked, resume=resume) as job:
         done = engine.run(job, tree, running.get("progress"))
+    done.notes[:0] = left_out
     if html is not None:
         _write_report(html, done, tree.sources)
     return done
@@ -351,15 +351,30 @@ def rewrite(
     """Rewrite the stores at `source` with the families that know the verb: `repair`, `rebuild`, `compact` or `erase`."""
     from rawlog.jobs.rewrite import Rewriting
 
-    tree = open_tree(source)
+    engine, [tree] = open_sources([source], running)
     if "topic" in options:
         check_names(tree, RECORDS, Selection(topics=tuple(options["topic"].split(","))), note)
-    engine = choose(tree.size, **settings_of(running))
-    if engine.name == "spark":  # tasks may have another working directory
-        tree = open_tree(whole_paths(tree.roots))
     path = os.fspath(target)
     with Rewriting(verb, path, options, overwrite=force, dry_run=dry_run, at_once=engine.at_once) as job:
         return engine.run(job, tree, running.get("progress"))
+
+
+def open_sources(
+    places: Sequence[Paths],
+    running: Running,
+    *,
+    format: str | None = None,
+    note: Note | None = None,
+    must_know: bool = True,
+) -> tuple[Engine, list[Tree]]:
+    """The engine that a job over some places runs on, and a tree for each place, as `open_known` opens it. The door of every verb with an
+    engine: on Spark local paths are absolute, because tasks may have another working directory.
+    """
+    trees = [open_known(listed(one), format=format, note=note, must_know=must_know) for one in places]
+    engine = choose(sum(tree.size for tree in trees), **settings_of(running))
+    if engine.name == "spark":
+        trees = [open_tree(whole_paths(tree.roots), format=format) for tree in trees]
+    return engine, trees
 
 
 def settings_of(running: Running, known: Iterable[str] = ()) -> dict[str, Any]:

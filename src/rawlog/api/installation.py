@@ -19,7 +19,7 @@ PURPOSES = {
     "pyspark": "ingest, query and sql with Spark; jobs over 8 GiB",
     "pyiceberg": "ingest, and reading lakes",
     "confluent-kafka": "verbs that talk to a running Kafka",
-    "duckdb": "query --engine duckdb, without Java",
+    "duckdb": "query and sql without Java",
     "starlette": "browse, a local web page",
     "numba": "kernels of formats that are not rawlog's own",
 }

@@ -225,10 +225,10 @@ def replay(
     >>> rawlog.replay("recording/", brokers="localhost:9092", topic_map={"orders": "orders-copy"})  # doctest: +SKIP
     """
     from rawlog.io.output import refuse_nested
-    from rawlog.jobs.convert.sources import lake_schemas, sheet_names
+    from rawlog.jobs.convert.sources import lake_schemas, sheet_names, source_tree
     from rawlog.live.replay_request import Asked, Source
     from rawlog.live.replaying import replay
-    from rawlog.live.sources import lake_partitions, native_partitions, open_source, row_streams
+    from rawlog.live.sources import lake_partitions, native_partitions, row_streams
 
     settings = settings_of(options)
     keep_transactions = options.get("isolation") != "read_committed" and not settings.uses_library
@@ -242,7 +242,8 @@ def replay(
         raise OptionError("--decode: --where or --mask is missing, which look at decoded fields")
     is_rows = _is_rows(source)
     paths = [] if is_rows else whole_paths(listed(source))
-    tree = Tree((), ()) if is_rows else open_source(paths)
+    left_out: list[str] = []
+    tree = Tree((), ()) if is_rows else source_tree(paths, RECORDS, note=left_out.append)
     if checkpoint is not None:
         refuse_nested(checkpoint, paths)
     selection = bound(selection, tree, RECORDS, lambda: lake_schemas(tree))
@@ -283,7 +284,7 @@ def replay(
         lake = lake_partitions(tree, selection) if keep_transactions and native is None else None
         found = Source(", ".join(paths), native, row_streams(tree, selection, native), lake)
     report = replay(settings, found, asked, **_running(connection))
-    report.notes += selection.judge([selection.tallies])
+    report.notes += [*left_out, *selection.judge([selection.tallies])]
     return report
 
 
@@ -303,8 +304,8 @@ def mirror(
     """Copy topics of a live cluster to the brokers `to`, without a file in between. Returns a Report, which is whole if every record was
     acknowledged.
 
-    With `exact` records get the offsets that they have in the source; EncodeError in the Report where that is impossible. With `group` it
-    begins where the group stopped and commits what is acknowledged. Aborted transactions are left out.
+    With `exact` records get the offsets that they have in the source; the Report names the partitions where that is impossible. With
+    `group` it begins where the group stopped and commits what is acknowledged. Aborted transactions are left out.
     OptionError for an unknown topic or setting, BrokerError (an AccessError) if a cluster cannot be reached or refuses.
 
     >>> import rawlog

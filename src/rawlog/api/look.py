@@ -18,7 +18,6 @@ from rawlog.api.options import (
     Searching,
     Selecting,
     Showing,
-    Unreadable,
     bound,
     listed,
     noted,
@@ -33,7 +32,7 @@ from rawlog.reading.last import INTERVAL, LastRows
 from rawlog.reading.replicas import choose, copies
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
-from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.tree import Tree, Unreadable, open_known, open_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -322,7 +321,7 @@ def ls(
     >>> import rawlog
     >>> states = {row["path"]: row["state"] for row in rawlog.ls("samples/kafka", topic="transactions")}
     """
-    tree = open_tree(paths, format=format)
+    tree = open_known(paths, format=format, note=note, must_know=False)
     asked = selection_of({"topic": topic or None, "partition": () if partition is None else partition})
     check_names(tree, FILES, asked, note)
     narrow = bool(asked.topics or asked.partitions)
@@ -358,7 +357,7 @@ def explain(
     """
     from rawlog.reading.explain import explain_frame
 
-    tree = open_tree(path, format=format)
+    tree = open_known(path, format=format)
     found = explain_frame(tree, at=at, offset=offset, number=number, show_secrets=show_secrets)
     if html is not None:
         from rawlog.io.files import writing
@@ -371,11 +370,12 @@ def explain(
 def _rows(paths: Paths, table: str, format: str | None, selection: Selection, note: Note | None) -> Rows:
     wanted = registry.table_named(table)
     selection.needed(wanted)
-    tree = open_tree(paths, format=format)
+    reads_data = wanted.name not in ("files", "findings")
+    tree = open_known(paths, format=format, note=note, must_know=reads_data)
     selection = bound(selection, tree, wanted)
-    if wanted.name not in ("files", "findings"):
+    if reads_data:
         kept = readable(tree, note)
-        if len(kept) < len(tree) and not any(file.format for file in kept):
+        if not any(file.format for file in kept):
             raise AccessError(f"{', '.join(tree.roots)}: nothing here can be read")
         tree = choose(kept, selection, note or noted, table=wanted)
     return _table(tree, wanted, selection, note)

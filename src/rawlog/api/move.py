@@ -9,7 +9,7 @@ from pathlib import Path as LocalPath
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from rawlog import registry
-from rawlog.api.check import divided, settings_of
+from rawlog.api.check import divided, open_sources, settings_of
 from rawlog.api.options import (
     Converting,
     Erasing,
@@ -37,7 +37,7 @@ from rawlog.reading.existence import check_names
 from rawlog.reading.replicas import choose as choose_replicas
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
-from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
     from rawlog.jobs.convert import Outlet
@@ -134,10 +134,10 @@ def _convert(
     from rawlog.jobs.convert.sources import lake_schemas, sheet_names
 
     selection.check(made.source)
-    tree = source_tree(whole_paths(listed(source)), made.source, format)
+    chosen: list[str] = []
+    tree = source_tree(whole_paths(listed(source)), made.source, format, note=chosen.append)
     selection = bound(selection, tree, made.source, lambda: lake_schemas(tree))
     with Convert(made, selection=selection, drop=keys, dry_run=dry_run, inputs=inputs) as job:
-        chosen: list[str] = []
         tree = choose_replicas(tree, selection, chosen.append, table=made.source)
         more = sheet_names(tree, made.source) if job.reads_tables(tree) else ()
         check_names(tree, made.source, selection, note, more=more)
@@ -194,6 +194,7 @@ def restore(
     >>> import rawlog
     >>> report = rawlog.restore("samples/kafka", "out/restored", topic="transactions")
     """
+    from rawlog.jobs.convert.sources import source_tree
     from rawlog.jobs.lake import is_lake
     from rawlog.jobs.restore import Asked, Restore
 
@@ -226,8 +227,11 @@ def restore(
     if masked is not None and until is not None:
         raise OptionError("--until and --mask exclude one another: restore first, then mask what was restored")
     sources = listed(source)
-    tree = Tree(tuple(sources), ()) if any(map(is_lake, sources)) else open_tree(sources)
     chosen: list[str] = []
+    if any(map(is_lake, sources)):
+        tree = Tree(tuple(whole_paths(sources)), ())
+    else:
+        tree = source_tree(whole_paths(sources), RECORDS, note=chosen.append)
     tree = choose_replicas(tree, Selection(topics=asked.topics, replicas=replicas), chosen.append)
     masked = None if masked is None else bound(masked, tree)
     engine = choose(tree.size, **settings_of(running))
@@ -284,13 +288,11 @@ def erase(
         raise OptionError("--decode: --where is missing, which looks at decoded fields")
     if found and ids:
         raise OptionError("name what to erase by --key or by --id, not by both")
-    tree = open_tree(source)
+    left_out: list[str] = []
+    engine, [tree] = open_sources([source], running, note=left_out.append)
     chosen = bound(chosen, tree, RECORDS)
     chosen.check(RECORDS)
     check_names(tree, RECORDS, chosen, note)
-    engine = choose(tree.size, **settings_of(running))
-    if engine.name == "spark":  # tasks may have another working directory
-        tree = open_tree(whole_paths(tree.roots))
     papers = None if certificate is None else os.fspath(certificate)
     inputs = [] if keys is None else [os.fspath(keys)]
     with Job(
@@ -302,7 +304,9 @@ def erase(
         dry_run=dry_run,
         at_once=engine.at_once,
     ) as job:
-        return engine.run(job, tree, running.get("progress"))
+        report = engine.run(job, tree, running.get("progress"))
+    report.notes[:0] = left_out
+    return report
 
 
 def _joined(decode: str | Sequence[str] | Mapping[str, str] | None) -> str:

@@ -15,7 +15,7 @@ from rawlog.core.times import parse_time
 from rawlog.reading.replicas import Choice
 from rawlog.reading.rows import Loss
 from rawlog.reading.select import Selection, Transform, parse_columns, parse_offset_option
-from rawlog.reading.tree import Tree
+from rawlog.reading.tree import Tree, Unreadable
 
 if TYPE_CHECKING:
     from rawlog.jobs.job import Progress
@@ -33,18 +33,6 @@ NAMES = {
     "topics": "--topic", "topic_pattern": "--topic", "partitions": "--partition", "from_offset": "--from-offset",
     "to_offset": "--to-offset", "last": "-o", "starts": "-o", "since": "--since", "until": "--until", "key": "--key", "id": "--id",
 }  # fmt: skip
-
-
-class Unreadable(str):
-    """A note that a file could not be read and was left out."""
-
-    __slots__ = ()
-
-
-class Unrecognised(Unreadable):
-    """A note that a file is of no known format and was left out; `format` names one."""
-
-    __slots__ = ()
 
 
 class Bounding(TypedDict, total=False):
@@ -136,7 +124,7 @@ class Selecting(Showing, total=False):
 class Running(TypedDict, total=False):
     """Where a job runs."""
 
-    #: "local": in threads of this process; "spark". By default Spark runs jobs over 8 GiB or more; $RAWLOG_ENGINE sets another default.
+    #: "local": in threads of this process; "spark". $RAWLOG_ENGINE sets the default: else Spark runs jobs of 8 GiB and more, if installed.
     engine: Literal["local", "spark"] | None
     #: Where Spark runs: "local[*]", "spark://…", "sc://…".
     master: str | None
@@ -348,22 +336,10 @@ def readable(tree: Tree, note: Note | None) -> Tree:
     """The tree without files that cannot be read, each of them noted. Without `note` nothing is left out: reading raises."""
     if note is None:
         return tree
-    left_out = set(note_unrecognised(tree, note))
     for file in tree:
         if file.problem is not None:
             note(Unreadable(f"{file.path}: {file.problem}"))
-            left_out.add(file.path)
-    return replace(tree, files=tuple(file for file in tree if file.path not in left_out))
-
-
-def note_unrecognised(tree: Tree, note: Note) -> list[str]:
-    """The files that were named and are of no known format; each of them is noted."""
-    named = {root.rstrip("/") for root in tree.roots}
-    found = [f for f in tree if f.format is None and f.problem is None and f.path.rstrip("/") in named]
-    for file in found:
-        what = "an empty file" if file.size == 0 else "not a file of any known format"
-        note(Unrecognised(f"{file.path}: {what}"))
-    return [file.path for file in found]
+    return replace(tree, files=tuple(file for file in tree if file.problem is None))
 
 
 def whole_paths(paths: Iterable[str]) -> list[str]:

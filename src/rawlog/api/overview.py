@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rawlog.api.check import settings_of
-from rawlog.api.options import Note, Path, Paths, Running, listed, note_unrecognised, whole_paths
+from rawlog.api.check import open_sources, settings_of
+from rawlog.api.options import Note, Path, Paths, Running, listed
 from rawlog.core.errors import OptionError
 from rawlog.core.format import MAX_DECOMPRESSED, MAX_HEADERS
 from rawlog.engines.choice import choose
 from rawlog.reading.inspection import Chosen
-from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
     from rawlog.browser.server import Server
@@ -33,7 +33,7 @@ def report(
 
     The page is self-contained: what is here, is it healthy, what to do next; then for every system and topic throughput, message sizes,
     keys, gaps, producers, groups and transactions. A file `output` that exists is replaced. Damage is a finding and never raises.
-    OptionError if `output` is in a source, AccessError for a path that does not exist.
+    OptionError if `output` is in a source, AccessError for a path that does not exist, UnknownFormatError if nothing is of a known format.
 
     >>> import rawlog
     >>> verdict = rawlog.report("samples/kafka", "out/report.html").verdict
@@ -46,14 +46,13 @@ def report(
     lake = next((one for one in listed(paths) if is_lake(one)), None)
     if lake is not None and len(listed(paths)) > 1:
         raise OptionError(f"{lake}: a lake has a report of its own; leave out the other paths")
-    tree = open_tree(paths, format=format) if lake is None else _records_of(lake)
+    if lake is None:
+        engine, [tree] = open_sources([paths], running, format=format, note=note)
+    else:
+        tree = _records_of(lake)
+        engine = choose(tree.size, **settings_of(running))
     if output is not None:
         refuse_nested(os.fspath(output), tree.sources)
-    if note is not None and lake is None:
-        note_unrecognised(tree, note)
-    engine = choose(tree.size, **settings_of(running))
-    if engine.name == "spark" and lake is None:  # tasks may have another working directory
-        tree = open_tree(whole_paths(listed(paths)), format=format)
     job: Any = Survey(Chosen(max_decompressed=max_decompressed, max_headers=max_headers))
     if lake is not None:
         from rawlog.jobs.lake_report import LakeSurvey

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from rawlog import registry
-from rawlog.core.errors import AccessError
+from rawlog.core.errors import AccessError, UnknownFormatError
 from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.core.tables import RECORDS, Table
@@ -134,11 +134,15 @@ class Opened:
     def __init__(
         self, paths: Sequence[str], *, format: str | None = None, look: Callable[..., Tree] = open_tree
     ) -> None:
-        """AccessError for a path that does not exist."""
+        """AccessError for a path that does not exist, UnknownFormatError if none has a file of a known format or is a lake."""
         self.paths = tuple(path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths)
         self.format, self._look = format, look
         self._lock = threading.Lock()
         self._listing = self._list()
+        from rawlog.jobs.lake import is_lake
+
+        if not any(file.format for file in self._listing.tree) and not any(map(is_lake, self.paths)):
+            raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here, and no lake")
 
     def listing(self) -> Listing:
         """The files that are there, or were a moment ago."""

@@ -31,7 +31,7 @@ def asking(function: F) -> F:
         "--engine",
         type=click.Choice(["spark", "duckdb", "local"]),
         help="duckdb (or local): in this process, without a JVM, in DuckDB's SQL; the extra `duckdb`."
-        "  [default: $RAWLOG_ENGINE, else spark]",
+        "  [default: $RAWLOG_ENGINE, else spark where it is installed]",
     )(function)
     function = click.option(
         "--catalog",

@@ -31,11 +31,11 @@ def spark(function: F) -> F:
 
 
 def engine(function: F) -> F:
-    """What runs the job: Spark by default."""
+    """What runs the job: Spark by default, where it is installed."""
     return click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else spark]",
+        help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else spark where it is installed]",
     )(_threads(spark(logs.option(function))))
 
 
@@ -44,7 +44,7 @@ def engine_by_size(function: F) -> F:
     return click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else local below 8 GiB and spark above]",
+        help="local: in this process, without a JVM.  [default: $RAWLOG_ENGINE, else local; from 8 GiB on spark, where it is installed]",
     )(_threads(spark(logs.option(function))))
 
 

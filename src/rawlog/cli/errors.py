@@ -11,10 +11,14 @@ from typing import Any
 import click
 
 from rawlog.cli import logs
-from rawlog.core.errors import DataError, OptionError, RawlogError
+from rawlog.core.errors import DONE, FOUND, UNREADABLE, USAGE, DataError, OptionError, RawlogError
 from rawlog.core.text import printable
 
-DONE, FOUND, USAGE, UNREADABLE, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 70, 130
+__all__ = [
+    "DONE", "FOUND", "INTERNAL", "INTERRUPTED", "UNREADABLE", "USAGE", "code_of", "flush", "guarded", "quiet_output", "say"
+]  # fmt: skip
+
+INTERNAL, INTERRUPTED = 70, 130
 #: Whoever read our output has had enough: that is success.
 CLOSED_PIPE = DONE
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rawlog.cli.errors import DONE, FOUND, UNREADABLE, say
 
 
-def code_after(code: int, notes: Iterable[str]) -> int:
-    """The exit code of a verb that noted something: 1 instead of 0 if values were not decoded."""
-    from rawlog.schemas.reasons import Undecoded
-
-    return FOUND if code == DONE and any(isinstance(one, Undecoded) for one in notes) else code
-
-
 class Notes:
-    """Give it to a function as `note`. A file that could not be read makes `code` 3; rows lost to damage, and values that were not decoded,
-    make it 1.
+    """Give it to a function as `note`. A file that could not be read makes `code` 3; any other serious note, such as one on rows lost to
+    damage or on values that were not decoded, makes it 1.
     """
 
     def __init__(self) -> None:
@@ -24,12 +15,13 @@ class Notes:
 
     def __call__(self, text: str) -> None:
         """Print a note."""
-        from rawlog.api.options import Unreadable, Unrecognised
-        from rawlog.reading.rows import Loss
+        from rawlog.core.report import SeriousNote
+        from rawlog.reading.tree import Unreadable, Unrecognised
 
         if isinstance(text, Unreadable):
             self.code = UNREADABLE
             say(f"{text}; --as FORMAT names one" if isinstance(text, Unrecognised) else text)
             return
-        self.code = FOUND if isinstance(text, Loss) else code_after(self.code, [text])
+        if isinstance(text, SeriousNote):
+            self.code = max(self.code, FOUND)
         say(text, "note")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE, FOUND
 from rawlog.core.text import printable
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def show(report: Report, *, as_json: bool, closing: str | None = None) -> int:
             output.line(text)
         output.line(_closing(report) if closing is None else closing)
     output.flush()
-    return DONE if report.is_whole else FOUND
+    return report.exit_code
 
 
 def _closing(report: Report) -> str:
@@ -51,9 +50,5 @@ def _closing(report: Report) -> str:
         if report.is_dry_run
         else f"{report.verb}: {where}"
     )
-    problems = []
-    if not report.is_lossless:
-        problems.append("something would be lost or changed" if report.is_dry_run else "something was lost or changed")
-    if not report.is_whole and (report.remaining or report.is_lossless):
-        problems.append("findings would remain" if report.is_dry_run else "findings remain")
+    problems = report.problems()
     return done + (f"; {' and '.join(problems)}, see above" if problems else "")

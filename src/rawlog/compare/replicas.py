@@ -133,9 +133,14 @@ def all_rules() -> Sequence[Rule[Any]]:
 
 
 def check_chosen(chosen: Chosen) -> Chosen:
-    """The same rules to run. OptionError if a name is not that of a rule."""
-    codes = [one.code for one in all_rules()] if chosen.only or chosen.skip else []
-    for name in (*chosen.only, *chosen.skip):
+    """The same rules to run, those that were renamed under their names of today. OptionError if a name is not that of a rule."""
+    if not chosen.only and not chosen.skip:
+        return chosen
+    rules = all_rules()
+    codes = [one.code for one in rules]
+    today = {former: one.code for one in rules for former in one.former}
+    only, skip = (tuple(today.get(name, name) for name in names) for names in (chosen.only, chosen.skip))
+    for name in (*only, *skip):
         if not any(code == name or code.startswith(f"{name}.") for code in codes):
             raise unknown("rule", name, codes)
-    return chosen
+    return replace(chosen, only=only, skip=skip)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Exit codes: nothing to report; damage, loss or differences; wrong usage; nothing there that can be read, or a result that cannot be
+#: written.
+DONE, FOUND, USAGE, UNREADABLE = 0, 1, 2, 3
+
 
 class RawlogError(Exception):
     """The root: catch this and nothing rawlog raises about its input escapes."""

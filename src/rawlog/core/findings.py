@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from rawlog.core.errors import DONE, FOUND, UNREADABLE
 from rawlog.core.html import ROWS, html_table
 from rawlog.core.tables import FINDINGS
 from rawlog.core.text import counted, valid_text
@@ -135,6 +136,8 @@ class Rule(Generic[S]):
     #: The rule that names the cause, if that found something in the same store. `above`: so many directories are between the two.
     follows: str | None = None
     above: int = 0
+    #: Codes that it had in earlier releases: users may still name them.
+    former: tuple[str, ...] = ()
 
     @property
     def about(self) -> str:
@@ -180,12 +183,13 @@ def rule(
     finish: Callable[[dict[str, Any]], Iterable[Mark]] | None = None,
     follows: str | None = None,
     above: int = 0,
+    former: tuple[str, ...] = (),
 ) -> Callable[[Callable[[S], Iterable[Mark]]], Rule[S]]:
     """Make a Rule of a generator function."""
 
     def make(check: Callable[[S], Iterable[Mark]]) -> Rule[S]:
         assert check.__doc__, f"rule {code} needs a docstring: what it means and what to do"
-        return Rule(code, severity, check, merge, finish, follows, above)
+        return Rule(code, severity, check, merge, finish, follows, above, former)
 
     return make
 
@@ -230,6 +234,103 @@ class Account:
         return asdict(self)
 
 
+class Effect(StrEnum):
+    """What a system does to its files when it starts."""
+
+    #: It does not start at all.
+    REFUSES = "refuses"
+    #: It starts without this log directory, or does not serve this partition.
+    OFFLINE = "offline"
+    #: It renames a directory, and serves its records no more.
+    RENAMES = "renames"
+    #: It makes an empty partition in place of one that is not there.
+    CREATES = "creates"
+    #: It cuts the end of a log off.
+    CUTS = "cuts"
+    #: It deletes all records of a log.
+    EMPTIES = "empties"
+    #: It takes the log to end before records that are there.
+    HIDES = "hides"
+    #: It leaves bytes that are no record at the end of a log, and appends after them.
+    KEEPS = "keeps"
+    #: It reads logs again to check them.
+    RECOVERS = "recovers"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One thing that a system would do to the file or directory at `path`. `end_offset` is where a log would then end."""
+
+    effect: Effect
+    path: str
+    message: str
+    end_offset: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What is known, for machines."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """What a system would do if it were started on these directories of one node, and on nothing else."""
+
+    system: str
+    paths: tuple[str, ...]
+    node: int | None = None
+    predictions: tuple[Prediction, ...] = ()
+
+    @property
+    def starts(self) -> bool:
+        """Whether it would start at all."""
+        return not any(one.effect is Effect.REFUSES for one in self.predictions)
+
+    def with_predictions(self, more: Iterable[Prediction]) -> Startup:
+        """The same with what is known of stores in its directories; the gravest effects first."""
+        folders = {path.rstrip("/") for path in self.paths}
+        own = [one for one in more if one.path.rpartition("/")[0] in folders]
+        order = list(Effect)
+        return replace(
+            self, predictions=tuple(sorted((*self.predictions, *own), key=lambda one: order.index(one.effect)))
+        )
+
+    def below(self, written: str, final: str) -> Startup:
+        """The same under the name that a directory gets when it is finished."""
+
+        def named(text: str) -> str:
+            return text.replace(written, final)
+
+        predictions = (replace(one, path=named(one.path), message=named(one.message)) for one in self.predictions)
+        return replace(self, paths=tuple(map(named, self.paths)), predictions=tuple(predictions))
+
+    def answer(self) -> str:
+        """Whether it would start, and how much it would do, in a few words."""
+        if not self.starts:
+            return "a broker would not start"
+        changes = sum(one.effect is not Effect.RECOVERS for one in self.predictions)
+        return f"a broker would start, with {counted(changes, 'consequence')}" if changes else "a broker would start"
+
+    def lines(self, most: int = 20) -> Iterator[str]:
+        """The answer, for people: a line on all of it, and one for each thing that would happen."""
+        yield f"{', '.join(self.paths)}: {self.answer()}"
+        for one in self.predictions[:most]:
+            yield f"  {one.effect:<8} {one.message}"
+        if len(self.predictions) > most:
+            yield f"  … and {len(self.predictions) - most:,} more"
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer, for machines."""
+        node = {} if self.node is None else {"node": self.node}
+        predictions = [one.as_json() for one in self.predictions]
+        return {
+            "system": self.system,
+            "paths": list(self.paths),
+            **node,
+            "starts": self.starts,
+            "predictions": predictions,
+        }
+
+
 #: The second word in the codes of rules that run only if completeness is asked for.
 COMPLETE = "complete"
 
@@ -239,8 +340,8 @@ def is_on_request(code: str) -> bool:
     return code.split(".")[1:2] == [COMPLETE]
 
 
-#: The rule about files that were not checked, because no format recognises them.
-UNKNOWN = "rawlog.file.unknown"
+#: The rules about files that were not checked: no format recognises them, or they cannot be read.
+UNKNOWN, CANNOT_BE_READ = "rawlog.file.unknown", "rawlog.file.unreadable"
 
 
 @dataclass(slots=True, repr=False)
@@ -252,11 +353,16 @@ class Findings:
     frames: int = 0
     #: The accounts of each partition, or of what its system has instead, if completeness was asked for.
     accounts: list[Account] = field(default_factory=list)
+    #: What a system would do with each store when it starts; and what it would do with the directories of each node, these included.
+    predictions: list[Prediction] = field(default_factory=list)
+    startups: list[Startup] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:
         """Take in what was found elsewhere."""
         self.items += other.items
         self.accounts += other.accounts
+        self.predictions += other.predictions
+        self.startups += other.startups
         self.files += other.files
         self.frames += other.frames
 
@@ -276,6 +382,14 @@ class Findings:
         unknown = sum(item.code == UNKNOWN for item in self.items)
         return "unknown" if unknown and unknown >= self.files else "clean"
 
+    @property
+    def exit_code(self) -> int:
+        """How a check ends: 1 with errors or warnings, 3 if they only say that files cannot be read, or no file is of a known format."""
+        serious = {item.code for item in self.items if item.severity is not Severity.INFO}
+        if serious - {CANNOT_BE_READ}:
+            return FOUND
+        return UNREADABLE if serious or self.verdict == "unknown" or not self.files else DONE
+
     def summary(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
@@ -283,6 +397,7 @@ class Findings:
             "frames": self.frames,
             "errors": self.errors,
             "warnings": self.warnings,
+            **({"startup": [one.as_json() for one in self.startups]} if self.startups else {}),
         }
 
     def to_arrow(self) -> pa.Table:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rawlog.core.findings import Account, Rule
+from rawlog.core.findings import Account, Prediction, Rule, Startup
 from rawlog.core.layout import Layout
 from rawlog.core.sharing import Sharing
 from rawlog.core.tables import Table
@@ -254,6 +255,8 @@ class Format:
     appended: bool = False
     #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
+    #: (frames, file) -> the positions of frames that are rows, but not at their place: reading says so, and ends with 1.
+    misplaced: Callable[[Frames, File], NDArray[np.int64]] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.
     explain: Callable[[Frames, File], list[Node]] | None = None
     #: (head, file) -> the parts of the file's own header.
@@ -310,6 +313,17 @@ class Format:
             "write": self.is_written,
         }
         return [name for name, there in can.items() if there]
+
+
+class UnknownFile(Enum):
+    """What a verb that writes stores again does with a file that no format knows."""
+
+    #: Copy it unchanged.
+    COPY = auto()
+    #: Leave it out and name it in `Report.left_out`: the verb ends with 1.
+    LEAVE = auto()
+    #: Leave it out with a note: the system makes it again by itself (a lock, the log of a database).
+    REMAKE = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,6 +403,13 @@ class Family:
     group_rules: Sequence[Rule[Any]] | Callable[[], Sequence[Rule[Any]]] = ()
     #: (the files of a group) -> the account of every offset in it, for each partition or queue. For `verify --complete`.
     accounts: Callable[[Sequence[File]], Sequence[Account]] | None = None
+    #: (its files in a tree) -> the accounts of stores that should be there and of which nothing is. For `verify --complete`.
+    absent: Callable[[Sequence[File]], Sequence[Account]] | None = None
+    #: (the files of a group) -> what the system would do with them when it starts.
+    predictions: Callable[[Sequence[File]], Sequence[Prediction]] | None = None
+    #: (its files in a tree) -> for the directories of each node, what the system would do with them when it starts; what it would do
+    #: with each group in them is left out.
+    startups: Callable[[Sequence[File]], Sequence[Startup]] | None = None
     #: Each of its files is a store of its own: it has accounts without a group.
     is_single: bool = False
     #: Checks of two replicas of one group against each other; each takes Replicas. None: their records are compared.
@@ -406,6 +427,11 @@ class Family:
     lookup: Lookup | None = None
     #: (files of a tree) -> names of topics that are known without reading data, of files whose places do not tell one.
     topics: Callable[[Sequence[File]], Iterable[str]] | None = None
+    #: (path of a file that no format knows, below the directory of a store or the one around stores; whether it is that of a store) -> what
+    #: is done with it when the store is written again. None: it is copied. It is asked after `Rewrite.do`, and only about files that `do`
+    #: neither wrote at the same place nor named in its report (in `left_out`, or in an entry, KEPT for example): a family that decides
+    #: on some of them itself finds them in `Store.unknown`. `erase` and `rescue` copy none of them: they name what is not made again.
+    unknown_files: Callable[[str, bool], UnknownFile] | None = None
     #: What writes a store again, by its verb: `rebuild`, `repair`, `compact`.
     rewrites: Mapping[str, Rewrite] = field(default_factory=dict)
     #: (a batch with key and headers of `records`) -> an id that all copies of a record share, null where there is none: what is erased
@@ -450,6 +476,11 @@ class Family:
     @property
     def all_group_rules(self) -> Sequence[Rule[Any]]:
         return self.group_rules() if callable(self.group_rules) else self.group_rules
+
+    @property
+    def has_surroundings(self) -> bool:
+        """Whether its stores are in a directory that has files of its own: a log directory around partitions."""
+        return any(one.join is not None and not one.one_file for one in self.rewrites.values())
 
     def files_for(self, table: str | None, files: Iterable[File]) -> list[File]:
         """The files that a folded table is made of, or, for None, that rules over several files look at."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from rawlog.core.errors import DONE, FOUND
 from rawlog.core.html import ROWS, html_table
 from rawlog.core.text import counted, printable
 
@@ -38,8 +39,15 @@ class Action(StrEnum):
     UNDECIDED = "undecided"
 
 
-#: What happens to a source that is sound, or at the user's wish.
-EXPECTED = frozenset({Action.KEPT, Action.REBUILT, Action.REMOVED})
+#: What takes something of the source away, or leaves a stored field other than it was. All else loses nothing: derived files that are
+#: built again, whole files or frames that are put back with their bytes unchanged, the marker that ends an open transaction.
+LOSING = frozenset({Action.DROPPED, Action.LOST, Action.CHANGED})
+
+
+class SeriousNote(str):
+    """A note that counts: a verb that has one ends with 1 at least."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,8 @@ class Entry:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the result differs from what a sound source would give."""
-        return self.action not in EXPECTED and not self.is_expected
+        """Whether something of the source was taken away or changed that was not asked for."""
+        return self.action in LOSING and not self.is_expected
 
     def as_json(self) -> dict[str, Any]:
         """What is known, for machines."""
@@ -100,7 +108,7 @@ class Report:
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, Report] = field(default_factory=dict)
-    #: Files of the source under no name that the system reads, and directories that it would not load: in no result.
+    #: Files of the source that rawlog or the system does not know, and directories that the system would not load: in no result.
     left_out: list[str] = field(default_factory=list)
     not_loaded: list[str] = field(default_factory=list)
     #: The errors and warnings that `verify` finds in the result. Of a dry run: those of the source that would stay.
@@ -126,15 +134,33 @@ class Report:
     # Asking it --------------------------------------------------------------------------------------------------------
 
     @property
+    def exit_code(self) -> int:
+        """How a verb that writes ends: 0 if the report is whole, no note is serious, and the source has no errors or warnings; else 1."""
+        is_quiet = not any(isinstance(note, SeriousNote) for note in self.all_notes())
+        return DONE if self.is_whole and is_quiet and not any(map(self.total, ("errors", "warnings"))) else FOUND
+
+    @property
     def is_whole(self) -> bool:
-        """Whether nothing was lost, dropped or changed that was not asked for, and nothing is wrong with the result."""
-        return self.is_lossless and not self.remaining and all(part.is_whole for part in self.parts.values())
+        """Whether nothing was lost, dropped or changed that was not asked for, nothing is undecided or left out, and nothing is wrong with
+        the result.
+        """
+        return self.is_lossless and not self.with_action(Action.UNDECIDED) and not self.all_remaining
 
     @property
     def is_lossless(self) -> bool:
-        """Whether nothing was lost, dropped or changed that was not asked for."""
-        here = not self.left_out and not any(one.is_loss for one in self.entries)
-        return here and all(part.is_lossless for part in self.parts.values())
+        """Whether nothing was lost, dropped, changed or left out that was not asked for."""
+        return not self.all_left_out and not any(entry.is_loss for entry in self.all_entries())
+
+    @property
+    def all_remaining(self) -> list[Finding]:
+        """The errors and warnings that are left in the result, those of parts included."""
+        return [*self.remaining, *(finding for part in self.parts.values() for finding in part.all_remaining)]
+
+    def all_notes(self) -> Iterator[str]:
+        """The notes of the report and of its parts."""
+        yield from self.notes
+        for part in self.parts.values():
+            yield from part.all_notes()
 
     def with_action(self, *actions: Action) -> list[Entry]:
         """The entries of some actions, those of parts included."""
@@ -145,6 +171,11 @@ class Report:
         yield from self.entries
         for part in self.parts.values():
             yield from part.all_entries()
+
+    @property
+    def all_left_out(self) -> list[str]:
+        """The files of the source that are in no result, those of parts included."""
+        return [*self.left_out, *(path for part in self.parts.values() for path in part.all_left_out)]
 
     @property
     def lost(self) -> list[tuple[int, int | None]]:
@@ -183,7 +214,10 @@ class Report:
         made += [printable(note) for note in self.notes]
         if self.counts or self.facts:
             made.append(", ".join([*self._counts(), *self._facts()]))
-        made += [f"{printable(path)}: left out: its name is not one that the system reads" for path in self.left_out]
+        made += [
+            f"{printable(path)}: left out: rawlog or the system does not know it; copy it yourself if you need it"
+            for path in self.left_out
+        ]
         made += [f"{printable(path)}: left out: the system would not load it" for path in self.not_loaded]
         made += [_remains(one) for one in self.remaining]
         return [line for line in made if line]
@@ -193,14 +227,30 @@ class Report:
         return [counted(number, _singular(name), name) for name, number in words]
 
     def _facts(self) -> list[str]:
+        """The facts that are numbers or texts, without those that are the reason of an entry."""
         return [
             f"{name.replace('_', ' ')} {value:,}" if type(value) is int else f"{name.replace('_', ' ')} {value}"
             for name, value in self.facts.items()
-            if isinstance(value, (int, str)) and value != ""
+            if isinstance(value, int)
+            or (isinstance(value, str) and not any(value in one.reason for one in self.entries))
         ]
 
+    def problems(self) -> list[str]:
+        """Why it is not whole, in a few words each; nothing if it is."""
+        would = self.is_dry_run
+        found = []
+        if any(entry.is_loss for entry in self.all_entries()):
+            found.append("something would be lost or changed" if would else "something was lost or changed")
+        if self.all_left_out:
+            found.append("files would be left out" if would else "files were left out")
+        if self.with_action(Action.UNDECIDED):
+            found.append("something is undecided")
+        if self.all_remaining:
+            found.append("findings would remain" if would else "findings remain")
+        return found
+
     def __repr__(self) -> str:
-        what = "whole" if self.is_whole else "something was lost or changed"
+        what = "whole" if self.is_whole else " and ".join(self.problems())
         return f"<rawlog.Report {self.verb} {self.target!r}: {what}>"
 
     def _repr_html_(self) -> str:

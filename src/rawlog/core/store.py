@@ -31,6 +31,8 @@ class Store(Sequence[File], Sharing):
         """`name` is that of its directory next to other stores."""
         self.files = tuple(files)
         self.name = name
+        #: The files in its directory that no format knows, for verbs that write it again.
+        self.unknown: tuple[File, ...] = ()
         #: What a pass over files found, by path: whoever compares files with one another need not read those again.
         self.summaries: dict[str, Any] = {}
         self._shared: dict[object, Any] = {}
@@ -71,6 +73,7 @@ class Store(Sequence[File], Sharing):
     def with_summaries(self, summaries: Mapping[str, Any]) -> Store:
         """The same store with what passes over its files found, by path."""
         made = Store(self.files, self.name)
+        made.unknown = self.unknown
         made.summaries = {file.path: summaries[file.path] for file in self.files if file.path in summaries}
         return made
 
@@ -106,15 +109,16 @@ class Store(Sequence[File], Sharing):
         return iter(self.files)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_store, (self.files, self.name, self.summaries))
+        return (_store, (self.files, self.name, self.summaries, self.unknown))
 
     def __repr__(self) -> str:
         where = self.path if self.files else "empty"
         return f"Store({where!r}, {len(self.files)} files)"
 
 
-def _store(files: tuple[File, ...], name: str, summaries: dict[str, Any]) -> Store:
+def _store(files: tuple[File, ...], name: str, summaries: dict[str, Any], unknown: tuple[File, ...]) -> Store:
     made = Store(files, name)
+    made.unknown = unknown
     made.summaries = summaries
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rawlog.core.errors import AccessError, OptionError
@@ -77,10 +78,10 @@ def choose(
     conf: Mapping[str, str] | Iterable[str] | None = None,
     threads: int | None = None,
 ) -> Engine:
-    """The engine for a job over `size` bytes. Without a size it is a job that Spark runs by default.
+    """The engine for a job over `size` bytes. Without a size it is a job that Spark runs by default, where it is installed.
 
-    Options that only one engine has choose it; a driver that spark-submit started has Spark already; then $RAWLOG_ENGINE decides.
-    OptionError for options that contradict one another.
+    Options that only one engine has choose it; a driver that spark-submit started has Spark already; then $RAWLOG_ENGINE decides, then
+    the size and what is installed. OptionError for options that contradict one another.
     """
     given = settings(conf or {})
     if engine is None:
@@ -91,12 +92,18 @@ def choose(
         elif SUBMITTED in os.environ:
             engine = "spark"
         else:
-            engine = default() or ("spark" if size is None or size >= LARGE else "local")
+            is_for_spark = (size is None or size >= LARGE) and has_spark()
+            engine = default() or ("spark" if is_for_spark else "local")
     if engine != "spark" and (master or given):
         raise OptionError(f"--master and --conf are Spark's: leave --engine {engine} out")
     if engine == "spark" and threads:
         raise OptionError("--threads goes with --engine local; Spark's is --master 'local[N]'")
     return Engine(engine, master, given, threads)
+
+
+def has_spark() -> bool:
+    """Whether Spark is installed; it is not started."""
+    return find_spec("pyspark") is not None
 
 
 def default() -> str | None:

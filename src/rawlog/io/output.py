@@ -475,7 +475,7 @@ class Folder:
         if self.dry_run:
             return
         with self._explained(path):
-            if inner.is_dir():
+            if inner.is_dir() and not inner.is_symlink():
                 shutil.rmtree(inner)
             else:
                 inner.unlink(missing_ok=True)

@@ -75,6 +75,8 @@ def stage_of(target: str, *, of_job: bool = False) -> Stage:
 def lasting_stage_of(target: str) -> Stage:
     """The stage of a target under a name that stays, with what an earlier process left in it. AccessError if a living process has it."""
     path = f"{_cleared(target, _GONE, Path(target))}{RESUMED}.rawlog"
+    if os.path.islink(path):
+        raise AccessError(f"{path}: a symbolic link; remove it")
     os.makedirs(path, exist_ok=True)
     lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _take_lock(lock):
@@ -119,6 +121,8 @@ def remove_stage(path: str) -> None:
     gone = path if path.endswith(".gone") else f"{path}.gone"
     with contextlib.suppress(OSError):
         os.rename(path, gone)
+    if os.path.islink(gone):
+        return
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(gone)):
             if entry.name == LOCK:

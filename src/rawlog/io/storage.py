@@ -350,7 +350,10 @@ class Source:
 
 
 def listing(path: str) -> Iterator[Entry]:
-    """Every file at or below `path`, sorted; a glob is expanded. AccessError if there is nothing of that name."""
+    """Every file at or below `path`, sorted; a glob is expanded. AccessError if there is nothing of that name.
+
+    Symbolic links are followed. What is to be deleted is listed by `owned_listing`.
+    """
     if is_view(path):
         with Source(path) as source:
             yield Entry(path, source.size, None)
@@ -371,6 +374,32 @@ def listing(path: str) -> Iterator[Entry]:
                 yield from _local_listing(name)
             return
     raise AccessError(f"{path}: no such file or directory")
+
+
+def owned_listing(root: str, path: str) -> Iterator[Entry]:
+    """Every regular file below the directory `path`, which is below `root`. For what deletes: symbolic links are neither followed nor
+    listed, on the way from `root` or below. AccessError if there is no such directory.
+    """
+    if is_remote(path):
+        yield from _remote_listing(path)
+        return
+    base, local = local_path(root), local_path(path)
+    if not os.path.isdir(local):
+        raise AccessError(f"{path}: no such directory")
+    if os.path.realpath(local) != os.path.normpath(os.path.join(os.path.realpath(base), os.path.relpath(local, base))):
+        return
+    for folder, folders, names in os.walk(local):
+        folders.sort()
+        for name in sorted(names):
+            entry = os.path.join(folder, name)
+            if not os.path.islink(entry):
+                yield _local_entry(entry)
+
+
+def is_owned(root: str, path: str) -> bool:
+    """Whether a local file is in a directory or below, and not only by a symbolic link that leads out of it."""
+    folder = os.path.realpath(os.path.dirname(local_path(path)))
+    return f"{folder}/".startswith(f"{os.path.realpath(local_path(root)).rstrip('/')}/")
 
 
 def _local_listing(path: str) -> Iterator[Entry]:
@@ -450,6 +479,21 @@ def _remote_listing(path: str) -> Iterator[Entry]:
     for info in found:
         modified = info.mtime_ns / 1e9 if info.mtime_ns else None
         yield Entry(f"{before}{info.path}{after}", int(info.size), modified)
+
+
+def folders_in(path: str) -> list[str]:
+    """The names of the directories in a directory, sorted; none if it cannot be listed."""
+    try:
+        if is_remote(path):
+            from pyarrow import fs
+
+            system, inner, _, _ = _remote(path)
+            infos = system.get_file_info(fs.FileSelector(inner))
+            return sorted(str(info.base_name) for info in infos if info.type == fs.FileType.Directory)
+        with os.scandir(local_path(path)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except (OSError, ValueError):
+        return []
 
 
 def exists(path: str) -> bool:

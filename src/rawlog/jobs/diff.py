@@ -8,6 +8,7 @@ from typing import Any
 
 from rawlog.compare.pairs import Pair, compare, pairs
 from rawlog.core.difference import Difference, Tally
+from rawlog.core.errors import DONE, FOUND
 from rawlog.core.html import ROWS, html_table
 from rawlog.jobs.job import Done, Job, Split, Stage
 from rawlog.reading.select import Selection
@@ -31,6 +32,11 @@ class Differences:
     def is_same(self) -> bool:
         """Whether there is no difference."""
         return self.tally.is_same
+
+    @property
+    def exit_code(self) -> int:
+        """How a comparison ends: 0 if there is no difference, else 1."""
+        return DONE if self.is_same else FOUND
 
     @property
     def unlisted(self) -> int:

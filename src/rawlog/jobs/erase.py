@@ -62,6 +62,9 @@ class Erasing(Rewriting):
     `certificate` is where its JSON form is written; next to the target by default, and the text for people next to it.
     """
 
+    #: A file that cannot be read may have what is to be erased.
+    copies_unknown = False
+
     def __init__(
         self,
         target: str,
@@ -256,6 +259,7 @@ class Erasing(Rewriting):
             absent=absent,
             mentions=mentions[:MOST_MENTIONS],
             elsewhere=[one.text for one in self._elsewhere],
+            left_out=report.all_left_out,
         )
         texts = (json.dumps(made, indent=1, ensure_ascii=False), "\n".join(certificates.lines(made)))
         for paper, text in zip(self.papers, texts, strict=True):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError
-from rawlog.core.format import Family, File
+from rawlog.core.format import Family, File, UnknownFile
 from rawlog.core.report import Action, Entry, Report
 from rawlog.core.rescue import RescueAsked, RescuedUnit, RescueSplit, Surveyed, SurveySplit
 from rawlog.core.store import Store
@@ -24,6 +24,7 @@ from rawlog.io.files import writing
 from rawlog.io.output import Folder, Output
 from rawlog.io.storage import is_remote, local_path
 from rawlog.jobs.job import Done, Job, Split, Stage
+from rawlog.jobs.rewrite import UnknownFiles, fate_of, named_paths
 from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Rescue(Job[Rescued, Report]):
         self.aside = Output(f"{self.target}{DIVERGENT}", overwrite=asked.overwrite or resume)
         self._rescuer: Rescuer | None = None
         self._resumed: list[RescuedUnit] | None = None
+        self._unknown: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +93,13 @@ class Rescue(Job[Rescued, Report]):
         mine = {file.path for file in files}
         stores = [Store(kept) for group in tree.groups if (kept := [file for file in group if file.path in mine])]
         found = rescuer.plan(tree.roots, files, stores)
+        paths = [store.path for store in stores]
+        around = [path.rpartition("/")[0] for path in paths] if family.has_surroundings else []
+        self._unknown = [
+            file.path
+            for file, path, in_store in UnknownFiles(tree.files, paths, around)
+            if fate_of(family, path, in_store=in_store) is not UnknownFile.REMAKE
+        ]
         if not self.asked.is_plan:
             for output in (self.output, self.aside):
                 output.refuse(tree.sources)
@@ -152,6 +161,7 @@ class Rescue(Job[Rescued, Report]):
         self.follow(done)
         rescuer = self.rescuer
         if self.asked.is_plan:
+            self._name_unknown(rescuer.report)
             return rescuer.report
         units = sorted(
             [*(one.unit for one in done if one.unit is not None), *(self._resumed or ())],
@@ -170,7 +180,13 @@ class Rescue(Job[Rescued, Report]):
         for name, text in rescuer.beside().items():
             with writing(f"{self.target}{name}", overwrite=self.asked.overwrite or self.resume) as file:
                 file.write((text or "").encode())
+        self._name_unknown(rescuer.report)
         return rescuer.report
+
+    def _name_unknown(self, report: Report) -> None:
+        """Report the files that no format knows and that the family says nothing of: copies of one name may differ, so none is copied."""
+        named = named_paths(report)
+        report.left_out += [path for path in self._unknown if path not in named]
 
     def _put_aside(self, units: Sequence[RescuedUnit]) -> None:
         """Put what was set aside into a directory of its own, next to the target."""

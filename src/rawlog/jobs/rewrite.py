@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError, UnknownFormatError, unknown
-from rawlog.core.findings import Finding, Severity
-from rawlog.core.format import Rewrite
+from rawlog.core.findings import Finding, Findings, Severity
+from rawlog.core.format import Rewrite, UnknownFile
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store, stores_of_files
+from rawlog.core.text import counted
 from rawlog.io.output import Folder, Output, descendant
 from rawlog.io.storage import is_remote, local_path
 from rawlog.jobs.job import Done, Job, Split, Stage
@@ -61,6 +62,9 @@ class Rewriting(Job[Rewritten, Report]):
     `at_once` is how many stores the engine rewrites at once on one machine. With `dry_run` nothing appears anywhere.
     """
 
+    #: Whether files that no format knows are copied where the family lets them; else they are left out and named.
+    copies_unknown = True
+
     def __init__(
         self,
         verb: str,
@@ -81,11 +85,13 @@ class Rewriting(Job[Rewritten, Report]):
         #: What is cut has a stage of its own: it may be on another disk.
         self.aside: Output | None = None
         self._splits: list[StoreSplit] = []
+        #: Files that no format knows in the directories around stores, by their paths there.
+        self._around: list[tuple[str, File]] = []
         self._report = Report(verb=verb, target=target, is_dry_run=dry_run)
 
     def __getstate__(self) -> dict[str, Any]:
         # The plan stays on the driver: a split carries its own store.
-        return {**self.__dict__, "_splits": [], "_report": None}
+        return {**self.__dict__, "_splits": [], "_around": [], "_report": None}
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +118,8 @@ class Rewriting(Job[Rewritten, Report]):
         stores = [(family, *self._stores(family, files, tree.roots)) for family, files in shares]
         self._report.source = ", ".join(tree.roots)
         self._report.left_out = [file.path for file in tree.files if _is_stray(file, tree.files)]
+        self._report.left_out += _in_no_store(tree.files, [store for _, own, _ in stores for store in own])
+        self._assign_unknown(stores, tree)
         self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
         for group in _without_data(tree.files, [store for _, own, _ in stores for store in own]):
             self._report.add(Action.LOST, "no file with data is here; what else there is, is left out", group)
@@ -166,6 +174,27 @@ class Rewriting(Job[Rewritten, Report]):
             group is not None and group.startswith(f"{root.rstrip('/')}/") for group in groups for root in roots
         )
 
+    def _assign_unknown(self, stores: Sequence[tuple[Family, Sequence[Store], Mapping[str, str]]], tree: Tree) -> None:
+        """Give each store the files in its directory that no format knows. Those around stores are kept for `commit`, and those next to
+        stores that are single files are left out.
+        """
+        unknown = UnknownFiles(
+            tree.files,
+            [store.path for _, own, _ in stores for store in own],
+            [store.path.rpartition("/")[0] for family, own, _ in stores for store in own if family.has_surroundings],
+        )
+        self._around = [(path, file) for file, path, in_store in unknown if not in_store]
+        if any(family.rewrites[self.verb].one_file for family, _, _ in stores):
+            self._report.left_out += [file.path for file in unknown.elsewhere]
+        elif unknown.elsewhere:
+            self._report.notes.append(
+                f"{counted(len(unknown.elsewhere), 'unknown file')} outside of all stores: not copied, such as "
+                f"{unknown.elsewhere[0].path}"
+            )
+        for _, own, _ in stores:
+            for store in own:
+                store.unknown = tuple(unknown.inside[store.path])
+
     def _place_aside(self, families: Sequence[Family]) -> None:
         options = [family.rewrites[self.verb].aside for family in families]
         paths = [self.options[option] for option in options if option is not None and option in self.options]
@@ -215,6 +244,8 @@ class Rewriting(Job[Rewritten, Report]):
                 raise AccessError(str(error).replace(str(path), final)) from None
             raise AccessError(f"{final}: {error.strerror or error}") from None
         report.verb, report.target, report.is_dry_run = self.verb, final, self.dry_run
+        inside = [(file.path[len(own.store.path) + 1 :], file) for file in own.store.unknown]
+        self.carry_unknown(own.family, inside, folder, report, in_store=True)
         alone, together = self._look(own, path, final)
         stage.advance(split.size)
         return Rewritten(split.number, report, str(path), None if aside is None else str(aside.path), alone, together)
@@ -222,6 +253,27 @@ class Rewriting(Job[Rewritten, Report]):
     def keep(self, own: StoreSplit) -> Keep | None:
         """Which records of a store stay; None: all of them."""
         return None
+
+    def carry_unknown(
+        self, family: str, files: Sequence[tuple[str, File]], folder: Folder, report: Report, *, in_store: bool
+    ) -> None:
+        """Copy files that no format knows to the same place below `folder`, or report that they are left out."""
+        copied, remade = [], []
+        named = named_paths(report)
+        for path, file in files:
+            is_taken = os.path.lexists(folder.path / path)
+            if file.path in named or (is_taken and in_store):  # the family has decided on it
+                continue
+            fate = fate_of(registry.family(family), path, in_store=in_store)
+            if fate is UnknownFile.REMAKE:
+                remade.append(file.path)
+            elif fate is UnknownFile.LEAVE or is_taken or file.problem is not None or not self.copies_unknown:
+                report.left_out.append(file.path)
+            else:
+                folder.copy(file.path, path)
+                copied.append(file.path)
+        report.notes += _few_paths(copied, "copied unchanged: rawlog does not know what it is")
+        report.notes += _few_paths(remade, "not copied: the system makes it again by itself")
 
     def _look(self, own: StoreSplit, path: Path, final: str) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
         """What verification finds in what was written, or, in a dry run, what would stay in the source: in each file alone, and in
@@ -253,7 +305,7 @@ class Rewriting(Job[Rewritten, Report]):
         try:
             whole = self._together(pairs)
             report = self._joined(pairs, Folder(whole, named=self.named))
-            report.remaining += self._remaining(pairs, whole)
+            self._verify(report, pairs, whole)
             self._put_aside(pairs)
             self.output.put(whole)
         except OSError as error:
@@ -275,7 +327,13 @@ class Rewriting(Job[Rewritten, Report]):
         made = self._report
         if len(pairs) == 1 and not pairs[0][0].place:
             own = pairs[0][1].report
-            return replace(own, source=made.source, left_out=made.left_out, not_loaded=made.not_loaded)
+            return replace(
+                own,
+                source=made.source,
+                left_out=[*made.left_out, *own.left_out],
+                not_loaded=made.not_loaded,
+                notes=[*made.notes, *own.notes],
+            )
         reports: dict[str, Report] = {}
         for name in dict.fromkeys(split.family for split, _ in pairs):
             stores = [split.store for split, _ in pairs if split.family == name]
@@ -290,6 +348,8 @@ class Rewriting(Job[Rewritten, Report]):
             made.facts |= report.facts
             for name, number in report.counts.items():
                 made.count(name, number)
+        if self._around:
+            self.carry_unknown(next(iter(reports)), self._around, around, made, in_store=False)
         return made
 
     def joined_family(
@@ -300,27 +360,31 @@ class Rewriting(Job[Rewritten, Report]):
             return rewrite.join(stores, reports, around)
         return Report(parts={store.name: report for store, report in zip(stores, reports, strict=True)})
 
-    def _remaining(self, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> list[Finding]:
-        """What is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
-        together. The files of a store are compared with one another again only where that found something: files around the store
-        may explain it.
+    def _verify(self, report: Report, pairs: Sequence[tuple[StoreSplit, Rewritten]], whole: Path) -> None:
+        """Report what is wrong with the result: in the files of each store, which its rewrite looked at; in those around them; and in all
+        together; and what the system would do when it starts. The files of a store are compared with one another again only where that
+        found something: files around the store may explain it.
         """
         if self.verb != REPAIR:
-            return []
+            return
         tree = open_tree(str(whole))
         found = [finding for _, one in pairs for finding in one.remaining]
         stores = {whole / split.place for split, _ in pairs}
         again = {whole / split.place for split, one in pairs if one.in_groups}
-        later: list[Finding] = []
+        later, names = Findings(), (str(whole), self.named.rstrip("/"))
         for file in tree:
             if _store_of(file.path, stores) is None:
-                later += inspect_file(file)
+                later.add(inspect_file(file))
         for group in tree.groups:
             store = _store_of(str(group[0].place.group), stores)
             if store is None or store in again:
-                later += inspect_group(group)
-        later += inspect_tree(tree)
-        return [*found, *_serious(later, str(whole), self.named.rstrip("/"))]
+                later.add(inspect_group(group))
+        later.add(inspect_tree(tree))
+        report.remaining += [*found, *_serious(later, *names)]
+        startups = [one.with_predictions(later.predictions).below(*names) for one in later.startups]
+        if startups:
+            report.facts["startup"] = [one.as_json() for one in startups]
+            report.notes += [text for one in startups for text in one.lines()]
 
     def _left(self, pairs: Sequence[tuple[StoreSplit, Rewritten]]) -> list[Finding]:
         """What is wrong with the source and would not be changed."""
@@ -383,6 +447,53 @@ def _is_stray(file: File, files: Sequence[File]) -> bool:
     )
 
 
+class UnknownFiles:
+    """The files that no format knows: inside of stores, in the directories around stores, and elsewhere, each at the deepest of these."""
+
+    def __init__(self, files: Iterable[File], stores: Iterable[str], around: Iterable[str]) -> None:
+        self.inside: dict[str, list[File]] = {path: [] for path in stores}
+        self.around: dict[str, list[File]] = {path: [] for path in around if path not in self.inside}
+        self.elsewhere: list[File] = []
+        for file in files:
+            if file.format is None:
+                self._home(file.path).append(file)
+
+    def __iter__(self) -> Iterator[tuple[File, str, bool]]:
+        """Each file of a store or around stores, its path below that directory, and whether that is a store's."""
+        for homes, in_store in ((self.inside, True), (self.around, False)):
+            for base, files in homes.items():
+                yield from ((file, file.path[len(base) + 1 :], in_store) for file in files)
+
+    def _home(self, path: str) -> list[File]:
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            for homes in (self.inside, self.around):
+                if path in homes:
+                    return homes[path]
+        return self.elsewhere
+
+
+def fate_of(family: Family, path: str, *, in_store: bool) -> UnknownFile:
+    """What a family says of a file that no format knows, by its path below the directory of a store, or the one around stores."""
+    return UnknownFile.COPY if family.unknown_files is None else family.unknown_files(path, in_store)
+
+
+def named_paths(report: Report) -> set[str | None]:
+    """The paths that a report says something of."""
+    return {*(entry.path for entry in report.all_entries()), *report.all_left_out}
+
+
+#: So many files that no format knows are named in notes one by one.
+MOST_NAMED = 20
+
+
+def _few_paths(paths: Sequence[str], what: str) -> list[str]:
+    """A note on each file, or on how many there are."""
+    named = [f"{path}: {what}" for path in paths[:MOST_NAMED]]
+    more = len(paths) - len(named)
+    return named + ([f"{counted(more, 'more file')}: {what}"] if more else [])
+
+
 def _serious(findings: Iterable[Finding], written: str = "", final: str = "") -> tuple[Finding, ...]:
     """The errors and warnings among findings, with the final name of what was written under another."""
     found = []
@@ -405,6 +516,25 @@ def _not_loaded(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
     worked = {file.place.group for store in stores for file in store}
     found = {file.place.group for file in files if file.place.state is not None and file.place.topic is not None}
     return sorted(group for group in found - worked if group is not None)
+
+
+def _in_no_store(files: Sequence[File], stores: Sequence[Store]) -> list[str]:
+    """The files with data in directories whose names say nothing, next to stores: no system reads them there."""
+    known = registry.formats()
+    groups = {file.place.group for store in stores for file in store}
+    around = {str(store.path).rpartition("/")[0] for store in stores}
+    return [
+        file.path
+        for file in files
+        if file.format is not None
+        and (group := file.place.group) is not None
+        and group not in groups
+        and file.place.topic is None
+        and file.place.partition is None
+        and file.place.state is None
+        and group.rpartition("/")[0] in around
+        and any(table.name == "records" for table in known[file.format].tables)
+    ]
 
 
 def _without_data(files: Sequence[File], stores: Sequence[Store]) -> list[str]:

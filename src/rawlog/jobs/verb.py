@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -13,7 +14,7 @@ from rawlog.core.patterns import is_glob, matches
 from rawlog.core.times import parse_time
 from rawlog.core.verb import Kind, Parameter, Shown, Verb
 from rawlog.io.output import Output
-from rawlog.reading.tree import open_tree
+from rawlog.reading.tree import open_known
 
 if TYPE_CHECKING:
     from rawlog.core.format import File
@@ -44,15 +45,18 @@ def run_verb(name: str, paths: Paths, given: Mapping[str, Any]) -> Report | Iter
         if one not in {parameter.name for parameter in verb.parameters}:
             raise unknown(f"option of {name}", one, [parameter.name for parameter in verb.parameters])
     options = {parameter.name: _value(parameter, given.get(parameter.name)) for parameter in verb.parameters}
-    tree = open_tree(paths)
+    left_out: list[str] = []
+    tree = open_known(paths, note=left_out.append)
     target = next((parameter.name for parameter in verb.parameters if parameter.kind is Kind.TARGET), None)
     if target is None:
-        return verb.run(tree.files, tree.roots, options)
+        notes = (Shown(note=text, is_finding=True) for text in left_out)
+        return itertools.chain(notes, cast("Iterator[Shown]", verb.run(tree.files, tree.roots, options)))
     with Output(options[target]) as output:
         output.refuse(tree.sources)
         with output.directory() as folder:
             report = cast("Report", verb.run(tree.files, tree.roots, {**options, target: folder}))
     report.verb, report.source, report.target = name, ", ".join(tree.roots), output.named
+    report.notes[:0] = left_out
     return report
 
 

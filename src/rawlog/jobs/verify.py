@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rawlog import registry
 from rawlog.compare.replicas import check_chosen, replicas_of, rules_for
-from rawlog.core.findings import Account, Finding, Findings
+from rawlog.core.findings import Findings
 from rawlog.core.format import File, Format, Replicas
 from rawlog.core.panel import Panel
 from rawlog.core.store import Store, joined, unread_size
@@ -60,9 +60,9 @@ class Found(Done):
     """The result of one split."""
 
     checked: tuple[Checked, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    #: What checks over several files gave.
+    findings: Findings = field(default_factory=Findings)
     panels: tuple[Panel, ...] = ()
-    accounts: tuple[Account, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class _Progress:
     whole: dict[str, Checked] = field(default_factory=dict)
     done: int = 0
     is_compared: bool = False
-    together: list[Finding] = field(default_factory=list)
-    accounts: list[Account] = field(default_factory=list)
+    #: What checks over several files gave.
+    together: Findings = field(default_factory=Findings)
 
 
 class Verify(Job[Found, Verified]):
@@ -123,20 +123,17 @@ class Verify(Job[Found, Verified]):
 
             store = Store((span.file, *span.near))
             checked.append(self._check(span, store, seen))
-        items: list[Finding] = []
         panels: list[Panel] | None = [] if self.with_panels else None
-        accounts: list[Account] = []
+        found = Findings()
         for group in own.groups:
-            found = inspect_group(group, self.chosen, panels)
-            items += found.items
-            accounts += found.accounts
+            found.add(inspect_group(group, self.chosen, panels))
         if own.replicas is not None:
-            items += inspect_replicas(own.replicas, rules_for(own.replicas), self.chosen).items
+            found.add(inspect_replicas(own.replicas, rules_for(own.replicas), self.chosen))
         if own.tree is not None:
-            items += inspect_tree(Tree((), own.tree.files), self.chosen, own.tree.summaries).items
+            found.add(inspect_tree(Tree((), own.tree.files), self.chosen, own.tree.summaries))
         if not own.spans:
             stage.advance(split.size)
-        return Found(split.number, tuple(checked), tuple(items), tuple(panels or ()), tuple(accounts))
+        return Found(split.number, tuple(checked), found, tuple(panels or ()))
 
     def _check(self, span: Span, store: Store, seen: Callable[[Any], None]) -> Checked:
         return check_file(span.file, self.chosen, seen, store=store, start=span.start, stop=span.stop)
@@ -161,8 +158,7 @@ class Verify(Job[Found, Verified]):
         assert now is not None
         fresh: dict[str, list[Checked]] = {}
         for one in done:
-            now.together += one.findings
-            now.accounts += one.accounts
+            now.together.add(one.findings)
             for checked in one.checked:
                 fresh.setdefault(checked.file.path, []).append(checked)
         again = []
@@ -200,8 +196,9 @@ class Verify(Job[Found, Verified]):
             for file in self._now.tree:
                 if (one := self._now.whole.get(file.path)) is not None:
                     result.add(one.finish(self.chosen))
-            result.items += self._now.together
-            result.accounts += self._now.accounts
+            together = self._now.together
+            result.add(together)
+            result.startups = [one.with_predictions(together.predictions) for one in together.startups]
         return Verified(result)
 
     def __getstate__(self) -> dict[str, object]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rawlog.core.errors import OptionError
+from rawlog.core.errors import OptionError, RawlogError
 from rawlog.live.cluster import BEGINNING, END, Cluster, Topic, TopicPartition, ids_of
 from rawlog.live.errors import OUT_OF_RANGE, BrokerError
 from rawlog.reading.select import Selection
@@ -48,6 +48,8 @@ class Bounds:
     late: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     #: Partitions that end before the first offset that was asked for.
     short: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    #: Partitions that cannot be continued, and why.
+    refused: dict[TopicPartition, RawlogError] = field(default_factory=dict)
 
 
 def find_bounds(
@@ -78,15 +80,18 @@ def find_bounds(
     late = {one: (offset, first[one]) for one, offset in wanted.items() if offset < first[one]}
     starts = {one: max(offset, first[one]) for one, offset in wanted.items()}
     short = _short(cluster, {one: offset for one, offset in starts.items() if offset > end[one]}, ids)
+    refused: dict[TopicPartition, RawlogError] = {}
     for one, (wanted_offset, found_end) in short.items():
         if one in resumed or chosen.from_offset is None:
-            raise BrokerError(
+            refused[one] = BrokerError(
                 f"partition {one}: offset {wanted_offset:,} is the next one, but the log ends at {found_end:,}: it was cut back, or this "
                 f"belongs to another topic",
                 OUT_OF_RANGE,
             )
-        if not asked.until_end and chosen.to_offset is None:
-            raise OptionError(f"partition {one}: offset {wanted_offset:,} is asked for, the log ends at {found_end:,}")
+        elif not asked.until_end and chosen.to_offset is None:
+            refused[one] = OptionError(
+                f"partition {one}: offset {wanted_offset:,} is asked for, the log ends at {found_end:,}"
+            )
     stops: dict[TopicPartition, int] = {}
     if asked.until_end:
         stops = dict(end)
@@ -94,7 +99,7 @@ def find_bounds(
         stops = {one: min(stops.get(one, chosen.to_offset), chosen.to_offset) for one in partitions}
     if chosen.until is not None and chosen.until <= time.time() * 1_000_000:
         stops = stops_at(cluster, chosen.until, stops, end, ids)
-    return Bounds(starts, stops, late, short)
+    return Bounds(starts, stops, late, short, refused)
 
 
 def _short(

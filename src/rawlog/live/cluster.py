@@ -254,6 +254,11 @@ class Cluster:
     def _leaders(self, wanted: list[TopicPartition], ids: Mapping[str, bytes]) -> dict[TopicPartition, Leader]:
         answer = self.metadata(sorted({one.topic for one in wanted}))
         every = {one["name"]: one for one in answer["topics"]}
+        rows = {
+            name: {row["partitionIndex"]: row for row in topic["partitions"]}
+            for name, topic in every.items()
+            if not topic["errorCode"]
+        }
         found: dict[TopicPartition, Leader] = {}
         for partition in wanted:
             one = every.get(partition.topic)
@@ -262,7 +267,7 @@ class Cluster:
             if one["errorCode"]:
                 raise refusal(f"topic {partition.topic}", one["errorCode"])
             check_id(partition.topic, ids.get(partition.topic), one.get("topicId"))
-            leader = {row["partitionIndex"]: row for row in one["partitions"]}.get(partition.partition)
+            leader = rows[partition.topic].get(partition.partition)
             if leader is None:
                 raise refusal(f"partition {partition}", UNKNOWN_TOPIC)
             if leader["leaderId"] < 0 or leader["leaderId"] not in self.brokers:
@@ -288,10 +293,11 @@ class Cluster:
         self, times: Mapping[TopicPartition, int], ids: Mapping[str, bytes], isolation: int
     ) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
-        leaders = self._leaders(list(times), ids)
-        for node in sorted({one.node for one in leaders.values()}):
-            here = {one: times[one] for one, leader in leaders.items() if leader.node == node}
-            topics = by_topic(here, lambda one: {"partitionIndex": one.partition, "timestamp": times[one]})
+        by_node: dict[int, list[TopicPartition]] = {}
+        for partition, leader in self._leaders(list(times), ids).items():
+            by_node.setdefault(leader.node, []).append(partition)
+        for node, partitions in sorted(by_node.items()):
+            topics = by_topic(partitions, lambda one: {"partitionIndex": one.partition, "timestamp": times[one]})
             answer = self.idle(node).ask(messages.LIST_OFFSETS, {"isolationLevel": isolation, "topics": topics})
             for topic in answer["topics"]:
                 for row in topic["partitions"]:

@@ -7,7 +7,6 @@ the batch that a response cuts off at its end comes again with the next one.
 from __future__ import annotations
 
 import select
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -98,7 +97,8 @@ class Fetcher:
         self._names = {bytes(number): name for name, number in ids.items() if any(number)}
         self._epochs: dict[TopicPartition, int] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
-        self._orders: dict[int, deque[TopicPartition]] = {}
+        #: The partitions of each broker, in the order in which they are asked for; a dict, because members are found and moved at once.
+        self._orders: dict[int, dict[TopicPartition, None]] = {}
         self._buffer = Buffer()
         self._backoff = cluster.backoff()
         self._active = {one for one in self.positions if not self._is_done(one)}
@@ -163,9 +163,7 @@ class Fetcher:
             found = self.cluster.leaders(missing, self.ids)
             self._leaders |= found
             for partition, leader in sorted(found.items()):
-                order = self._orders.setdefault(leader.node, deque())
-                if partition not in order:
-                    order.append(partition)
+                self._orders.setdefault(leader.node, {})[partition] = None
         waiting: dict[int, Connection] = {}
         for node, order in list(self._orders.items()):
             try:
@@ -179,10 +177,10 @@ class Fetcher:
                 waiting[node] = connection
         return waiting
 
-    def _ask(self, connection: Connection, order: deque[TopicPartition]) -> None:
+    def _ask(self, connection: Connection, order: dict[TopicPartition, None]) -> None:
         """Ask for what comes next of a broker's partitions, if any are left."""
         for partition in [one for one in order if one not in self._active]:
-            order.remove(partition)
+            del order[partition]
         if not order:
             return
         version, settings = connection.version_of(messages.FETCH), self.cluster.settings
@@ -247,16 +245,14 @@ class Fetcher:
                         raise
                     problem = problem or error
                     self._leaders.pop(partition, None)
-                    order = self._orders.get(node, deque())
-                    if partition in order:
-                        order.remove(partition)
+                    self._orders.get(node, {}).pop(partition, None)
         if found:
             self._backoff.progress()
             order = self._orders[node]
             for one in found:  # those that were served go to the back
                 if one.partition in order:
-                    order.remove(one.partition)
-                    order.append(one.partition)
+                    del order[one.partition]
+                    order[one.partition] = None
         if problem is not None:
             if not found:
                 self._retry(problem)

@@ -1,7 +1,7 @@
 """`rawlog mirror`: topics of one cluster to topics of another, or of the same one, without a file in between.
 
 What is fetched is passed on as in a replay of native directories: idempotent, acknowledged, aborted transactions left out. With `exact`
-every record gets the offset that it has in the source, or the mirror stops.
+every record gets the offset that it has in the source; a partition where that is impossible is left from there on, and named.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class _Mirror:
         self.source, self.other, self.topics, self.asked = source, other, topics, asked
         self.is_stopped, self._progress = is_stopped, progress
         self.targets = Targets(other, create=asked.create_topics)
+        #: The partitions that are not mirrored, or not to their end, and why.
+        self.refused: dict[TopicPartition, RawlogError] = {}
         self.lanes = self._lanes()
         self.bounds = self._bounds()
         self.fetcher = reader(source, self.bounds.starts, ids_of(topics), stops=self.bounds.stops, isolation=1)
@@ -105,32 +107,52 @@ class _Mirror:
         self._committed: dict[TopicPartition, int] = {}
 
     def _lanes(self) -> dict[TopicPartition, TopicPartition]:
-        """Where each partition goes. OptionError for a topic that does not exist or has too few partitions."""
-        found = {}
+        """Where each partition goes. OptionError for a topic that has too few partitions, or does not exist and is not to be created.
+
+        A topic is created when the first records for it were read and can be sent: one that nothing can be copied to does not appear.
+        """
+        lanes = {}
         for name, topic in self.topics.items():
             target = self.asked.topic_map.get(name, name)
-            for number in sorted(topic.partitions, reverse=True):
-                self.targets.need(target, number)
-                found[TopicPartition(name, number)] = TopicPartition(target, number)
-        if len(set(found.values())) < len(found) and (self.asked.exact or self.asked.source.group is not None):
+            lanes |= {
+                TopicPartition(name, number): TopicPartition(target, number) for number in sorted(topic.partitions)
+            }
+        if len(set(lanes.values())) < len(lanes) and (self.asked.exact or self.asked.source.group is not None):
             option = "--exact" if self.asked.exact else "--group"
             raise OptionError(f"{option} needs a target of its own for each topic: two of them have the same one")
-        return found
+        for target in dict.fromkeys(lane.topic for lane in lanes.values()):
+            if not self.asked.create_topics or self.targets.exists(target):
+                self.targets.need(target, max(lane.partition for lane in lanes.values() if lane.topic == target))
+        return lanes
+
+    def _create(self, target: str) -> None:
+        """Create the target of a topic, if it is not there, with as many partitions."""
+        if target not in self.targets.topics:
+            self.targets.need(target, max(lane.partition for lane in self.lanes.values() if lane.topic == target))
 
     def _bounds(self) -> Bounds:
+        """Where each partition begins and ends. The reason of the first one, if none of them can be mirrored."""
         resumed: dict[TopicPartition, int] = {}
         if self.asked.exact:  # the target says how far it is
             resumed = {one: self.targets.end(lane) for one, lane in self.lanes.items()}
         bounds = find_bounds(self.source, self.topics, self.asked.source, resumed)
-        for one, (wanted, first) in bounds.late.items():
-            if self.asked.exact:
-                raise OptionError(
+        self.refused |= bounds.refused
+        if self.asked.exact:
+            for one, (wanted, first) in bounds.late.items():
+                self.refused[one] = OptionError(
                     f"partition {one} begins at offset {first:,}, its target would continue at {wanted:,}: offsets cannot be kept; "
                     f"`rawlog record` and `rawlog restore` can"
                 )
-        if self.asked.exact:
-            for one in bounds.starts:
-                self._check_continued(one, resumed[one])
+            for one in bounds.starts.keys() - self.refused.keys():
+                try:
+                    self._check_continued(one, resumed[one])
+                except OptionError as error:
+                    self.refused[one] = error
+        if bounds.starts and bounds.starts.keys() <= self.refused.keys():
+            raise self.refused[min(bounds.starts)]
+        for one in self.refused:
+            del bounds.starts[one]
+            bounds.stops.pop(one, None)
         return bounds
 
     def _check_continued(self, one: TopicPartition, end: int) -> None:
@@ -161,6 +183,8 @@ class _Mirror:
         except RawlogError as found:
             error = found
         try:
+            if error is None and not was_stopped:
+                self._create_empty()
             self.source.is_stopped = self.other.is_stopped = None
             if not isinstance(error, BrokerError):
                 self.producer.flush()
@@ -171,6 +195,13 @@ class _Mirror:
             error = error or found
         return self._summary(error, was_stopped)
 
+    def _create_empty(self) -> None:
+        """Create the targets of topics that have no records: whoever lists the topics finds them all."""
+        failed = {self.lanes[one].topic for one in self.refused}
+        for target in dict.fromkeys(lane.topic for lane in self.lanes.values()):
+            if target not in failed:
+                self._create(target)
+
     def _loop(self) -> bool:
         seconds = self.asked.source.seconds
         while self.fetcher.active:
@@ -179,25 +210,36 @@ class _Mirror:
             if seconds is not None and time.monotonic() - self.begun >= seconds:
                 break
             for one in self.fetcher.poll(0.0 if self.producer.unfinished else 0.2):
-                self._pass_on(one)
+                try:
+                    self._pass_on(one)
+                except EncodeError as error:  # the other partitions go on
+                    self.refused[one.partition] = error
+                    self.fetcher.remove(one.partition)
             self.producer.pump(0.02 if self.producer.unfinished else 0.0)
             self._now_and_then()
         return False
 
     def _pass_on(self, one: Fetched) -> None:
+        """Send what was fetched. EncodeError where the target cannot get what follows; what comes before it is sent."""
         lane = self.lanes[one.partition]
         frames, head = self._data(one)
-        if not len(frames):
-            return
-        if (head["magic"] != MAGIC_V2).any():
+        whole = self._continued(one, head) if self.asked.exact else len(frames)
+        if whole:
+            self._send(one.partition, lane, frames.slice(0, whole), head.slice(0, whole))
+        if self.asked.exact and self.expected[one.partition] != one.stop_offset:
             raise EncodeError(
-                f"partition {one.partition}: batches of magic 0 or 1; record them and replay the recording"
+                f"partition {one.partition}: from offset {self.expected[one.partition]:,} on offsets cannot be kept: records are missing "
+                f"there (compaction), or it is a transaction; mirror without --exact, or use `rawlog record` and `rawlog restore`"
             )
-        merger = self.mergers.get(one.partition)
+
+    def _send(self, partition: TopicPartition, lane: TopicPartition, frames: Frames, head: Heads) -> None:
+        if (head["magic"] != MAGIC_V2).any():
+            raise EncodeError(f"partition {partition}: batches of magic 0 or 1; record them and replay the recording")
+        self._create(lane.topic)
+        merger = self.mergers.get(partition)
         if merger is None:
-            merger = self.mergers[one.partition] = Merger(self.targets.limit(lane.topic), named=str(one.partition))
-            start = self.bounds.starts[one.partition]
-            merger.skip = max(0, start - int(head["base_offset"][0]))
+            merger = self.mergers[partition] = Merger(self.targets.limit(lane.topic), named=str(partition))
+            merger.skip = max(0, self.bounds.starts[partition] - int(head["base_offset"][0]))
         for batches in (merger.add(frames, head), merger.flush()):
             for batch in batches:
                 self.bytes += len(batch)
@@ -205,28 +247,23 @@ class _Mirror:
         self.read += int(head["record_count"].sum())
 
     def _data(self, one: Fetched) -> tuple[Frames, Heads]:
-        """The batches to send. With `exact`, EncodeError where one is missing: all after it would get other offsets."""
+        """The batches to send."""
         frames, head = self.aborts.committed(one)
         self.left_out += len(one.frames) - len(frames)
         control = head.has(Attributes.CONTROL)
         if control.any():
             self.left_out += int(control.sum())
             frames, head = only(frames, ~control), head.only(~control)
-        if self.asked.exact:
-            self._check_offsets(one.partition, head, one.stop_offset)
         return frames, head
 
-    def _check_offsets(self, partition: TopicPartition, head: Heads, stop: int) -> None:
+    def _continued(self, one: Fetched, head: Heads) -> int:
+        """How many batches follow one another without a gap, and so keep their offsets; `expected` is set to the end of them."""
         starts, stops = head["base_offset"], head["last_offset"] + 1
-        expected = np.concatenate(([self.expected[partition]], stops[:-1])) if len(head) else starts
-        bad = (starts > expected) | (stops - starts != head["record_count"])
-        if bad.any() or (len(head) and int(stops[-1]) != stop) or (not len(head) and stop > self.expected[partition]):
-            at = int(starts[np.argmax(bad)]) if bad.any() else self.expected[partition]
-            raise EncodeError(
-                f"partition {partition}: from offset {at:,} on offsets cannot be kept: records are missing there (compaction), or it is a "
-                f"transaction; mirror without --exact, or use `rawlog record` and `rawlog restore`"
-            )
-        self.expected[partition] = stop
+        expected = np.concatenate(([self.expected[one.partition]], stops))
+        is_bad = (starts > expected[:-1]) | (stops - starts != head["record_count"])
+        whole = int(np.argmax(is_bad)) if is_bad.any() else len(head)
+        self.expected[one.partition] = int(expected[whole])
+        return whole
 
     def _acknowledged(self, sent: Sent, base_offset: int, now: float) -> None:
         self.latencies.add(np.array([(now - sent.sent_at) * 1000]))
@@ -272,6 +309,9 @@ class _Mirror:
         for gap in self.fetcher.gaps:
             reason = "deleted by the broker before it was read"
             report.add(Action.LOST, reason, str(gap.partition), first_offset=gap.start, stop_offset=gap.stop)
+        for one, reason in sorted(self.refused.items()):
+            report.add(Action.LOST, f"{reason}", str(one), first_offset=self.expected.get(one))
+            report.facts.setdefault("error", str(reason))
         if self.left_out:
             report.notes.append(f"{self.left_out:,} batches are left out: transaction markers and aborted transactions")
         if error is not None or failed:

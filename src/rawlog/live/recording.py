@@ -96,6 +96,8 @@ class _Recording:
         if asked.resume:
             sink.find(topics)
         self.bounds = bounds = find_bounds(cluster, topics, asked, sink.resumed)
+        for refusal in bounds.refused.values():
+            raise refusal
         self.fetcher = reader(
             cluster,
             bounds.starts,

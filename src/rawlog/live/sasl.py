@@ -11,12 +11,11 @@ import re
 import stringprep
 import time
 import unicodedata
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Generator
 from pathlib import Path
 
+from rawlog.io.web import WebError, fetch
 from rawlog.live.errors import BrokerError
 from rawlog.live.settings import Settings
 
@@ -125,17 +124,11 @@ def _fetched(settings: Settings) -> str:
     if not url.startswith(("https://", "http://")):
         raise BrokerError("login: sasl.oauthbearer.token.endpoint.url must begin with https://, http:// or file://")
     secret = "" if settings.oauth_secret is None else settings.oauth_secret.reveal()
-    credentials = base64.b64encode(f"{settings.oauth_client}:{secret}".encode()).decode()
     asked = {"grant_type": "client_credentials"} | ({"scope": settings.oauth_scope} if settings.oauth_scope else {})
-    request = urllib.request.Request(  # noqa: S310
-        url,
-        urllib.parse.urlencode(asked).encode(),
-        {"Authorization": f"Basic {credentials}", "Accept": "application/json"},
-    )
+    user = f"{settings.oauth_client}:{secret}"
     try:
-        with urllib.request.urlopen(request, timeout=settings.connect_timeout) as answer:  # noqa: S310
-            found = json.loads(answer.read(LARGEST_TOKEN))
+        found = json.loads(fetch(url, user=user, form=asked, seconds=settings.connect_timeout, largest=LARGEST_TOKEN))
         return str(found["access_token"])
-    except (OSError, ValueError, KeyError, TypeError, urllib.error.URLError) as error:
-        why = f"HTTP status {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
+    except (WebError, ValueError, KeyError, TypeError) as error:
+        why = str(error) if isinstance(error, WebError) else type(error).__name__
         raise BrokerError(f"login: {urllib.parse.urlparse(url).hostname}: no token could be had: {why}") from None

@@ -30,7 +30,7 @@ from rawlog.formats.kafka.store.transactions import context
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
 from rawlog.io.storage import file_system
 from rawlog.io.walk import describe, walk
-from rawlog.jobs.convert.sources import lake_payloads, lake_tree, read_sheet, sheets, source_tree
+from rawlog.jobs.convert.sources import lake_payloads, lake_tree, read_sheet, sheets
 from rawlog.jobs.lake.payload import Payloads
 from rawlog.live.cluster import TopicPartition
 from rawlog.reading.rows import Rows
@@ -411,11 +411,6 @@ def _of_files(tree: Tree, selection: Selection) -> RowStream:
         return rows.batches()
 
     return stream
-
-
-def open_source(paths: list[str]) -> Tree:
-    """What is at some paths: files of any system, Parquet or JSON lines, or a lake."""
-    return source_tree(paths, RECORDS)
 
 
 def in_turn(streams: Iterable[RowStream], left: Left) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from rawlog.core.errors import OptionError, unknown
 from rawlog.core.text import counted
 from rawlog.live.cluster import END, Cluster, Leader, Topic, TopicPartition, ids_of
+from rawlog.live.errors import UNKNOWN_TOPIC
 
 DEFAULT_LIMIT = 1_048_588
 """A topic's max.message.bytes unless it says otherwise."""
@@ -46,6 +47,11 @@ class Targets:
         self._numbers: dict[str, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self.ids: dict[str, bytes] = {}
+
+    def exists(self, name: str) -> bool:
+        """Whether the cluster has a topic now. Nothing is created."""
+        answer = self.cluster.retried(lambda: self.cluster.metadata([name]))
+        return any(one["name"] == name and one["errorCode"] != UNKNOWN_TOPIC for one in answer["topics"])
 
     def need(self, name: str, partition: int = 0, largest: int | None = None) -> Topic:
         """A topic that has a partition. OptionError if it does not exist or has too few. One that is created gets so many that `largest`

@@ -225,9 +225,13 @@ class Connection:
             self.socket.sendall(joined)
 
     def _read_response(self, buffer: Buffer, correlation: int, limit: int) -> memoryview:
-        """One response, in the buffer. Memory is taken as the bytes come, and never more than the limit."""
+        """One response, in the buffer. Memory is taken as the bytes come, and never more than the limit.
+
+        The time limit is for the whole response: a broker that sends a byte now and then must not hold us for ever.
+        """
+        deadline = time.monotonic() + self.settings.timeout
         try:
-            self._read_into(buffer, 0, 4)
+            self._read_into(buffer, 0, 4, deadline)
             size = int.from_bytes(buffer.data[:4], "big", signed=True)
             if not SMALLEST_RESPONSE <= size <= limit:
                 raise self._garbage(f"a response of {size:,} bytes, {SMALLEST_RESPONSE} to {limit:,} expected")
@@ -235,8 +239,9 @@ class Connection:
             while done < size:
                 stop = min(size, max(2 * done, len(buffer.data)))
                 buffer.grow(stop)
-                self._read_into(buffer, done, stop)
+                self._read_into(buffer, done, stop, deadline)
                 done = stop
+            self.socket.settimeout(self.settings.timeout)
         except OSError as error:
             if isinstance(error, BrokerError):
                 raise
@@ -247,9 +252,12 @@ class Connection:
             raise self._garbage(f"a response to request {found}, {correlation} expected")
         return data
 
-    def _read_into(self, buffer: Buffer, start: int, stop: int) -> None:
+    def _read_into(self, buffer: Buffer, start: int, stop: int, deadline: float) -> None:
         view = memoryview(buffer.data)
         while start < stop:
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
+            self.socket.settimeout(left)
             count = self.socket.recv_into(view[start:stop])
             if not count:
                 raise ConnectionResetError("the broker closed the connection")

@@ -23,7 +23,10 @@ CHANGES = {
     Change.ONLY_B: Line("only in B", Tone.GOOD),
     Change.DIFFERS: Line("differs", Tone.CHANGED),
 }
-TONES = {Action.LOST: Tone.BAD, Action.DROPPED: Tone.BAD, Action.CHANGED: Tone.CHANGED, Action.ADDED: Tone.CHANGED}
+TONES = {
+    Action.LOST: Tone.BAD, Action.DROPPED: Tone.BAD, Action.CHANGED: Tone.CHANGED, Action.UNDECIDED: Tone.CHANGED,
+    Action.ADDED: Tone.CHANGED,
+}  # fmt: skip
 
 
 def banner(title: str, sentence: str, tone: str, steps: Sequence[Step] = ()) -> Safe:
@@ -103,9 +106,8 @@ def report_page(report: Report, causes: Sequence[Cause] = ()) -> str:
     if report.is_whole:
         result = banner("Nothing lost", f"Everything in the source {would} kept.", "good", steps)
     elif report.is_lossless:
-        result = banner(
-            "Findings remain", "Nothing was lost, but something is still wrong with the result.", "warn", steps
-        )
+        title = "Findings remain" if report.all_remaining else "Something is undecided"
+        result = banner(title, f"Nothing was lost, but {' and '.join(report.problems())}.", "warn", steps)
     else:
         result = banner(
             "Something lost or changed",
@@ -175,7 +177,10 @@ def _rest(report: Report, causes: Sequence[Cause]) -> Safe:
     if report.remaining:
         made.append(frame.section("What is still wrong", findings.listing(causes), name="remaining"))
     notes = [text(note, 600) for note in report.notes]
-    notes += [text(f"{path}: left out: its name is not one that the system reads") for path in report.left_out]
+    notes += [
+        text(f"{path}: left out: rawlog or the system does not know it; copy it yourself if you need it")
+        for path in report.all_left_out
+    ]
     notes += [text(f"{path}: left out: the system would not load it") for path in report.not_loaded]
     if notes:
         made.append(frame.section("Notes", tag("ul", *(tag("li", note) for note in notes[:ROWS]), class_="notes")))

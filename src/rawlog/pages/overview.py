@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rawlog.core.findings import Findings
+from rawlog.core.findings import Findings, Startup
 from rawlog.core.groups import Group
 from rawlog.core.panel import Look, Panel
 from rawlog.core.profile import Profile, each_label, merged
@@ -187,6 +187,7 @@ def _cards(view: Overview) -> Safe:
     opened = [one for every in view.transactions for one in every.open]
     hanging = sum(one.is_hanging for one in opened)
     cards = [
+        *(("Would a broker start?", *_startup(one)) for one in view.findings.startups),
         ("Systems" if len(view.systems) != 1 else "System", *_names(view)),
         ("Size", size_text(view.size), counted(view.files, "file")),
         ("Records", f"{view.records:,}", f"{counted(topics, 'topic')}, {counted(partitions, 'partition')}"),
@@ -213,6 +214,18 @@ def _cards(view: Overview) -> Safe:
         for name, value, more in cards
     )
     return tag("dl", *made, class_="cards")
+
+
+#: So many things that a broker would do are named on a card.
+PREDICTIONS = 3
+
+
+def _startup(startup: Startup) -> tuple[str, str]:
+    """Whether a broker would start on the directories of a node, and the first of what it would do."""
+    more = [one.message for one in startup.predictions[:PREDICTIONS]]
+    hidden = len(startup.predictions) - len(more)
+    where = ", ".join(startup.paths)
+    return "yes" if startup.starts else "no", "; ".join([where, *more, *([f"{hidden:,} more"] if hidden > 0 else [])])
 
 
 def _names(view: Overview) -> tuple[str, str]:

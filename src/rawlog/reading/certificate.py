@@ -92,6 +92,7 @@ def certificate(
     absent: Sequence[str | bytes],
     mentions: Sequence[str],
     elsewhere: Sequence[str] = (),
+    left_out: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The certificate of an erasure, for machines. Its own hash is over everything else in it."""
     made: dict[str, Any] = {
@@ -104,6 +105,7 @@ def certificate(
         "records_kept": sum(part["records"] for one in stores for part in one.kept),
         "mentions": list(mentions),
         "elsewhere": list(elsewhere),
+        "left_out": list(left_out),
         "source": {"paths": list(source), "files": [one.as_json() for one in source_files]},
         "result": {"path": target, "files": [one.as_json() for one in result_files]},
         "stores": [one.as_json() for one in stores],
@@ -135,6 +137,8 @@ def lines(made: Mapping[str, Any]) -> Iterator[str]:
     yield f"this content  SHA-256 {made['sha256']}"
     for one in made.get("elsewhere", ()):
         yield f"not erased    {printable(one)}"
+    for one in made.get("left_out", ()):
+        yield f"left out      {printable(one)}: not known, so not read and not copied"
     for one in made["mentions"]:
         yield f"still mentioned  {printable(one)}"
     for store in made["stores"]:

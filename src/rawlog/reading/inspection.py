@@ -340,6 +340,9 @@ def inspect_group(files: Sequence[File], chosen: Chosen | None = None, panels: l
         if chosen.complete and mine and family.accounts is not None:
             with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
                 result.accounts += family.accounts(mine)
+        if mine and family.predictions is not None:
+            with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+                result.predictions += family.predictions(mine)
     return result
 
 
@@ -372,6 +375,11 @@ def inspect_tree(tree: Tree, chosen: Chosen | None = None, summaries: Mapping[st
         for one in family.all_rules if files else ():
             if chosen.takes(one.code):
                 result.items += _guarded(one, files)
+        with contextlib.suppress(RawlogError):  # what cannot be read is a finding already
+            if chosen.complete and files and family.absent is not None:
+                result.accounts += family.absent(files)
+            if files and family.startups is not None:
+                result.startups += family.startups(files)
     return result
 
 

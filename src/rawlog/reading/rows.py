@@ -19,6 +19,7 @@ from rawlog.core.format import File, Format, Spans, Want
 from rawlog.core.frames import Frames
 from rawlog.core.html import ROWS as SHOWN
 from rawlog.core.html import html_note, html_table
+from rawlog.core.report import SeriousNote
 from rawlog.core.status import Status
 from rawlog.core.tables import RECORDS, Table
 from rawlog.core.text import counted
@@ -39,7 +40,7 @@ MOST_TRIES = 100
 _PLACED, PLACED_ROWS = {"topic", "partition"}, 1 << 18
 
 
-class Loss(str):
+class Loss(SeriousNote):
     """A note that damage took rows away (an unfinished last frame is only a note)."""
 
     __slots__ = ()
@@ -226,12 +227,40 @@ def _sound_frames(
 ) -> Iterator[Frames]:
     """The frames of a part that may hold wanted rows, with a note on everything passed over."""
     say = note or (lambda text: None)
+    with contextlib.closing(_Misplaced(part.file, format, note)) as misplaced:
+        yield from _walked_frames(part, format, selection, say, seen, misplaced)
+
+
+class _Misplaced:
+    """Counts the frames of a file that are not at their place, for one note on them."""
+
+    def __init__(self, file: File, format: Format, note: Note | None) -> None:
+        self.file, self.note, self.find = file, note, format.misplaced if note is not None else None
+        self.count, self.first = 0, -1
+
+    def see(self, frames: Frames) -> None:
+        if self.find is not None:
+            found = self.find(frames, self.file)
+            if found.size:
+                self.first = int(found[0]) if not self.count else self.first
+                self.count += int(found.size)
+
+    def close(self) -> None:
+        if self.count and self.note is not None:
+            where = f"{self.file.path}: byte {self.first:,}"
+            self.note(Loss(f"{where}: {counted(self.count, 'message')} from here on, not at the place that they name"))
+
+
+def _walked_frames(
+    part: Part, format: Format, selection: Selection, say: Note, seen: Seen | None, misplaced: _Misplaced
+) -> Iterator[Frames]:
     reached: int | None = None
     for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
         if reached is not None and frames.base > reached:
             say(Loss(f"{part.file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes skipped"))
         if seen is not None:
             seen(frames)
+        misplaced.see(frames)
         yield from _pruned(frames, format, part.file, selection)
         reached = frames.reached_in_file
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rawlog import registry
-from rawlog.core.errors import AccessError
+from rawlog.core.errors import AccessError, UnknownFormatError
 from rawlog.core.format import Family, File, Format, Place
 from rawlog.core.html import ROWS, html_table
+from rawlog.core.report import SeriousNote
 from rawlog.core.store import Store
 from rawlog.core.text import counted, size_text
 from rawlog.io.storage import Entry, Source, is_remote, listing, local_path, split_query
+
+log = logging.getLogger("rawlog")
 
 HEAD = 4096
 #: Files whose first bytes are read at the same time.
@@ -129,16 +133,85 @@ def open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], 
         return _open_tree(paths, format)
 
 
-def _open_tree(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], format: str | None) -> Tree:
+class Unreadable(SeriousNote):
+    """A note that a path or file could not be read and was left out."""
+
+    __slots__ = ()
+
+
+class Unrecognised(Unreadable):
+    """A note that a path has no file of a known format and was left out; `format` names one."""
+
+    __slots__ = ()
+
+
+def open_known(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+    note: Callable[[str], None] | None = None,
+    knows: Callable[[File], bool] | None = None,
+    must_know: bool = True,
+) -> Tree:
+    """The tree that a verb reads: as `open_tree`, but it is never taken for one if nothing is there.
+
+    UnknownFormatError if no path has a file of a known format, unless not `must_know`. A path that has none is noted, if others have some;
+    so is one that does not exist, or AccessError is raised for it without `note`. `knows` says which files the verb reads besides those of
+    known formats. Verbs that follow what is written use `open_tree`: what is not there may come.
+    """
+    roots = [os.fspath(paths)] if isinstance(paths, (str, os.PathLike)) else [os.fspath(path) for path in paths]
+    absent: list[AccessError] | None = None if note is None or len(roots) < 2 else []
+    origins: dict[str, str] | None = {} if len(roots) > 1 else None
+    with lasting():
+        tree = _open_tree(roots, format, absent, origins)
+    if absent and not tree.roots:
+        raise absent[0]
+    known = [file for file in tree if file.format is not None or (knows is not None and knows(file))]
+    if origins is None:
+        with_known = set(tree.roots) if known else set()
+    else:
+        with_known = {origins[file.path] for file in known if file.path in origins}
+    unknown = [f"{root}: {_without_known(root)}" for root in tree.roots if root not in with_known]
+    if must_know and not known:
+        raise UnknownFormatError("\n".join([*unknown, *map(str, absent or ())]))
+    for text in (*map(Unreadable, absent or ()), *map(Unrecognised, unknown)):
+        (note or log.warning)(text)
+    return tree
+
+
+def _without_known(root: str) -> str:
+    """What a path without a file of a known format is."""
+    if is_remote(root) or not os.path.isfile(local := local_path(root)):
+        return "no file of any known format here"
+    return "an empty file" if os.path.getsize(local) == 0 else "not a file of any known format"
+
+
+def _open_tree(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    format: str | None,
+    absent: list[AccessError] | None = None,
+    origins: dict[str, str] | None = None,
+) -> Tree:
+    """The tree. `absent` gets the errors of paths that are not there, which else are raised; `origins` the path that each file is from."""
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     roots = tuple(os.fspath(path) for path in paths)
     forced = None if format is None else registry.format_named(format)
     registry.formats()  # a path may be one of a view that a family knows
     entries: dict[str, Entry] = {}
+    present = []
     for root in roots:
-        for entry in listing(root):
-            entries.setdefault(entry.path, entry)
+        try:
+            for entry in listing(root):
+                entries.setdefault(entry.path, entry)
+                if origins is not None:
+                    origins.setdefault(entry.path, root)
+            present.append(root)
+        except AccessError as error:
+            if absent is None:
+                raise
+            absent.append(error)
+    roots = tuple(present)
     if forced is None:
         files = {file.path: file for file in _recognised(entries.values())}
     else:

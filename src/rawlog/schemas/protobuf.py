@@ -19,15 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from rawlog.core.text import to_json as line_of
+from rawlog.io.output import Folder, scratch, why_unsafe
 from rawlog.schemas.avro import SchemaError
 from rawlog.schemas.wire import Layout
 
-MAIN, READY = "rawlog_schema.proto", "rawlog_ready.pb"
+MAIN, READY, SOURCES = "rawlog_schema.proto", "rawlog_ready.pb", "sources"
 #: A number that no field may have marks messages that are map entries, while protoc reads the text.
 MARK = 536_870_911
-SECONDS = 60
+#: Limits of one compilation: a schema may come from anywhere.
+SECONDS, MEMORY = 60, 1 << 30
+MOST_FILES, LARGEST_TEXTS, LONGEST_IMPORT, DEEPEST_IMPORT = 1000, 16 << 20, 1000, 64
 MOST_INDEXES = 64
-_TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[\w.]+|\s+|.""", re.DOTALL)
+#: Comments and strings may lack their end: a search for it from each beginning would take the square of the text's length.
+_TOKEN = re.compile(r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[\w.]+|\s+|.""", re.DOTALL)
 
 #: Files that Confluent's registry knows without a reference, as far as values need them.
 KNOWN = {
@@ -204,30 +208,47 @@ def _compiled(text: str, referenced: tuple[tuple[str, str], ...]) -> bytes:
     """A FileDescriptorSet of a schema's text and all that it imports, as text or as descriptors."""
     from google.protobuf import descriptor_pb2
 
-    from rawlog.io.output import scratch
-
+    _check_imports(text, referenced)
     with scratch("schema-") as folder:
-        root = Path(folder)
+        sources = Folder(folder).folder(SOURCES)
         ready = descriptor_pb2.FileDescriptorSet()
         for name, one in {**KNOWN, **dict(referenced), MAIN: text}.items():
             raw = descriptor_of(one)
             if raw is None:
-                _put(root, name, one)
+                sources.write(name, accepted(one))
             else:
                 ready.file.add().ParseFromString(raw)
                 ready.file[-1].name = name
-        return _run_protoc(root, ready.SerializeToString())
+        return _run_protoc(Folder(folder), ready.SerializeToString())
 
 
-def _put(root: Path, name: str, text: str) -> None:
-    """Write a .proto file that protoc accepts, under the name it is imported by. SchemaError for a name that leads elsewhere."""
-    from rawlog.io.output import Folder
+def _check_imports(text: str, referenced: Sequence[tuple[str, str]]) -> None:
+    """SchemaError unless every import is a `.proto` file below a directory, and all of them are few and small."""
+    names = {name for name, _ in referenced} | {MAIN, *KNOWN}
+    if len(names) > MOST_FILES or sum(len(one) for _, one in referenced) + len(text) > LARGEST_TEXTS:
+        raise SchemaError(f"more than {MOST_FILES:,} files or {LARGEST_TEXTS:,} characters")
+    for name in names:
+        parts = name.split("/")
+        if (
+            not name.endswith(".proto")
+            or len(name) > LONGEST_IMPORT
+            or len(parts) > DEEPEST_IMPORT
+            or "\\" in name
+            or any(why_unsafe(part) for part in parts)
+            or any("/".join(parts[:count]) in names for count in range(1, len(parts)))
+        ):
+            raise SchemaError(f"invalid name of an import: {name[:LONGEST_IMPORT]!r}")
+    if any(not _is_text(one) for one in (text, *(one for _, one in referenced))):
+        raise SchemaError("not valid text")
 
-    parts = name.split("/")
-    if name.startswith("/") or "\\" in name or any(part in ("", ".", "..") for part in parts):
-        raise SchemaError(f"invalid name of an import: {name!r}")
-    path = root.joinpath(*parts)
-    Folder(str(root)).write(str(path.relative_to(root)), accepted(text))
+
+def _is_text(text: str) -> bool:
+    """Whether a text of JSON has no half of a character in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def accepted(text: str) -> str:
@@ -235,7 +256,7 @@ def accepted(text: str) -> str:
     made: list[str] = []
     statement: list[str] = []
     for token in _TOKEN.findall(text):
-        if token.startswith(("//", "/*")):
+        if token.startswith("//") or (token.startswith("/*") and token.endswith("*/") and len(token) > 3):
             continue
         statement.append(token)
         if token in (";", "{", "}"):
@@ -253,24 +274,42 @@ def _statement(tokens: list[str]) -> str:
     return "".join(tokens)
 
 
-def _run_protoc(root: Path, ready: bytes) -> bytes:
-    """What protoc makes of the texts below a directory; `ready` is a FileDescriptorSet of files that have no text."""
-    from rawlog.io.output import Folder
+#: What the child runs: the compiler alone, from the place that it is given. With -I and -S it looks for modules nowhere else: not where it
+#: runs, and not where the environment says.
+_CHILD = """
+import resource, sys
+for limit, most in ((resource.RLIMIT_AS, {memory}), (resource.RLIMIT_FSIZE, {memory}), (resource.RLIMIT_CORE, 0)):
+    hard = resource.getrlimit(limit)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (most, most))
+sys.path.append(sys.argv[1])
+from grpc_tools import _protoc_compiler
+sys.exit(_protoc_compiler.run_main([one.encode() for one in ("protoc", *sys.argv[2:])]))
+"""
 
+
+def _run_protoc(folder: Folder, ready: bytes) -> bytes:
+    """What protoc makes of the texts in `SOURCES` of a directory; `ready` is a FileDescriptorSet of files that have no text.
+
+    It is native code that reads what anybody may have written: a process of its own, in an empty directory.
+    """
     try:
         import grpc_tools
     except ImportError:
         raise SchemaError("Protobuf schemas need grpcio-tools: install the extra `schemas`") from None
-    includes = [str(root), str(Path(next(iter(grpc_tools.__path__))) / "_proto"), *_common_protos()]
+    package = Path(next(iter(grpc_tools.__path__))).absolute()
+    root = folder.path
     target = root / "schema.pb"
-    command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{one}" for one in includes)]
+    command = [sys.executable, "-I", "-S", "-c", _CHILD.format(memory=MEMORY), str(package.parent)]
+    command += [f"-I{one}" for one in (root / SOURCES, package / "_proto", *_common_protos())]
     command += [f"--descriptor_set_out={target}", "--include_imports", MAIN]
     if ready:
-        Folder(str(root)).write(READY, ready)
+        folder.write(READY, ready)
         command.append(f"--descriptor_set_in={root / READY}")
+    empty = folder.folder("empty")
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=SECONDS, cwd=root, stdin=subprocess.DEVNULL, check=False
+            command, capture_output=True, timeout=SECONDS, cwd=empty.path, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
         raise SchemaError(f"protoc did not end within {SECONDS} s") from None

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.report import SeriousNote
 
 SIDES = ("value", "key")
 
 
-class Undecoded(str):
-    """A note on keys or values that were not decoded."""
+class Undecoded(SeriousNote):
+    """A note on keys or values that were not decoded: which `side` of the records, and the `number` of them."""
 
-    __slots__ = ()
+    __slots__ = ("number", "side")
+
+    def __new__(cls, text: str, side: str = "value", number: int = 0) -> Self:
+        note = super().__new__(cls, text)
+        note.side, note.number = side, number
+        return note
 
 
 UNKNOWN_ID, NOT_FRAMED, TRUNCATED, CORRUPT, BAD_INDEX, BAD_HEADER, BAD_SCHEMA, NOT_JSON, NOT_TEXT, OTHER_KIND, OTHER_SCHEMA = (

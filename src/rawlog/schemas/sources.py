@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import urllib.error
 import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.tables import RECORDS
 from rawlog.io.storage import exists, is_remote, local_path
+from rawlog.io.web import WebError, fetch
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
@@ -171,21 +169,12 @@ def _of_registry(url: str) -> Catalog:
 
 
 def _get(url: str, base: str) -> Any:
-    request = urllib.request.Request(  # noqa: S310  (only http and https come here)
-        url, headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
-    )
-    secret = os.environ.get(AUTH)
-    if secret:
-        request.add_header("Authorization", f"Basic {base64.b64encode(secret.encode()).decode()}")
+    secret = os.environ.get(AUTH) or None
+    accept = "application/vnd.schemaregistry.v1+json, application/json"
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
-            data = answer.read(LARGEST_ANSWER + 1)
-    except urllib.error.HTTPError as error:
-        raise AccessError(f"{base}: the registry answers {error.code} {error.reason}") from None
-    except (OSError, ValueError) as error:
+        data = fetch(url, user=secret, accept=accept, seconds=SECONDS, largest=LARGEST_ANSWER)
+    except WebError as error:
         raise AccessError(f"{base}: {error}") from None
-    if len(data) > LARGEST_ANSWER:
-        raise AccessError(f"{base}: an answer of more than {LARGEST_ANSWER:,} bytes")
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -311,7 +311,7 @@ class Decode:
             places = [place for name, place in counts if name == f"{side} {reason}"][:MOST_PLACES]
             where = f" ({', '.join(places)}{', …' if count > len(places) else ''})" if places else ""
             text = f"--decode: {counted(count, side)} not decoded, bytes as they are: {REASONS[reason]}{where}"
-            notes.append(Undecoded(text))
+            notes.append(Undecoded(text, side, count))
         for name, text in sorted(counts):
             if name.endswith(" remark"):
                 notes.append(f"--decode: {text}")

@@ -92,7 +92,9 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise AccessError('Spark is not installed: `pip install "rawlog[spark]"`') from error
+        raise AccessError(
+            'Spark is not installed: `pip install "rawlog[spark]"`; or leave --master, --conf and --engine spark out, to run without it'
+        ) from error
     wanted = {key: str(value) for key, value in (conf or {}).items()}
     active = SparkSession.getActiveSession()
     if active is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -102,7 +103,10 @@ class DuckEngine(Engine):
         try:
             import duckdb
         except ImportError as error:
-            raise AccessError('DuckDB is not installed: `pip install "rawlog[duckdb]"`') from error
+            alternative = "--engine spark" if find_spec("pyspark") else 'Spark, `pip install "rawlog[spark]"`'
+            raise AccessError(
+                f'DuckDB is not installed: `pip install "rawlog[duckdb]"`, or use {alternative}'
+            ) from error
         self.failure: RawlogError | None = None
         self._duckdb: Any = duckdb
         self._connection: Any = duckdb.connect()

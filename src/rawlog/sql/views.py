@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rawlog import registry
-from rawlog.core.errors import AccessError, DataError, OptionError, UnknownFormatError
+from rawlog.core.errors import AccessError, DataError, OptionError
 from rawlog.core.tables import COMMON, Table
 from rawlog.io.storage import is_remote, local_path
 from rawlog.reading import rows
 from rawlog.reading.parts import Part, plan
 from rawlog.reading.replicas import choose
 from rawlog.reading.select import Selection, limited
-from rawlog.reading.tree import Tree, open_tree
+from rawlog.reading.tree import Tree, open_known, open_tree
 from rawlog.schemas.transform import bind
 from rawlog.sql.bounds import Bounds
 
@@ -54,12 +54,11 @@ class Directory:
     def __init__(self, paths: Sequence[str], reading: Selection, note: Callable[[str], None] | None = None) -> None:
         """`note` gets the choice of replicas. OptionError if replicas are refused."""
         self.paths = [path if is_remote(path) else os.path.abspath(local_path(path)) for path in paths]
-        self.tree = open_tree(self.paths)
+        self.tree = open_known(self.paths, note=note)
+        self.paths = list(self.tree.roots)
         self.reading, self.note = bind(reading, self.tree), note
         self._chosen: dict[str, Tree] = {}
         choose(self.tree, reading, note)
-        if not any(file.format for file in self.tree):
-            raise UnknownFormatError(f"{', '.join(paths)}: no file of any known format here, and no lake")
 
     def refresh(self) -> None:
         """List the files again: some may be new, others deleted."""

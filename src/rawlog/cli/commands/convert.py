@@ -8,7 +8,6 @@ import click
 
 from rawlog.cli import engine, options, output, report
 from rawlog.cli.errors import FOUND, say
-from rawlog.cli.notes import code_after
 from rawlog.core.text import printable
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def command(
     except LossError as error:
         ctx.exit(refuse(error, as_json=as_json))
     closing = "nothing was written" if done.is_dry_run else f"{done.verb}: {printable(done.target)}"
-    ctx.exit(code_after(report.show(done, as_json=as_json, closing=closing), done.notes))
+    ctx.exit(report.show(done, as_json=as_json, closing=closing))
 
 
 def refuse(error: LossError, *, as_json: bool) -> int:

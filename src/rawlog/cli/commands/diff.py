@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE, FOUND
 from rawlog.core.text import counted, offset_range, printable, to_json
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def command(
     else:
         _show(found.tally)
     output.flush()
-    ctx.exit(notes.code or (DONE if found.is_same else FOUND))
+    ctx.exit(notes.code or found.exit_code)
 
 
 def _show(tally: Tally) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import engine, logs, options, output
-from rawlog.cli.errors import DONE, FOUND, say
-from rawlog.cli.notes import code_after
+from rawlog.cli.errors import DONE, say
 from rawlog.core.text import counted, printable, size_text
 
 if TYPE_CHECKING:
@@ -115,12 +114,7 @@ def command(
         output.json_line(done.as_json())
     else:
         _show(done, given["catalog"])
-    return _code(done)
-
-
-def _code(done: Report) -> int:
-    has_problems = any(done.counts[name] for name in ("errors", "warnings", "refused"))
-    return FOUND if has_problems else code_after(DONE, done.notes)
+    return done.exit_code
 
 
 def _remark(done: Report, said: set[str]) -> None:
@@ -133,7 +127,7 @@ def _remark(done: Report, said: set[str]) -> None:
     if logs.is_json():
         rows = {f"rows.{name}": count for name, count in done.facts["tables"].items()}
         seconds = {f"seconds.{phase}": number for phase, number in done.facts["seconds"].items()}
-        logs.write("warning" if _code(done) else "info", _line(done), {**done.counts, **rows, **seconds})
+        logs.write("warning" if done.exit_code else "info", _line(done), {**done.counts, **rows, **seconds})
 
 
 def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
@@ -154,7 +148,7 @@ def _show_runs(runs: Iterator[Report], as_json: bool) -> int:
     else:
         rows = counted(sum(totals["tables"].values()), "row")
         output.line(f"stopped: {counted(len(every), 'run')}, {counted(totals['bytes'], 'byte')}, {rows}")
-    return max(map(_code, every), default=DONE)
+    return max((done.exit_code for done in every), default=DONE)
 
 
 @contextmanager
@@ -188,7 +182,20 @@ def _totals(every: list[Report]) -> dict[str, Any]:
 def _line(done: Report) -> str:
     rows = sum(done.facts["tables"].values())
     read = f"{counted(done.counts['files'], 'file')}, {size_text(done.counts['bytes'])}"
-    return f"{read}, {counted(rows, 'row')}; {done.facts['verdict']}"
+    return f"{read}, {counted(rows, 'row')}; {_verdict(done)}"
+
+
+def _verdict(done: Report) -> str:
+    """What the source is like. A run whose exit code is 1 does not end with "clean" alone."""
+    from rawlog.schemas.reasons import SIDES, Undecoded
+
+    counts = {
+        side: sum(one.number for one in done.notes if isinstance(one, Undecoded) and one.side == side) for side in SIDES
+    }
+    undecoded = " and ".join(counted(number, side) for side, number in counts.items() if number)
+    verdict = str(done.facts["verdict"])
+    was = "was" if sum(counts.values()) == 1 else "were"
+    return f"{verdict}, but {undecoded} {was} not decoded" if undecoded and verdict == "clean" else verdict
 
 
 def _show(done: Report, catalog: str | None) -> None:
@@ -204,7 +211,7 @@ def _show(done: Report, catalog: str | None) -> None:
         output.line(read + (f"; {counts['unchanged']:,} unchanged" if counts["unchanged"] else ""))
         found = f"{counted(counts['errors'], 'error')}, {counted(counts['warnings'], 'warning')}"
         is_clean = not counts["errors"] + counts["warnings"]
-        output.line("clean" if is_clean else f"{done.facts['verdict']}: {found}; see the table findings")
+        output.line(_verdict(done) if is_clean else f"{_verdict(done)}: {found}; see the table findings")
     else:
         output.line(f"nothing new: {counted(counts['unchanged'], 'file')} as before")
     output.line(f"lake: {lake}")

@@ -29,7 +29,7 @@ refuses; 130 interrupted before the end that was asked for.
 @click.option(
     "--exact",
     is_flag=True,
-    help="Keep offsets: into empty topics, or to continue such a mirror; stop where that is impossible.",
+    help="Keep offsets: into empty topics, or to continue such a mirror. A partition where that is impossible is named; the others go on.",
 )
 @click.option("--create-topic", "create_topics", is_flag=True, help="Create topics that do not exist.")
 @click.option(

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from rawlog.cli import engine, options, output
-from rawlog.cli.errors import DONE, FOUND
 from rawlog.core.text import counted, printable, size_text
 
 
@@ -58,5 +57,4 @@ def command(ctx: click.Context, /, paths: tuple[str, ...], as_format: str | None
             output.line(f"    {printable(step.command)}")
         output.line(printable(target))
     output.flush()
-    serious = found.findings.errors or found.findings.warnings
-    ctx.exit(FOUND if serious else notes.code or DONE)
+    ctx.exit(found.findings.exit_code or notes.code)

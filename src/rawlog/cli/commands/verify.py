@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rawlog.cli import engine, logs, options, output
-from rawlog.cli.errors import DONE, FOUND, UNREADABLE
+from rawlog.cli.errors import DONE
 from rawlog.cli.grid import aligned
 from rawlog.core.findings import CLASSES
 from rawlog.core.text import counted, printable
@@ -22,8 +22,6 @@ SHOWN = 20
 #: So many findings that say the same are shown one by one.
 ALONE = 3
 #: The rule whose findings are not about damage.
-CANNOT_BE_READ = "rawlog.file.unreadable"
-UNKNOWN = "rawlog.file.unknown"
 
 
 @click.command(
@@ -64,7 +62,7 @@ UNKNOWN = "rawlog.file.unknown"
     "--schemas",
     type=options.PATH,
     metavar="PLACE",
-    help="Where the schemas for --certificate come from.  [default: as it says, unless that is a registry]",
+    help="Where the schemas for --certificate come from; needed if the erasure decoded values.",
 )
 @click.option(
     "--complete",
@@ -107,7 +105,7 @@ def command(
     if logs.is_json():
         summary = findings.summary()
         figures = {name: number for name, number in summary.items() if isinstance(number, int)}
-        logs.write("warning" if _code(findings) else "info", findings.verdict, figures)
+        logs.write("warning" if findings.exit_code else "info", findings.verdict, figures)
     if as_json:
         output.json_rows(finding.as_row() for finding in findings)
         output.json_rows(account.as_row() for account in findings.accounts)
@@ -115,20 +113,16 @@ def command(
     else:
         _show(findings)
     output.flush()
-    ctx.exit(_code(findings) or notes.code)
-
-
-def _code(findings: Findings) -> int:
-    serious = [item for item in findings if item.severity in ("error", "warning")]
-    if any(item.code != CANNOT_BE_READ for item in serious):
-        return FOUND
-    return UNREADABLE if serious else DONE
+    ctx.exit(findings.exit_code or notes.code)
 
 
 def _show(findings: Findings) -> None:
     from rawlog import api
-    from rawlog.core.findings import grouped
+    from rawlog.core.findings import UNKNOWN, grouped
 
+    for startup in findings.startups:
+        for text in startup.lines(SHOWN):
+            output.line(printable(text))
     shown: dict[tuple[str, str | None], int] = {}
     path: str | None = ""
     known = [item for item in findings if item.code != UNKNOWN]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from rawlog.core.format import File, Place
+from rawlog.core.format import File, Place, UnknownFile
 from rawlog.core.layout import Layout
 from rawlog.formats.kafka.layouts import BATCH, ENTRY_V0, ENTRY_V1, MAGIC_V2, OUTLINE, SMALLEST_BATCH
 
@@ -30,6 +30,10 @@ ENTRIES = (ENTRY_V0, ENTRY_V1)
 ENTRY_BITS = 0x0B
 """What the attributes of an entry may say: codecs 0 to 3, log append time."""
 METADATA_TOPIC = "__cluster_metadata"
+#: The file that a broker leaves when it is stopped cleanly.
+MARK = ".kafka_cleanshutdown"
+#: A directory with indexes of segments in remote storage, which a broker fetches again.
+REMOTE_CACHE = "remote-log-index-cache"
 
 OFFSET_CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
@@ -46,6 +50,15 @@ INTERNAL = {
     "kafka.shares": "__share_group_state",
     "kafka.remote": "__remote_log_metadata",
 }
+
+
+def unknown_file(path: str, in_store: bool) -> UnknownFile:
+    """What a rewrite does with a file that no format knows. A broker passes over files that it does not know, in a partition and in a log
+    directory, but it ends at a directory of a log directory whose name it does not know: nothing of such a one is copied.
+    """
+    if in_store or "/" not in path:
+        return UnknownFile.COPY
+    return UnknownFile.REMAKE if path.startswith(f"{REMOTE_CACHE}/") else UnknownFile.LEAVE
 
 
 def takes(table: str | None, file: File) -> bool:
@@ -69,6 +82,30 @@ def directory_place(folder: str) -> Place:
     if found is None or int(found.group(2)) > 0x7FFF_FFFF:
         return Place(group=folder)
     return Place(found.group(1), int(found.group(2)), group=folder, state=found.group(3))
+
+
+class PartitionName(NamedTuple):
+    """What a broker reads in the name of a partition directory; `state` is its own word for one that it does not serve."""
+
+    topic: str
+    partition: int
+    state: str | None = None
+
+
+_ASIDE = re.compile(r"(\S+-\S+)\.\S+-(delete|stray|future)")
+
+
+def partition_name(name: str) -> PartitionName | None:
+    """A directory of a log directory as a broker reads its name; None for one at which it ends."""
+    state = next((word for word in ("delete", "stray", "future") if name.endswith(f"-{word}")), None)
+    if state is not None:
+        if _ASIDE.fullmatch(name) is None:
+            return None
+        name = name.rpartition(".")[0]
+    topic, _, number = name.rpartition("-")
+    if not topic or re.fullmatch(r"\+?[0-9]{1,10}", number) is None or int(number) > 0x7FFF_FFFF:
+        return None
+    return PartitionName(topic, int(number), state)
 
 
 class RemotePartition(NamedTuple):

@@ -195,6 +195,20 @@ def check_meta(data: bytes) -> None:
         raise ValueError("node.id and cluster.id")
 
 
+def parse_quorum(data: bytes) -> dict[str, object]:
+    """The election state in a `quorum-state`: epoch, vote and, in a static quorum, voters. ValueError if it is invalid."""
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict) or found.get("data_version") not in (0, 1):
+        raise ValueError("not an election state of version 0 or 1")
+    for name in ("leaderId", "leaderEpoch", "votedId"):
+        if not isinstance(found.get(name), int) or isinstance(found[name], bool):
+            raise ValueError(name)
+    return found
+
+
 def _check_cleanshutdown(data: bytes) -> None:
     if data:
         json.loads(data)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from rawlog.core.format import Deferred, Family, Format, Rewrite
 from rawlog.formats.kafka.layouts import BATCH
-from rawlog.formats.kafka.paths import file_named
+from rawlog.formats.kafka.paths import file_named, unknown_file
 from rawlog.formats.kraft import paths
 from rawlog.formats.kraft.tables import METADATA, STATE
 from rawlog.formats.kraft.verbs import CLUSTER
@@ -56,6 +56,7 @@ FAMILY = Family(
     title="Kafka KRaft metadata",
     formats=(CHECKPOINT, QUORUM),
     store_name=paths.store_name,
+    unknown_files=unknown_file,
     copies=Deferred(f"{_KRAFT}.store.store", "copies"),
     folds={
         METADATA.name: Deferred(f"{_KRAFT}.reader", "metadata"),

@@ -28,7 +28,7 @@ from rawlog.formats.kafka.messages import (
 from rawlog.formats.kafka.secrets import may_hold_secret, shows_secrets
 from rawlog.formats.kafka.showing import bytes_text
 from rawlog.formats.kafka.tables import KAFKA_RECORDS
-from rawlog.formats.kafka.texts import scan_text
+from rawlog.formats.kafka.texts import parse_quorum, scan_text
 from rawlog.formats.kraft.names import masked
 from rawlog.formats.kraft.paths import LOG_FORMAT
 from rawlog.formats.kraft.tables import METADATA
@@ -130,20 +130,6 @@ def raw_row(value: bytes | None, control: bool, kind: int | None, show_secrets: 
 
 
 # The election state -------------------------------------------------------------------------------------------------------
-
-
-def parse_quorum(data: bytes) -> dict[str, object]:
-    """The election state in a `quorum-state`: epoch, vote and, in a static quorum, voters. ValueError if it is invalid."""
-    try:
-        found = json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict) or found.get("data_version") not in (0, 1):
-        raise ValueError("not an election state of version 0 or 1")
-    for name in ("leaderId", "leaderEpoch", "votedId"):
-        if not isinstance(found.get(name), int) or isinstance(found[name], bool):
-            raise ValueError(name)
-    return found
 
 
 def _check_quorum(data: bytes) -> None:

@@ -54,6 +54,7 @@ COMMIT_LOG = Format(
     spans=_in("reader", "spans"),
     resync=_in("reader", "resync"),
     fault=_in("reader", "fault"),
+    misplaced=_in("reader", "misplaced"),
     context=_in("reader", "context"),
     pick=_in("lookup", "pick"),
     explain=_in("explain", "explain_entry"),
@@ -283,7 +284,7 @@ FAMILY = Family(
         _listed(
             "queuedatabase",
             "all consume queues as a RocksDB database; the commit log has the same",
-            "consumequeue/<file of RocksDB>",
+            "consumequeue/<file of RocksDB>, consumequeue_rocksdb/<file of RocksDB>",
             paths.is_queue_database,
         ),
         _listed(
@@ -291,6 +292,18 @@ FAMILY = Family(
             "topics, groups or offsets as a RocksDB database",
             ", ".join(f"config/{name}/<file of RocksDB>" for name in paths.CONFIG_DATABASES),
             paths.is_config_database,
+        ),
+        _listed(
+            "storedatabase",
+            "key index, timers and open transactions as a RocksDB database; most brokers leave it empty (5.4 on)",
+            "rocksdbstore/<file of RocksDB>",
+            paths.in_database("rocksdbstore"),
+        ),
+        _listed(
+            "popdatabase",
+            "messages that were popped and not acknowledged, as a RocksDB database",
+            "kvStore/<file of RocksDB>",
+            paths.in_database("kvStore"),
         ),
         _listed("position", "up to where compaction has come", "compaction/position-checkpoint", paths.is_position),
         _listed("abort", "mark of a broker that runs or died", "abort", paths.file_named("abort")),

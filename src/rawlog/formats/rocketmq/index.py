@@ -278,6 +278,13 @@ class Index:
         raw = self.source.read(self.header.entries_at, size)
         return np.frombuffer(raw[: len(raw) // INDEX_ENTRY.size * INDEX_ENTRY.size], INDEX_ENTRY.dtype)
 
+    def newest(self, most: int) -> NDArray[Any]:
+        """The last entries, as many as wanted."""
+        first = max(1, self.header.count - most)
+        size = (self.header.count - first) * INDEX_ENTRY.size
+        raw = self.source.read(self.header.entries_at + first * INDEX_ENTRY.size, size)
+        return np.frombuffer(raw[: len(raw) // INDEX_ENTRY.size * INDEX_ENTRY.size], INDEX_ENTRY.dtype)
+
     def slots(self) -> NDArray[Any]:
         return np.frombuffer(self.source.read(INDEX_HEADER.size, self.header.slots * SLOT.size), ">i4")
 

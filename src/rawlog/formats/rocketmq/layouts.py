@@ -193,6 +193,11 @@ CHECKPOINT = Layout(
     Field("index_timestamp", ">i8", "upstream indexMsgTimestamp: end of the last full key index file"),
     Field("master_flushed_offset", ">i8", "5.0.0 on"),
     Field("confirm_physical_offset", ">i8", "upstream confirmPhyOffset, 5.1.1 on"),
+    Field(
+        "logics_physical_offset",
+        ">i8",
+        "upstream logicsPhysicalOffset, 5.5.0 on: last message in the consume queues on disk; 0 where these are in RocksDB",
+    ),
 )
 CHECKPOINT_SIZE = 4096
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rawlog.core.errors import CorruptError
+from rawlog.core.errors import CorruptError, RawlogError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
@@ -22,6 +22,8 @@ from rawlog.formats.rocketmq.layouts import (
     FILLER_FLAG,
     HEAD,
     HOST_V4,
+    MAGIC_V1,
+    MAGIC_V2,
     NAME_VALUE,
     SysFlag,
 )
@@ -105,6 +107,15 @@ class Messages:
         found: NDArray[np.bool_] = self[kernels.F_PHYSICAL] != self.positions + self.start
         return found
 
+    def leftovers(self, file: File) -> NDArray[np.bool_]:
+        """Which messages are copies that stay after the end of a log that was cut: they say that they are at another place, and there is
+        one that says so, too. Any other that is not at its place was moved there, or its address was changed.
+        """
+        found = self.stale
+        if found.any():
+            found[found] = are_taken(file, self.start, self[kernels.F_PHYSICAL][found])
+        return found
+
     @property
     def fillers(self) -> NDArray[np.bool_]:
         """Which entries only cover a hole that `repair` found: the flag of such, and a host without a port."""
@@ -179,6 +190,29 @@ class Messages:
             expected=f"{stored & 0xFFFF_FFFF:08x}",
             found=f"{found:08x}",
         )
+
+
+def are_taken(file: File, start: int, addresses: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """At which addresses of the commit log a message is that says so. `file` begins at the address `start`; others lie next to it."""
+    from rawlog.io.storage import Source
+
+    taken = np.zeros(addresses.size, np.bool_)
+    if not file.size:
+        return taken
+    starts = np.where((addresses >= start) & (addresses < start + file.size), start, addresses // file.size * file.size)
+    for first in np.unique(starts[addresses >= 0]).tolist():
+        path = file.path if first == start else f"{file.path.rpartition('/')[0]}/{first:020}"
+        try:
+            with Source(path) as source:
+                for row in np.flatnonzero(starts == first).tolist():
+                    head = source.read(int(addresses[row]) - first, HEAD.size)
+                    if len(head) == HEAD.size:
+                        fields = np.frombuffer(head, HEAD.dtype)[0]
+                        is_message = int(fields["magic"]) in (MAGIC_V1, MAGIC_V2)
+                        taken[row] = is_message and int(fields["physical_offset"]) == int(addresses[row])
+        except (RawlogError, OSError):
+            continue  # no such file
+    return taken
 
 
 def micros(milliseconds: NDArray[np.int64]) -> pa.Array:

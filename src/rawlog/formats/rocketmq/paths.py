@@ -44,7 +44,7 @@ CONFIGS = (
     "transactionMetrics",
 )
 
-CONFIG_DATABASES = ("topics", "subscriptionGroups", "consumerOffsets")
+CONFIG_DATABASES = ("topics", "subscriptionGroups", "consumerOffsets", "metadata", "rdb")
 
 
 def parts(path: str) -> list[str]:
@@ -247,19 +247,31 @@ def _numbered(file: File) -> File:
 
 
 def is_queue_database(path: str) -> Place | None:
-    """`consumequeue/<a file of RocksDB>`: all consume queues in one database (5.2 on, `storeType=defaultRocksDB`)."""
+    """All consume queues in one RocksDB database (5.2 on): in `consumequeue/` next to files of other names, or in a directory of its own
+    (5.5 on, `useSeparateStorePathForRocksdbCQ`).
+    """
     names = parts(path)
     if len(names) > 1 and names[1] == "consumequeue" and _ROCKSDB_NAME.fullmatch(names[0]):
         return Place(group=above(path, 2))
-    return None
+    return in_database("consumequeue_rocksdb")(path)
 
 
 def is_config_database(path: str) -> Place | None:
-    """`config/<what>/<a file of RocksDB>`: topics, groups or offsets as a database instead of JSON."""
-    names = parts(path)
-    if len(names) > 2 and names[2] == "config" and names[1] in CONFIG_DATABASES and _ROCKSDB_NAME.fullmatch(names[0]):
-        return Place(group=above(path, 3))
-    return None
+    """Topics, groups or offsets as a database instead of JSON: `config/<what>/<a file of RocksDB>`."""
+    return in_database(*CONFIG_DATABASES, parent="config")(path)
+
+
+def in_database(*folders: str, parent: str | None = None) -> Callable[[str], Place | None]:
+    """A matcher for the files of RocksDB databases in directories of these names."""
+    levels = 2 if parent is None else 3
+
+    def match(path: str) -> Place | None:
+        names = parts(path)
+        if len(names) <= levels - 1 or names[1] not in folders or not _ROCKSDB_NAME.fullmatch(names[0]):
+            return None
+        return Place(group=above(path, levels)) if parent is None or names[2] == parent else None
+
+    return match
 
 
 def is_config(path: str) -> Place | None:

@@ -84,8 +84,8 @@ def spans(frames: Frames, file: File) -> Spans:
     offsets of the file, so none are given.
     """
     rows = Messages.take(frames, file)
-    stale = rows.stale
-    wrong = np.flatnonzero(~rows.crc_ok & ~stale)
+    leftovers = rows.leftovers(file)
+    wrong = np.flatnonzero(~rows.crc_ok & ~leftovers)
     if wrong.size:
         raise rows.crc_error(int(wrong[0]))
     count = len(frames)
@@ -97,8 +97,14 @@ def spans(frames: Frames, file: File) -> Spans:
     high[at[fits]] = np.maximum(born, stored)[fits] * 1000
     records = np.zeros(count, np.int64)
     packed = (rows[kernels.F_SYS_FLAG] & BATCH_MASK) == BATCH_MASK
-    records[at] = np.where(stale | rows.fillers, 0, np.where(packed, -1, 1))
+    records[at] = np.where(leftovers | rows.fillers, 0, np.where(packed, -1, 1))
     return Spans(min_time=low, max_time=high, records=records)
+
+
+def misplaced(frames: Frames, file: File) -> NDArray[np.int64]:
+    """The positions of messages that are not at the address that they name, and are rows all the same."""
+    rows = Messages.take(frames, file, with_crc=False)
+    return rows.positions[rows.stale & ~rows.leftovers(file)] if rows.odd[kernels.O_STALE] else np.empty(0, np.int64)
 
 
 def context(file: File, group: object, options: dict[str, str]) -> str | None:
@@ -183,7 +189,7 @@ def _inflate(rows: Messages, row: int, kind: int, limit: int) -> compression.Byt
 def decode(frames: Frames, want: Want) -> Iterator[pa.RecordBatch]:
     """Rows of `records`, or of `rocketmq.messages` and its like.
 
-    In `records` a wrong checksum is an error and stale entries are no rows; the other tables show both. Before an error is raised, all
+    In `records` a wrong checksum is an error and leftovers are no rows; the other tables show both. Before an error is raised, all
     that lies in front has been yielded.
     """
     names = set(want.table.names)
@@ -237,7 +243,7 @@ def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.
     packed = bool(rows.odd[kernels.O_PACKED])
     if packed:  # several rows of one message: its checksum is asked for once, before
         rows = Messages.take(rows.frames, want.file)
-        wrong = np.flatnonzero(~rows.crc_ok & ~rows.stale)
+        wrong = np.flatnonzero(~rows.crc_ok & ~rows.leftovers(want.file))
         if wrong.size:
             error, rows = rows.crc_error(int(wrong[0])), rows.cut(0, int(wrong[0]))
     rows = _for_records(rows, want)
@@ -253,11 +259,11 @@ def _decode_records(rows: Messages, want: Want, names: set[str]) -> Iterator[pa.
 
 
 def _for_records(rows: Messages, want: Want) -> Messages:
-    """The messages that are rows of `records`: not stale, not there to fill a hole, and committed if that is asked for."""
+    """The messages that are rows of `records`: no leftovers, not there to fill a hole, and committed if that is asked for."""
     committed = _is_committed(want)
     if not committed and not rows.odd[kernels.O_STALE] and not rows.odd[kernels.O_FILLER]:
         return rows
-    keep = ~rows.stale & ~rows.fillers
+    keep = ~rows.leftovers(want.file) & ~rows.fillers
     if committed:
         transaction = rows[kernels.F_SYS_FLAG] & TRANSACTION_MASK
         keep &= (transaction == 0) | (transaction == SysFlag.COMMIT)
@@ -486,7 +492,7 @@ def _message_batch(
         if name in names:
             made[name] = micros(rows[field])
     if "stale" in names:
-        made["stale"] = columns.booleans(rows.stale)
+        made["stale"] = columns.booleans(rows.leftovers(want.file))
     if "codec" in names:
         made["codec"] = _named(
             _CODEC_NAMES, rows.codecs if rows.odd[kernels.O_COMPRESSED] else None, count, want.compact

@@ -84,6 +84,7 @@ CHECKPOINTS = Table(
     Column("index_timestamp", "timestamp"),
     Column("master_flushed_offset", "bigint"),
     Column("confirm_physical_offset", "bigint"),
+    Column("logics_physical_offset", "bigint", "5.5.0 on: the last message in the consume queues; 0 if none is known"),
     about="up to where a store is on disk",
 )
 TIMERS = Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -332,11 +332,13 @@ def _jsonl(path: str, table: Table) -> Iterator[pa.RecordBatch]:
         yield from read_lines(file, table, lambda names: _known(names, table))
 
 
-def source_tree(paths: list[str], table: Table, format: str | None = None) -> Tree:
-    """What is to be converted: the data files of a lake, or a tree of files. AccessError for a path that is not there."""
+def source_tree(
+    paths: list[str], table: Table, format: str | None = None, note: Callable[[str], None] | None = None
+) -> Tree:
+    """What is to be converted: the data files of a lake, or a tree of files. Errors and notes as those of `open_known`."""
     from rawlog.jobs.lake import is_lake
-    from rawlog.reading.tree import open_tree
+    from rawlog.reading.tree import open_known
 
     if len(paths) == 1 and is_lake(paths[0]):
         return lake_tree(os.path.abspath(paths[0]), table)
-    return open_tree(paths, format=format)
+    return open_known(paths, format=format, note=note, knows=lambda file: kind_of(file.path) is not None)

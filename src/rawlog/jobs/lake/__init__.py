@@ -19,7 +19,7 @@ from typing import Any, Self
 from rawlog.core.errors import AccessError, OptionError, RawlogError
 from rawlog.core.tables import RECORDS, Table
 from rawlog.io.output import make_directory
-from rawlog.io.storage import is_remote, listing, local_path
+from rawlog.io.storage import is_owned, is_remote, local_path, owned_listing
 from rawlog.jobs.lake import commits
 from rawlog.jobs.lake.decoded import is_narrow, schema_of, with_decoded
 from rawlog.jobs.lake.lookup import SPLIT, DataFile
@@ -226,7 +226,7 @@ class Lake:
         return sorted(found, key=lambda name: (not name.startswith("rawlog."), name))
 
     def load(self, name: str) -> Any | None:
-        """The Iceberg table of that name, or None; AccessError if it needs a newer rawlog."""
+        """The Iceberg table of that name, or None; AccessError if it needs a newer rawlog, or is to be changed and is another lake's."""
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         with self.access():
@@ -234,12 +234,38 @@ class Lake:
                 table = self.catalog.load_table(name)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+            except FileNotFoundError as error:
+                raise self._refused(name, _line(error)) from None
+        if self.writer is not None:
+            self._check_owned(name, table)
         version = int(table.properties.get("rawlog.lake", VERSION))
         if version > VERSION:
             raise AccessError(
                 f"{self.path}: table {name} has lake version {version}, this rawlog knows {VERSION}: use a newer rawlog"
             )
         return table
+
+    def _check_owned(self, name: str, table: Any) -> None:
+        """AccessError if the metadata of a table are those of another place: a lake that was copied or moved. Whoever changed it would
+        delete files of the original, which they name, or all files here, which they do not name.
+        """
+        folder = self.folder_of(name)
+        (owned,) = same_files([f"{folder}/x"])
+        log = [entry.metadata_file for entry in table.metadata.metadata_log]
+        for path in (f"{table.location().rstrip('/')}/x", table.metadata_location, *log):
+            (known,) = same_files([path])
+            if not known.startswith(owned.removesuffix("x")):
+                raise self._refused(name, f"its files are at {path.removesuffix('/x')}")
+
+    def _refused(self, name: str, why: str) -> AccessError:
+        return AccessError(
+            f"{self.path}: table {name} has metadata of another place: {why}. Nothing was changed. Name the lake by the path that it was "
+            "made with. If it was moved, make a link there; for a copy, see `Moved and copied lakes` in docs/lake.md"
+        )
+
+    def folder_of(self, name: str) -> str:
+        """The directory of a table."""
+        return f"{self.path}/{name.replace('.', '/')}"
 
     def table_of(self, name: str) -> Table | None:
         """One of rawlog's tables as the lake has it: `records` with the columns of decoded values. None if there is no such table."""
@@ -432,15 +458,18 @@ class Lake:
     def sweep(self, run: str | None = None) -> int:
         """Remove data files that no snapshot lists: of one run that has ended, or of all whose writers are dead; their number.
 
-        In an object store it is not known which writers are dead: there, only a run itself removes its leftovers.
+        In an object store it is not known which writers are dead: there, only a run itself removes its leftovers. A table that has
+        metadata and is not in the catalog is another catalog's: its files stay.
         """
         removed = 0
         for name, folders in self._run_folders(run):
             table = self.load(name)
+            if table is None and not is_remote(self.path) and os.path.lexists(f"{self.folder_of(name)}/metadata"):
+                continue
             named = same_files(self.named(table))
             for folder in folders:
                 try:
-                    entries = list(listing(folder))
+                    entries = list(owned_listing(self.path, folder))
                 except AccessError:
                     if is_remote(folder) or os.path.isdir(folder):
                         raise
@@ -459,7 +488,7 @@ class Lake:
             for name in self.tables() if run is not None else ():
                 folder = data_path(self.path, name, str(run))
                 with contextlib.suppress(AccessError):
-                    next(listing(folder))
+                    next(owned_listing(self.path, folder))
                     yield name, [folder]
             return
         for data in sorted(Path(self.path).glob("*/*/data")):
@@ -485,15 +514,17 @@ class Lake:
     def remove(self, path: str, table: Any | None) -> None:
         """Remove a file of a table, if it still exists."""
         if table is not None or not is_remote(path):
-            remove_file(path, None if table is None else table.io)
+            remove_file(self.path, path, None if table is None else table.io)
 
 
-def remove_file(path: str, io: Any) -> None:
-    """Remove a file of a lake, if it still exists. `io` is PyIceberg's way to files that are not local."""
+def remove_file(lake: str, path: str, io: Any) -> None:
+    """Remove a file of a lake, if it still exists. One that a symbolic link leads to, out of the lake, stays. `io` is PyIceberg's way to
+    files that are not local.
+    """
     with contextlib.suppress(OSError):
         if is_remote(path):
             io.delete(path)
-        else:
+        elif is_owned(lake, path):
             os.unlink(local_path(path))
 
 

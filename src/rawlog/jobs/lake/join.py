@@ -89,10 +89,12 @@ class Join(Job[Joined, Mapping[str, tuple[int, int]]]):
         assert lake is not None
         found: list[Lot] = []
         for name in self.names if self.names is not None else lake.tables():
+            if name not in known_tables():
+                continue
             table = lake.load(name)
             if table is None:
                 raise AccessError(f"{lake.path}: table {name} no longer exists")
-            if name in known_tables() and not history_of(table).units:
+            if not history_of(table).units:
                 found += self._lots_of(name, table)
         return found
 

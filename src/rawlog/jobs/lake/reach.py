@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from rawlog.core.errors import AccessError
-from rawlog.io.storage import is_remote, listing
+from rawlog.io.storage import is_remote, owned_listing
 from rawlog.jobs.job import Done, Job, Split, Stage, packed
 from rawlog.jobs.lake import Lake, commits, remove_file
 from rawlog.jobs.lake.names import same_files
@@ -38,6 +38,7 @@ class Look:
     lists: tuple[tuple[str, bool], ...] = ()
     manifests: tuple[tuple[Any, bool], ...] = ()
     folder: str | None = None
+    lake: str = ""
     until: float = 0.0
 
 
@@ -133,7 +134,7 @@ def _look(number: int, look: Look) -> Seen:
     from pyiceberg.manifest import read_manifest_list
 
     if look.folder is not None:
-        entries = listing(look.folder)
+        entries = owned_listing(look.lake, look.folder)
         there = {one.path: one.size for one in entries if one.modified is None or one.modified < look.until}
         return Seen(number, look.table, there=there)
     manifests: dict[str, tuple[Any, bool]] = {}
@@ -231,7 +232,7 @@ def _forget(lake: Lake, name: str, old: Sequence[int]) -> None:
 
 def _removable(lake: Lake, name: str, files: Mapping[str, int], kept: set[str]) -> dict[str, int]:
     """Of files that old snapshots list, those that no other one does, and that are the table's own."""
-    (below,) = same_files([f"{folder_of(lake, name)}/x"])
+    (below,) = same_files([f"{lake.folder_of(name)}/x"])
     root = below.removesuffix("x")
     made = {}
     for path, size in files.items():
@@ -263,7 +264,9 @@ class Orphans(_Reach):
         own = None if lake.writer is None else lake.writer.name
         busy = not is_remote(lake.path) and any(name != own for name in living(lake.path))
         until = time.time() - (max(self.grace, YOUNG) if busy else self.grace)
-        return self._numbered(Look(name, folder=folder_of(lake, name), until=until) for name in self._tables())
+        return self._numbered(
+            Look(name, folder=lake.folder_of(name), lake=lake.path, until=until) for name in self._tables()
+        )
 
     def follow(self, done: Sequence[Seen]) -> list[Split]:
         """The metadata, once everything is listed: what is committed from now on is not among it."""
@@ -301,7 +304,7 @@ class Remove(Job[Done, None]):
     def __init__(self, lake: Lake, files: Mapping[str, Iterable[str]]) -> None:
         """`files` are paths, by table."""
         self.lake: Lake | None = lake
-        self.stage = lake.path
+        self.stage = self.path = lake.path
         self.files = {name: list(paths) for name, paths in files.items()}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -320,7 +323,7 @@ class Remove(Job[Done, None]):
         """Delete the files of a split."""
         io, paths = split.content
         for path in paths:
-            remove_file(path, io)
+            remove_file(self.path, path, io)
             stage.advance(1)
         return Done(split.number)
 
@@ -348,8 +351,3 @@ def loaded(lake: Lake, name: str) -> Any:
     if table is None:
         raise AccessError(f"{lake.path}: table {name} no longer exists")
     return table
-
-
-def folder_of(lake: Lake, name: str) -> str:
-    """The directory of a table."""
-    return f"{lake.path}/{name.replace('.', '/')}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rawlog.jobs.lake import Lake
+from rawlog.jobs.lake import Lake, known_tables
 from rawlog.jobs.lake.join import SHARE, TARGET, Join
 from rawlog.jobs.lake.reach import Expire, Orphans, Remove, Run, Unlisted, loaded, run_here
 from rawlog.jobs.lake.state import history_of, newest_first
@@ -111,7 +111,7 @@ def keep(
     dry_run: bool = False,
 ) -> list[Change]:
     """Join, expire and remove, as asked, by jobs that `run` runs. What was done to each table, or would be."""
-    changes = {name: Change(name) for name in lake.tables()}
+    changes = {name: Change(name) for name in lake.tables() if name in known_tables()}
     if compact:
         for name, counts in _joined(lake, run, target, sort_by, dry_run=dry_run).items():
             changes[name].joined, changes[name].made = counts

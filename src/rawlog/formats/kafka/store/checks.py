@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from rawlog.core.errors import RawlogError
-from rawlog.core.findings import Mark, Rule, Severity, rule
+from rawlog.core.findings import Account, Mark, Rule, Severity, rule
 from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.formats.kafka.checkpoints import parse
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
-from rawlog.formats.kafka.store.missing import has_segment, is_counting, missing_partitions
+from rawlog.formats.kafka.store.log_directories import nodes
+from rawlog.formats.kafka.store.missing import Missing, has_segment, missing_partitions
 from rawlog.formats.kafka.store.survey import survey
 from rawlog.formats.kafka.texts import properties, topic_id
 from rawlog.io.storage import Source
@@ -131,14 +132,25 @@ def sequence(files: Files) -> Iterator[Mark]:
     yield from survey(files).get("sequence", ())
 
 
-@rule("kafka.log.hanging-transaction", Severity.INFO)
-def hanging_transaction(files: Files) -> Iterator[Mark]:
+@rule("kafka.log.open-transaction", Severity.INFO, former=("kafka.log.hanging-transaction",))
+def open_transaction(files: Files) -> Iterator[Mark]:
     """A transaction has no marker. That is normal while it goes on; long after, it holds back every read_committed consumer of
     the partition at its first offset.
 
     If the producer is gone, abort it with Kafka's own transaction tool.
     """
-    yield from survey(files).get("hanging-transaction", ())
+    yield from survey(files).get("open-transaction", ())
+
+
+@rule("kafka.partition.zeros", Severity.ERROR)
+def zeros(files: Files) -> Iterator[Mark]:
+    """Zeros follow the last batch of a log, although `.kafka_cleanshutdown` says that its broker was stopped cleanly. A broker does not
+    start on it (record size 0).
+
+    A broker that preallocates segments cuts the zeros off when it stops. `rawlog repair` cuts them; or remove `.kafka_cleanshutdown`: a
+    broker then checks its logs and cuts them itself. Without that file the zeros are normal, and only information.
+    """
+    yield from survey(files).get("zeros", ())
 
 
 def partition_rules() -> Sequence[Rule[Files]]:
@@ -157,7 +169,8 @@ def partition_rules() -> Sequence[Rule[Files]]:
         epochs_mismatch,
         producer_epoch,
         sequence,
-        hanging_transaction,
+        open_transaction,
+        zeros,
         *complete.rules(),
     )
 
@@ -259,26 +272,72 @@ def _beyond(files: Files, wanted: str, what: str) -> Iterator[Mark]:
 def no_segment(files: Files) -> Iterator[Mark]:
     """A partition has no segment, although its directory has other files of it.
 
-    A broker makes an empty log in its place, without a message. Look for the partition in a backup or on another replica. Where a
-    checkpoint counts records of a partition and the whole directory is gone, it is no more than a remark, for this may be a copy of a part.
+    A broker makes an empty log in its place, without a message. Look for the partition in a backup or on another replica.
     """
     known = _partitions(files)
-    said: set[str] = set()
-    for file in files:
-        if file.format == "kafka.checkpoint" and file.problem is None and is_counting(file.path):
-            for gone in missing_partitions(split(file.path)[0], known):
-                if gone.directory not in said:
-                    said.add(gone.directory)
-                    path, severity = (gone.directory, None) if gone.is_certain else (gone.checkpoint, Severity.INFO)
-                    yield Mark(str(gone), offset=gone.first, path=path, severity=severity)
+    reported = set()
+    for gone in _missing(files):
+        if gone.has_directory and gone.directory not in known:
+            reported.add(gone.directory)
+            yield Mark(str(gone), offset=gone.first, path=gone.directory)
     for file in files:
         place, group = file.place, str(file.place.group)
         if place.topic in (None, METADATA_TOPIC) or place.partition is None or place.state is not None or place.remote:
             continue
-        if group not in known and group not in said and file.system == "kafka":
-            said.add(group)
+        if group not in known and group not in reported and file.system == "kafka":
+            reported.add(group)
             if not has_segment(group):
                 yield Mark(f"{place.topic}-{place.partition} has no segment: its records are gone", path=group)
+
+
+@rule("kafka.partition.missing", Severity.WARNING)
+def missing_partition(files: Files) -> Iterator[Mark]:
+    """A partition that should be in this log directory is not: a checkpoint in it lists the partition, or the cluster's metadata assigns
+    it to this directory.
+
+    A broker makes an empty partition in its place, without a message. Look for the directory in a backup or on another replica
+    (`rawlog rescue`). It is only information where the cluster is about to add the replica, where the broker had not made it yet when it
+    was stopped, and where, without a metadata log, it had no records or more partitions are gone than are here. Nothing is reported of
+    directories that were copied without `meta.properties` and metadata log, and of partitions that are assigned to another directory of
+    the node.
+    """
+    for gone in _missing(files):
+        if not gone.has_directory and gone.is_expected:
+            severity = None if gone.is_lost else Severity.INFO
+            offset = None if gone.checkpoint is None else gone.first
+            yield Mark(str(gone), offset=offset, path=gone.directory, severity=severity)
+
+
+def _missing(files: Files) -> list[Missing]:
+    return Store.of(files).share(_missing_in)
+
+
+def _missing_in(store: Store) -> list[Missing]:
+    return [one for node in nodes(store) for one in missing_partitions(node)]
+
+
+def absent(files: Files) -> list[Account]:
+    """The accounts of partitions of which nothing is here: all offsets that a checkpoint counts are unexplained."""
+    return [
+        Account(
+            system="kafka",
+            topic=gone.key[0],
+            partition=gone.key[1],
+            path=gone.directory,
+            start=gone.first,
+            stop=gone.stop,
+            present=0,
+            control=0,
+            aborted=0,
+            compacted=0,
+            expired=gone.first,
+            unexplained=gone.stop - gone.first,
+            broken_sequences=0,
+            open_transactions=0,
+        )
+        for gone in _missing(files)
+        if gone.is_lost
+    ]
 
 
 @rule("kafka.partition.topic-id", Severity.ERROR)
@@ -356,10 +415,76 @@ def duplicate_partitions(files: Files) -> Iterator[Mark]:
             yield Mark(f"{topic}-{partition} is also in {folders[0]}", path=folders[-1])
 
 
+@rule("kafka.directory.no-identity", Severity.ERROR)
+def no_identity(files: Files) -> Iterator[Mark]:
+    """A log directory has no `meta.properties`. A broker with KRaft does not start on it.
+
+    Restore the file from a backup, or write it: `version=1`, `cluster.id` as in the other directories of the cluster, `node.id` and
+    `directory.id` as the broker's registration in the metadata log has them (`rawlog cluster`). `kafka-storage.sh format
+    --ignore-formatted -t CLUSTER-ID` writes one with a new `directory.id`, and keeps what is in the directory. It is only information
+    where the directory may be of a cluster with ZooKeeper, whose brokers write the file themselves.
+    """
+    for node in nodes(files):
+        for directory in node.directories:
+            if directory.meta is not None:
+                continue
+            if directory.is_kraft:
+                message = "no meta.properties: a broker does not start; restore it, or format the directory with the id of its cluster"
+                yield Mark(message, path=directory.path)
+            elif any(
+                file.format == "kafka.partition" and split(str(file.place.group))[0] == directory.path for file in files
+            ):
+                message = "no meta.properties: a broker with KRaft does not start; one with ZooKeeper writes it"
+                yield Mark(message, path=directory.path, severity=Severity.INFO)
+
+
+@rule("kafka.directory.no-metadata", Severity.INFO)
+def no_metadata(files: Files) -> Iterator[Mark]:
+    """No log directory of a node with KRaft has the metadata log, `__cluster_metadata-0`.
+
+    It is in the directory that `metadata.log.dir` names, else in the first of `log.dirs`. If it is in none of the directories of the
+    node, and no other controller has it, a broker knows no topic: it renames all partition directories to `-stray`. So do not start one
+    on this directory alone. A warning if several directories of one node are here, and none of them has it.
+    """
+    for node in nodes(files):
+        if not node.is_kraft or node.is_zookeeper or not any(one.loaded for one in node.directories):
+            continue
+        if node.assignments is None and all(one.meta is not None for one in node.directories):
+            is_there = any(one.has_metadata for one in node.directories)
+            what = "has no record" if is_there else "is not here"
+            message = f"__cluster_metadata-0 {what}: a broker that has it nowhere else renames all partition directories to -stray"
+            severity = Severity.WARNING if len(node.directories) > 1 or is_there else Severity.INFO
+            yield Mark(message, path=node.directories[0].path, severity=severity)
+
+
+@rule("kafka.directory.unknown-name", Severity.ERROR)
+def unknown_name(files: Files) -> Iterator[Mark]:
+    """A log directory has a sub-directory whose name is not that of a partition, `lost+found` for example. A broker does not start on it.
+
+    Move it out of the log directory. Where that is the root of a file system, use a directory below it as the log directory.
+    """
+    for node in nodes(files):
+        for directory in node.directories:
+            for name in directory.unknown_folders:
+                message = f"{name} is no name of a partition directory: a broker does not start"
+                yield Mark(message, path=f"{directory.path}/{name}")
+
+
 def directory_rules() -> Sequence[Rule[Files]]:
     """The rules over a whole log directory."""
     from rawlog.formats.kafka.store import tiers
     from rawlog.formats.kafka.store.complete import committed_out_of_range
 
-    own = (log_start, beyond, no_segment, topic_ids, no_topic_id, duplicate_partitions)
+    own = (
+        no_metadata,
+        no_identity,
+        unknown_name,
+        log_start,
+        beyond,
+        missing_partition,
+        no_segment,
+        topic_ids,
+        no_topic_id,
+        duplicate_partitions,
+    )
     return (*own, *tiers.rules(), committed_out_of_range)

@@ -18,13 +18,11 @@ from rawlog.core.format import File
 from rawlog.formats.kafka.checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, offsets_in, parse_epochs
 from rawlog.formats.kafka.indexes import scan_index, scan_timeindex
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, TIME_INDEX_ENTRY
-from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.formats.kafka.store.extents import bytes_of
 from rawlog.formats.kafka.store.identity import is_tiered_topic, parent_of
 from rawlog.io.storage import exists
 
-#: The mark of a clean stop.
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 INDEXES = ("kafka.index", "kafka.timeindex", "kafka.txnindex")
 
 
@@ -68,7 +66,7 @@ def first_trace(files: Sequence[File]) -> Trace | None:
         stated[max(epochs[0][1], 0)] = f"the first leader epoch, {epochs[0][0]}, begins there"
     if not traces and not stated:
         return None
-    is_stopped = bool(stated) and exists(f"{folder}/{CLEAN_SHUTDOWN}")
+    is_stopped = bool(stated) and exists(f"{folder}/{MARK}")
     traces += [Trace(offset, reason, is_stopped) for offset, reason in stated.items()]
     if is_tiered_topic(folder, str(place.topic)):
         return Trace(min(traces).offset, "remote storage has them", is_remote=True)
@@ -114,4 +112,4 @@ def _epochs(files: Sequence[File]) -> list[tuple[int, int]] | None:
     return None if file is None or file.problem is not None else parse_epochs(bytes(bytes_of(file)))
 
 
-__all__ = ["CLEAN_SHUTDOWN", "Trace", "first_trace", "last_trace"]
+__all__ = ["Trace", "first_trace", "last_trace"]

@@ -23,6 +23,7 @@ from rawlog.formats.kafka.paths import INTERNAL, OFFSET_CHECKPOINTS, remote_dire
 from rawlog.formats.kafka.store.continuity import Side, continuity, refuse_damage
 from rawlog.formats.kafka.store.derived import Derivation, Limits
 from rawlog.formats.kafka.store.identity import META, identity, is_tiered_topic
+from rawlog.formats.kafka.store.log_directories import known_identity, node_of
 from rawlog.formats.kafka.store.missing import COUNTING, missing_partitions
 from rawlog.formats.kafka.store.partition_writer import PartitionWriter
 from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED
@@ -222,6 +223,8 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
     """A store for each partition directory that a broker would load. UnknownFormatError if there is none, OptionError for two of the
     same name.
 
+    A directory whose name is not one of a partition counts only if no partition is next to it: a broker ends at such a name.
+
     The list of remote segments is left out if such segments become part of the logs: they are not in remote storage any more. A broker
     would delete its own copies of what is listed there.
     """
@@ -234,6 +237,8 @@ def partitions(files: Sequence[File], options: Mapping[str, str]) -> list[Store]
         for folder, group in sorted(groups.items())
         if any(file.format == "kafka.log" and file.place.state is None for file in group)
     ]
+    parents = {split(str(store.path))[0] for store in found if store[0].place.topic is not None}
+    found = [store for store in found if store[0].place.topic is not None or split(str(store.path))[0] not in parents]
     if any(map(has_remote, found)):
         found = [store for store in found if not _is_list(store)]
     if not found:
@@ -277,11 +282,15 @@ def join(stores: Sequence[Store], reports: Sequence[Report], folder: Folder) -> 
 
 def _report_missing(source: str, stores: Sequence[Store], report: Report) -> None:
     """Report what the checkpoints count and no log has: the result's own are made to fit, and this is the only trace of the loss."""
-    for one in missing_partitions(source, {str(store[0].place.group) for store in stores}):
-        if one.is_certain:
-            report.add(Action.LOST, str(one), one.checkpoint, first_offset=one.first, stop_offset=one.stop)
-        else:
+    known = {str(store[0].place.group) for store in stores}
+    for one in missing_partitions(node_of(source)):
+        if one.directory in known or not one.is_expected:
+            continue
+        if not one.is_lost:
             report.notes.append(str(one))
+        else:
+            offsets = {"first_offset": one.first, "stop_offset": one.stop} if one.stop > one.first else {}
+            report.add(Action.LOST, str(one), one.checkpoint or one.directory, **offsets)
     for name in COUNTING:
         for (topic, partition), offset in sorted(offsets_in(source, name).items()):
             own = report.parts.get(f"{topic}-{partition}")
@@ -319,7 +328,8 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
     """Carry over what a log directory says of itself: whose it is, and what a new cluster would start from; report what is lost of it.
 
     No broker starts on damaged bootstrap records, and one that has a metadata log does without them; nor on a damaged identity: without
-    one it makes a new one, or asks for the directory to be formatted with the cluster's id, and keeps what is in it.
+    one it makes a new one, or asks for the directory to be formatted with the cluster's id, and keeps what is in it. An identity that is
+    gone is written again where the metadata and the directories next to it leave one only.
     """
     for name in SURROUNDINGS:
         path = f"{source}/{name}"
@@ -331,6 +341,10 @@ def keep_surroundings(source: str, folder: Folder, report: Report) -> None:
             folder.write(name, data)
         else:
             report.add(Action.DROPPED, "damaged, left out", path, start=0, stop=len(data))
+    if not (folder.path / META).exists() and (data := known_identity(source)) is not None:
+        folder.write(META, data)
+        reason = "missing or damaged; written as the metadata log and the directories next to it say whose it is"
+        report.add(Action.ADDED, reason, f"{source}/{META}")
 
 
 def _is_identity(data: bytes) -> bool:

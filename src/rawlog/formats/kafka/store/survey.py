@@ -19,22 +19,26 @@ from rawlog.core.format import File
 from rawlog.core.frames import Frames
 from rawlog.core.status import Status
 from rawlog.core.store import Store
+from rawlog.core.text import counted
 from rawlog.formats.kafka.heads import Heads, heads
 from rawlog.formats.kafka.layouts import (
     INDEX_ENTRY,
     MAGIC_V2,
     NONE,
+    OUTLINE,
     SNAPSHOT_ENTRY,
     TIME_INDEX_ENTRY,
     TXN_INDEX_ENTRY,
     Attributes,
 )
+from rawlog.formats.kafka.paths import MARK, METADATA_TOPIC, split
 from rawlog.formats.kafka.seek import index_entries, time_entries
 from rawlog.formats.kafka.store.continuity import Continuity, Side, continuity
 from rawlog.formats.kafka.store.extents import Extent, Plain
 from rawlog.formats.kafka.store.leader_epochs import Correction
 from rawlog.formats.kafka.store.state import Aborted, Producers
 from rawlog.formats.kafka.store.tally import Tally
+from rawlog.io.storage import exists
 from rawlog.io.walk import walk
 
 
@@ -378,6 +382,8 @@ class Survey:
         self.extents: dict[str, Extent] = {}
         self.compacted = False
         self.snapshots = {one.place.start_offset: one for one in store if _is(one, "kafka.snapshot")}
+        #: Where the batches of the last segment end, if it is without damage.
+        self.end_position: int | None = None
 
     def mark(self, code: str, mark: Mark) -> None:
         self.found[code][mark.path].append(mark)
@@ -414,6 +420,7 @@ class Survey:
         rows = [row for part in self.producers.aborts[known:] for row in part.tolist()]
         self.transaction_index(file, rows)
         self.last_file = file
+        self.end_position = fold.plain.end if fold.plain is not None and fold.plain.is_plain else None
 
     def transaction_index(self, file: File, aborts: Sequence[Sequence[int]]) -> None:
         """Every abort of the segment is listed, and nothing else."""
@@ -490,8 +497,25 @@ class Survey:
                 names = piece.start, extent.first
                 self.mark("displaced", Mark(message, 0, None, piece.first, *names, path=extent.file.path))
 
+    def zeros(self) -> None:
+        """Zeros after the last batch of the log: preallocated, or left by a crash, unless the broker was stopped cleanly."""
+        file, position = self.last_file, self.end_position
+        if file is None or position is None or position >= file.size or file.place.topic is None:
+            return
+        size = file.size - position
+        folder = split(split(file.path)[0])[0]
+        if file.place.topic == METADATA_TOPIC or not exists(f"{folder}/{MARK}"):
+            what, severity = "a broker cuts them off", Severity.INFO
+        else:
+            is_fatal = size > OUTLINE.size
+            what = f"although {MARK} is there: a broker {'does not start' if is_fatal else 'appends after them'}"
+            severity = Severity.ERROR
+        message = f"{counted(size, 'zero byte')} after the last batch, {what}"
+        self.mark("zeros", Mark(message, position, size, path=file.path, severity=severity))
+
     def end(self) -> None:
         """What only the whole log tells."""
+        self.zeros()
         end = self.last_offset + 1
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:
@@ -511,7 +535,7 @@ class Survey:
         self.fallen_epochs(whole.corrections)
         for number, first in sorted(self.producers.open_transactions().items()):
             message = f"producer {number}'s transaction from offset {first} has neither been committed nor aborted"
-            self.mark("hanging-transaction", Mark(message, offset=first, path=self.last_file.path))
+            self.mark("open-transaction", Mark(message, offset=first, path=self.last_file.path))
 
 
 def _is(file: File, format: str) -> bool:

@@ -13,9 +13,9 @@ from rawlog.core.store import Store
 from rawlog.formats.kafka.codec import Message
 from rawlog.formats.kafka.messages import decode_record, framed_types
 from rawlog.formats.kafka.showing import uuid_text
+from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.formats.kraft.names import LEAST_LEVEL, METADATA_VERSION, NO_LEADER
 from rawlog.formats.kraft.paths import QUORUM_FORMAT, snapshot_id
-from rawlog.formats.kraft.reader import parse_quorum
 from rawlog.formats.kraft.store.placing import right_epochs
 from rawlog.formats.kraft.store.state import State
 from rawlog.formats.kraft.store.store import At, MetadataStore, is_misnamed, last_time, stores

@@ -29,7 +29,7 @@ from rawlog.core.rescue import (
 )
 from rawlog.core.restore import Asked, Known, Offer, RestoredPartition, RestoreSplit
 from rawlog.core.store import Store
-from rawlog.core.text import counted, offset_range, plain_time
+from rawlog.core.text import counted, plain_time
 from rawlog.formats.kafka import LOG
 from rawlog.formats.kafka.checkpoints import CLEANER, HIGH_WATERMARK, LOG_START, offsets_in
 from rawlog.formats.kafka.layouts import NONE
@@ -553,10 +553,11 @@ def part_report(plan: UnitPlan) -> Report:
         report.add(Action.LOST, _with_times(one, "after", "and before"), first_offset=one.start, stop_offset=one.stop)
     for number, one in plan.divergent:
         reason = f"kept next to the result: {_with_times(one)}"
-        place = {"first_offset": one.start, "stop_offset": one.stop, "is_expected": True}
+        place = {"first_offset": one.start, "stop_offset": one.stop}
         report.add(Action.MOVED, reason, plan.copies[number].path, **place)
     for one in plan.undecided:
-        report.notes.append(f"{offset_range(one.start, one.stop or 0)}: kept, undecided: {_with_times(one)}")
+        place = {"first_offset": one.start, "stop_offset": one.stop}
+        report.add(Action.UNDECIDED, f"kept: {_with_times(one)}", **place)
     report.notes += plan.unknown
     return report
 

@@ -22,6 +22,7 @@ from rawlog.formats.kafka.messages import decode_record, framed_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
 from rawlog.formats.kafka.store.rewrite import keep_surroundings
 from rawlog.formats.kafka.store.rewrite import rebuild as rebuild_partition
+from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.formats.kraft.paths import (
     CHECKPOINT_FORMAT,
     LOG_FORMAT,
@@ -30,7 +31,6 @@ from rawlog.formats.kraft.paths import (
     segment_name,
     snapshot_id,
 )
-from rawlog.formats.kraft.reader import parse_quorum
 from rawlog.formats.kraft.store.placing import Batch, Placed, is_gapped, place_batches, read_batches
 from rawlog.formats.kraft.store.state import IMAGED, State
 from rawlog.formats.kraft.store.store import LARGEST_TEXT, MetadataStore, is_misnamed, last_time, stores, traced_end
@@ -82,9 +82,10 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     plan = _Repair(metadata, policy, traced_end(store)).plan()
     votes = [file for file in store if file.format == QUORUM_FORMAT]
     plan.copies = [file for file in votes if _is_vote(file, plan.report)]
-    if policy == STRICT and not plan.report.is_whole:
-        why = next(entry.line() for entry in plan.report.entries if entry.is_loss)
-        raise CorruptError(f"{why}; the policy is strict", path=metadata.folder)
+    if policy == STRICT:
+        for entry in plan.report.entries:
+            if entry.action not in (Action.KEPT, Action.REBUILT) and not entry.is_expected:
+                raise CorruptError(f"{entry.line()}; the policy is strict", path=metadata.folder)
     return plan.write(folder)
 
 

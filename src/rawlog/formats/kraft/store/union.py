@@ -128,6 +128,7 @@ class UnionCarrier(Carrier):
 
         file = stretch.file
         following = stretch.first
+        self.report_corrections(stretch)
         for frames in walk(file, LOG, start=stretch.start, stop=stretch.stop, errors="skip"):
             whole, head = wanted(corrected(frames, stretch), stretch)
             whole, head, _ = (
@@ -140,6 +141,19 @@ class UnionCarrier(Carrier):
         if following < stretch.end and following == stretch.first:
             place = {"first_offset": stretch.first, "stop_offset": stretch.end}
             self.report.add(Action.LOST, "it could be read before, and cannot now", stretch.path, **place)
+
+    def report_corrections(self, stretch: Stretch) -> None:
+        """Report the fields of a stretch's batches that are written with another value than the stored one."""
+        place = {
+            "start": stretch.start,
+            "stop": stretch.stop,
+            "first_offset": stretch.first,
+            "stop_offset": stretch.end,
+        }
+        if stretch.is_moved:
+            self.report.add(Action.CHANGED, f"base offset set to {stretch.first}", stretch.path, **place)
+        if stretch.epoch is not None:
+            self.report.add(Action.CHANGED, f"leader epoch set to {stretch.epoch}", stretch.path, **place)
 
     def write(self, segment: File, frames: Frames, head: Heads) -> Iterator[NewSegment]:
         """Batches as they are. A segment begins where one of the replica does that they are from, unless its beginning is written

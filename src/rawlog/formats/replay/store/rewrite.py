@@ -195,7 +195,7 @@ def _origin(file: File, source: Source, report: Report) -> Origin:
         return origin
     if origin.kind and any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size]):
         place = {"start": FILE_HEADER.at("reserved"), "stop": FILE_HEADER.size}
-        report.add(Action.CHANGED, "reserved bytes set to zero", file.path, **place, is_expected=True)
+        report.add(Action.CHANGED, "reserved bytes set to zero", file.path, **place)
     return origin
 
 
@@ -237,6 +237,6 @@ def _with_sound_times(frames: Frames, file: File, report: Report) -> bytes:
             reason, new = "a time in milliseconds converted to seconds", seconds.to_bytes(field.size, "big")
         else:
             reason, new = "an invalid time; the entry is kept without one", NO_TIME[frames.kind]
-        report.add(Action.CHANGED, reason, file.path, **place, is_expected=new is not NO_TIME[frames.kind])
+        report.add(Action.CHANGED, reason, file.path, **place)
         changed[start : start + field.size] = new
     return bytes(changed)

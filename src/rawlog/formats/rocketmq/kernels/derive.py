@@ -21,7 +21,7 @@ from rawlog.kernels import inline, kernel
 from rawlog.kernels.ints import read_u32, write_i32, write_i64
 from rawlog.kernels.types import I64, U8, AnyI64, Bools, Int, OutBools, OutI32, OutI64, OutI64x2, OutU8
 
-SPACE, HASH_SIGN, REPLACEMENT = 32, 35, 0xFFFD
+SPACE, HASH_SIGN, TAG_SIGN, REPLACEMENT = 32, 35, 84, 0xFFFD
 ENTRY_SIZE = INDEX_ENTRY.size
 ENTRY_HASH, ENTRY_PHYSICAL = INDEX_ENTRY.at("key_hash"), INDEX_ENTRY.at("physical_offset")
 ENTRY_SECONDS, ENTRY_PREVIOUS = INDEX_ENTRY.at("seconds"), INDEX_ENTRY.at("previous")
@@ -108,18 +108,20 @@ def derive_rows(
     hashes: OutI64,
     addresses: OutI64,
     stored: OutI64,
+    of_tags: OutBools,
     multiple: OutBools,
 ) -> Any:
     """The tag hash of every message, 0 without a tag, and the keys that an index holds of those to `take`. -> (count, row, status)
 
-    Keys are in the order of the index: UNIQ_KEY, then every piece of KEYS; FULL: no room for those of the next message. `multiple` tells
-    which messages may have a number in several queues.
+    Keys are in the order of the index: UNIQ_KEY, every piece of KEYS, then the tag as `topic#T#tag`, which only brokers from 5.4.0 on
+    write (`of_tags`); FULL: no room for those of the next message. `multiple` tells which messages may have a number in several queues.
     """
     count = np.int64(0)
     for row in range(topics.size):
         piece = np.int64(properties[row])
         end = piece + np.int64(properties_sizes[row])
         keys_at, keys, unique_at, unique = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+        tag_at, tag = np.int64(0), np.int64(0)
         tags[row], multiple[row], block = 0, False, piece
         ones, twos, _ = masks_of(data, block, end)
         while piece < end:
@@ -131,16 +133,17 @@ def derive_rows(
                     if word == KEYS_WORD:
                         keys_at, keys = middle + 1, stop - middle - 1
                     elif word == TAGS_WORD:
-                        tags[row] = signed(hash_utf8(data, middle + 1, stop, np.int64(0)))
+                        tag_at, tag = middle + 1, stop - middle - 1
+                        tags[row] = signed(hash_utf8(data, tag_at, stop, np.int64(0)))
                 elif size == WORD:
                     if word == UNIQUE_WORD:
                         unique_at, unique = middle + 1, stop - middle - 1
                 elif size == MULTI_SIZE and word == MULTI_WORD:
                     multiple[row] = True
             piece = stop + 1
-        if not take[row] or unique + keys == 0:
+        if not take[row] or unique + keys + tag == 0:
             continue
-        if hashes.size - count < 2 + keys // 2:
+        if hashes.size - count < 3 + keys // 2:
             return count, row, FULL
         start = np.int64(topics[row])
         front = step(hash_utf8(data, start, start + np.int64(topic_sizes[row]), np.int64(0)), HASH_SIGN)
@@ -157,9 +160,14 @@ def derive_rows(
                 hashes[count] = index_hash(hash_utf8(data, piece, stop, front))
                 count += 1
             piece = stop + 1
+        if tag > 0:
+            front = step(step(front, TAG_SIGN), HASH_SIGN)
+            hashes[count] = index_hash(hash_utf8(data, tag_at, tag_at + tag, front))
+            count += 1
         for index in range(first, count):
             addresses[index] = physical[row]
             stored[index] = times[row]
+            of_tags[index] = tag > 0 and index == count - 1
     return count, np.int64(topics.size), OK
 
 

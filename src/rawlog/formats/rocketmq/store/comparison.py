@@ -220,7 +220,10 @@ def _has_filler(store: View, start: int, stop: int) -> bool:
 
 
 def compared_index(store: View) -> Iterator[Mark]:
-    """What is wrong in the key index, compared with the log, the keys of some messages at a time."""
+    """What is wrong in the key index, compared with the log, the keys of some messages at a time.
+
+    Tags may be there or not: brokers from 5.4.0 on index them, and leave what older ones wrote as it is.
+    """
     found = []
     for file in sorted(store.of("rocketmq.index"), key=lambda file: file.path):
         with contextlib.suppress(RawlogError):
@@ -232,7 +235,7 @@ def compared_index(store: View) -> Iterator[Mark]:
     load = functools.lru_cache(maxsize=2)(_index_rows)
     missing, first_missing = 0, -1
     wrong: dict[str, list[int]] = {}
-    start, before = store.begin, np.empty((2, 0), np.int64)
+    start, before = store.begin, np.empty((3, 0), np.int64)
     for keys in (*store.key_runs(), None):
         # The keys of one run, and what the index has from its first message to that of the next.
         stop = store.end if keys is None else int(keys[1, 0])
@@ -242,11 +245,11 @@ def compared_index(store: View) -> Iterator[Mark]:
                 rows = load(file)
                 here = np.flatnonzero((rows[1] >= start) & (rows[1] < stop))
                 there.append(rows[:, here])
-                bad = here[~_among(there[-1], before)].tolist()
+                bad = here[~_among(there[-1], before[:2])].tolist()
                 wrong.setdefault(file.path, []).extend(bad)
-        absent = ~_among(before, np.concatenate([*there, np.empty((2, 0), np.int64)], axis=1))
+        absent = ~_among(before[:2], np.concatenate([*there, np.empty((2, 0), np.int64)], axis=1))
         # Of the message at either end some keys may lie in a file that is gone or not begun.
-        absent &= (before[1] > begin) & (before[1] < end)
+        absent &= (before[1] > begin) & (before[1] < end) & (before[2] == 0)
         if absent.any():
             missing += int(absent.sum())
             first_missing = int(before[1, np.argmax(absent)]) if first_missing < 0 else first_missing

@@ -76,7 +76,7 @@ def _unended(store: View, halves: list[Half]) -> list[Half]:
         [store.units(queue)[U_PHYSICAL] for queue in store.derived_queues() if queue[0] == HALF_TOPIC]
     )
     for run in store.key_runs():
-        found = run[:, np.isin(run[0], hashes) & np.isin(run[1], halves_at)]
+        found = run[:2, np.isin(run[0], hashes) & np.isin(run[1], halves_at) & (run[2] == 0)]
         ended.update(key for key, address in found.T.tolist() if address not in store.pending.places)
     return [half for half in halves if not half.key or key_hash(HALF_TOPIC, half.key) not in ended]
 

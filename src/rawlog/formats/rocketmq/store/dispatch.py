@@ -5,21 +5,26 @@ Rebuilding, writing and verifying share it, so that they agree on what a derived
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.errors import RawlogError
 from rawlog.core.format import File
 from rawlog.core.frames import Bytes
 from rawlog.core.status import Status
 from rawlog.core.text import java_text
 from rawlog.formats.rocketmq import COMMIT_LOG
+from rawlog.formats.rocketmq.index import Index
 from rawlog.formats.rocketmq.kernels import derive
 from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import (
     BATCH_MASK,
+    CHECKPOINT,
+    LARGEST_FILE,
     LMQ_PREFIX,
     SCHEDULE_TOPIC,
     TRANSACTION_MASK,
@@ -29,6 +34,7 @@ from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.reader import scan
 from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Delays
+from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 from rawlog.kernels import columns
 
@@ -37,6 +43,9 @@ Queue = tuple[str, int]
 DELAYED = 4
 """Rows of what is known of delayed messages, by place: their address, that in the source (they may move), store time and level."""
 D_PHYSICAL, D_SOURCE, D_TIME, D_LEVEL = range(DELAYED)
+KEY_COLUMNS = 4
+"""Rows of the keys of the index, by place: their hash, the address and store time of their message, whether they are its tag."""
+K_HASH, K_ADDRESS, K_TIME, K_OF_TAG = range(KEY_COLUMNS)
 COLUMNS = 6
 """Rows of the units of a queue, by place."""
 U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, U_BATCH = range(COLUMNS)
@@ -50,6 +59,8 @@ class Derived:
     hashes: list[NDArray[np.int64]] = field(default_factory=list)
     addresses: list[NDArray[np.int64]] = field(default_factory=list)
     times: list[NDArray[np.int64]] = field(default_factory=list)
+    #: Which keys are tags: brokers before 5.4.0 do not index these.
+    of_tags: list[NDArray[np.bool_]] = field(default_factory=list)
     batch_topics: set[str] = field(default_factory=set)
     messages: int = 0
     last_time: int = 0
@@ -77,13 +88,12 @@ class Derived:
                     set_tags(piece, every[D_PHYSICAL], due)
         return assumed
 
-    def keys(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        empty = [np.empty(0, np.int64)]
-        return (
-            np.concatenate(self.hashes or empty),
-            np.concatenate(self.addresses or empty),
-            np.concatenate(self.times or empty),
-        )
+    def keys(self, *, with_tags: bool) -> NDArray[np.int64]:
+        """The keys of the index in order (`K_…`), with those that are tags or without."""
+        empty = np.empty((KEY_COLUMNS, 0), np.int64)
+        columns = zip(self.hashes, self.addresses, self.times, self.of_tags, strict=True)
+        found = np.concatenate([empty, *(np.stack(one) for one in columns)], axis=1)
+        return found if with_tags else found[:, found[K_OF_TAG] == 0]
 
 
 def is_scheduled(queue: Queue) -> bool:
@@ -102,6 +112,8 @@ def due_times(delayed: NDArray[np.int64], delays: Delays) -> tuple[NDArray[np.in
 
 def set_tags(units: NDArray[np.int64], addresses: NDArray[np.int64], tags: NDArray[np.int64]) -> None:
     """Give the units of the messages at these addresses these tag hashes."""
+    if not addresses.size:
+        return
     order = np.argsort(addresses, kind="stable")
     at = np.minimum(np.searchsorted(addresses[order], units[U_PHYSICAL]), addresses.size - 1)
     same = addresses[order][at] == units[U_PHYSICAL]
@@ -150,6 +162,7 @@ def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[ND
     # A few keys per message first: memory that is never touched costs too. Then as many as there can be.
     for room in (4 * len(rows), int(strings.sum()) + 2 * len(rows)):
         hashes, addresses, times = (np.empty(room, np.int64) for _ in range(3))
+        of_tags = np.empty(room, np.bool_)
         count, _, status = derive.derive_rows(
             rows.data,
             rows[kernels.F_PROPERTIES],
@@ -163,6 +176,7 @@ def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[ND
             hashes,
             addresses,
             times,
+            of_tags,
             multiple,
         )
         if status == Status.OK:
@@ -171,6 +185,7 @@ def _hash(rows: Messages, indexed: NDArray[np.bool_], into: Derived) -> tuple[ND
     into.hashes.append(hashes[:count].copy())
     into.addresses.append(addresses[:count].copy())
     into.times.append(times[:count].copy())
+    into.of_tags.append(of_tags[:count].copy())
     return tags, multiple
 
 
@@ -269,6 +284,65 @@ def derive_bytes(data: Bytes, address: int, into: Derived) -> None:
     derive_from(Messages.take(frames, File("", 0, None, COMMIT_LOG.name), with_crc=False), into)
 
 
+def indexes_tags(files: Sequence[File]) -> bool:
+    """Whether the broker of a store indexes tags, as 5.4.0 and later do: only these make `rocksdbstore`, 5.5.0 and later write the sixth
+    field of the checkpoint, and the newest entries of the index show it.
+    """
+    if any(file.format == "rocketmq.storedatabase" for file in files) or logics_offset(files):
+        return True
+    logs = commit_logs(files)
+    indexes = [file for file in files if file.format == "rocketmq.index" and file.problem is None]
+    for file in sorted(indexes, key=lambda file: file.path, reverse=True)[:NEWEST_FILES]:
+        with contextlib.suppress(RawlogError), Index(file.path) as opened:
+            if _has_tag(opened.newest(NEWEST_ENTRIES), logs):
+                return True
+    return False
+
+
+NEWEST_FILES, NEWEST_ENTRIES = 3, 256
+"""So many files of the index, and entries of each, are looked into for tags."""
+
+
+def _has_tag(entries: NDArray[np.void], logs: Sequence[File]) -> bool:
+    """Whether one of some entries of the index is the tag of its message."""
+    for address in np.unique(entries["physical_offset"]).tolist():
+        rows = message_at(logs, address)
+        if rows is not None:
+            tagged = Derived()
+            derive_from(rows, tagged)
+            keys = tagged.keys(with_tags=True)
+            tags = keys[K_HASH, keys[K_OF_TAG] != 0]
+            if np.isin(entries["key_hash"][entries["physical_offset"] == address], tags).any():
+                return True
+    return False
+
+
+def message_at(logs: Iterable[File], address: int) -> Messages | None:
+    """The message at an address of a log that says so; None if there is none."""
+    for file in logs:
+        start = file.place.start_offset or 0
+        if start <= address < start + file.size:
+            with Source(file.path) as source:
+                size = int.from_bytes(source.read(address - start, 4), "big", signed=True)
+                data = np.frombuffer(source.read(address - start, min(max(size, 0), LARGEST_FILE)), np.uint8)
+            frames = replace(scan(data, 0), base=address - start)
+            rows = Messages.take(frames, file, with_crc=False)
+            if len(rows) == 1 and not rows.stale[0]:
+                return rows
+    return None
+
+
+def logics_offset(files: Iterable[File]) -> int:
+    """The message up to which consume queues are on disk, as the checkpoint of 5.5.0 and later says; 0 if nothing says it."""
+    for file in files:
+        if file.format == "rocketmq.checkpoint" and file.problem is None and file.place.state is None:
+            with Source(file.path) as source:
+                head = source.read(0, CHECKPOINT.size)
+            at = CHECKPOINT.at("logics_physical_offset")
+            return int.from_bytes(head[at : at + 8], "big", signed=True)
+    return 0
+
+
 def commit_logs(files: Iterable[File]) -> list[File]:
     """The commit-log files among some, in order of their addresses, whatever directory each lies in."""
     found = [file for file in files if file.format == "rocketmq.commitlog" and file.problem is None]
@@ -277,13 +351,11 @@ def commit_logs(files: Iterable[File]) -> list[File]:
     )
 
 
-def messages_of(
-    file: File, *, errors: str = "stop", with_crc: bool = True, with_stale: bool = False
-) -> Iterator[Messages]:
-    """The messages of a commit-log file, stale ones left out unless asked for; a window at a time."""
+def messages_of(file: File, *, errors: str = "stop", with_crc: bool = True) -> Iterator[Messages]:
+    """The messages of a commit-log file without leftovers; a window at a time."""
     for frames in walk(file, COMMIT_LOG, errors=errors):
         rows = Messages.take(frames, file, with_crc=with_crc)
-        yield rows if with_stale else rows.where(~rows.stale)
+        yield rows.where(~rows.leftovers(file))
 
 
 def loaded_messages(files: Iterable[File]) -> Iterator[Messages]:

@@ -30,7 +30,16 @@ from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.compaction import FORMATS, change_queue, units_of
 from rawlog.formats.rocketmq.store.dispatch import U_BATCH, Derived
 from rawlog.formats.rocketmq.store.placeholders import Slot, covering, placeholder_size
-from rawlog.formats.rocketmq.store.rewrite import DERIVED, NEVER_COPIED, copy, new_report, pad, write_derived
+from rawlog.formats.rocketmq.store.rewrite import (
+    DATABASES,
+    DERIVED,
+    NEVER_COPIED,
+    carry_databases,
+    copy,
+    new_report,
+    pad,
+    write_derived,
+)
 from rawlog.formats.rocketmq.store.settings import settings_of, sizes_of
 from rawlog.io.output import Folder
 from rawlog.io.walk import walk
@@ -57,7 +66,7 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
     """
     report = new_report()
     report.counts |= {"records": 0, "removed": 0}
-    own_way = {*DERIVED, *NEVER_COPIED, COMMIT_LOG_NAME, *FORMATS}
+    own_way = {*DERIVED, *NEVER_COPIED, *DATABASES, COMMIT_LOG_NAME, *FORMATS}
     for file in store:
         if file.format is not None and file.format not in own_way and file.problem is None:
             copy(folder, file, report)
@@ -67,7 +76,8 @@ def erase(store: Store, folder: Folder, options: Mapping[str, str], keep: Keep |
         ended = _write_log(file, folder, keep, derived, report, is_ended=ended)
     _write_compacted(store, folder, keep, report)
     settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
-    write_derived(derived, store, folder, sizes, settings, report)
+    carry_databases(store, folder, report, ())  # they cannot be read, so nobody knows what is in them
+    write_derived(derived, store, folder, sizes, settings, report, is_intact=False)
     if report.counts["removed"]:
         report.add(Action.REMOVED, counted(report.counts["removed"], "message"))
     return report
@@ -105,6 +115,14 @@ def _windows(file: File, format: Format, keep: Keep | None, report: Report) -> I
         rows = Messages.take(frames, file)
         if stale := rows.stale.any():
             first = int(np.argmax(rows.stale))
+            moved = rows.stale & ~rows.leftovers(file)
+            if format is COMMIT_LOG and moved.any():
+                raise CorruptError(
+                    "a message that is not at its place; repair the store first",
+                    path=file.path,
+                    position=rows.frame_position(int(np.argmax(moved))),
+                    format=format.name,
+                )
             frames = frames.slice(0, int(rows[fields.F_FRAME][first]))
             rows = Messages.take(frames, file)
         if not rows.crc_ok.all():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,14 @@ from rawlog.core.text import java_text
 from rawlog.formats.rocketmq import COMMIT_LOG
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
+    HEAD,
     LMQ_PREFIX,
     PRE_BLANK_SIZE,
+    SMALLEST_V1,
     UNIT,
     SysFlag,
 )
-from rawlog.formats.rocketmq.messages import Messages
+from rawlog.formats.rocketmq.messages import Messages, are_taken
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.reader import scan
 from rawlog.formats.rocketmq.store import dispatch
@@ -259,6 +262,144 @@ def set_times(derived: Derived, changed: dict[int, int]) -> None:
         for row in np.flatnonzero(np.isin(where, addresses)).tolist():
             times[row] = changed[int(where[row])]
 
+
+# Messages ---------------------------------------------------------------------------------------------------------------
+
+MOST_HELD = 16
+"""Messages next to one another, each wrong about its place in another way, of which the next sound ones decide."""
+
+
+class Placement:
+    """The sound messages of one commit-log file, where they belong.
+
+    Every message names its address. One that is elsewhere is there because bytes before it were added or removed: then those after it are
+    as far away, and all are put back where they say. Or its address was changed, which no checksum covers: then it lies exactly between
+    messages that leave no other place, and gets the right one.
+    """
+
+    def __init__(self, file: File, size: int) -> None:
+        self.file, self.first, self.size = file, file.place.start_offset or 0, size
+        #: How far the messages of the last group were from where they belong, where it ends in the file, and its end in the log.
+        self.shift, self.position, self.end = 0, self.first, self.first
+        self.held: list[Messages] = []
+
+    def groups(self) -> Iterator[tuple[Messages, bool]]:
+        """Messages next to one another as if they were at their addresses, in order; and whether their addresses were corrected."""
+        for frames in walk(self.file, COMMIT_LOG, errors="skip"):
+            rows = Messages.take(frames, self.file)
+            if not len(rows):
+                continue
+            good = rows.crc_ok & (rows.stale | rows.entry_crc_ok)
+            if frames.status.is_damage and has_foreign_end(rows):
+                good[-1] = False
+            rows = rows.where(good)
+            for group in _alike(rows):
+                yield from self._take(group)
+        yield from self._settle(None)
+
+    def _take(self, group: Messages) -> Iterator[tuple[Messages, bool]]:
+        shift = shift_of(group)
+        if len(group) == 1 and shift and shift != self.shift and len(self.held) < MOST_HELD:
+            self.held.append(_copied(group))
+            return
+        yield from self._settle(group)
+        yield from self._put(group, shift)
+
+    def _settle(self, following: Messages | None) -> Iterator[tuple[Messages, bool]]:
+        """Decide of the messages that are held, by what is before and after them."""
+        held, self.held = self.held, []
+        if not held:
+            return
+        begin, stop = int(edges(held[0])[0][0]), int(edges(held[-1])[1][-1])
+        fits = all(int(edges(a)[1][-1]) == int(edges(b)[0][0]) for a, b in itertools.pairwise(held))
+        after = None if following is None else (int(edges(following)[0][0]), shift_of(following))
+        follows = begin == self.position
+        if fits and after == (stop, self.shift) and (follows or begin + self.shift >= self.end):
+            is_corrected = True
+        elif after is None and follows and len(held) == 1:
+            is_corrected = not self._is_leftover(held[0]) and not self._is_moved(held[0])
+        else:
+            is_corrected = False
+        for rows in held:
+            if is_corrected:
+                yield from self._put(corrected(rows, self.shift), self.shift, is_corrected=True)
+            else:
+                yield from self._put(rows, shift_of(rows))
+
+    def _is_leftover(self, rows: Messages) -> bool:
+        """Whether the place that a message names has a message that says so: then this one is a copy, from before the log was cut."""
+        return bool(are_taken(self.file, self.first, rows[fields.F_PHYSICAL]).any())
+
+    def _is_moved(self, rows: Messages) -> bool:
+        """Whether the last message of a file lies where it does because others before it were removed."""
+        named, here = int(edges(rows)[0][0]) + shift_of(rows), int(edges(rows)[0][0]) + self.shift
+        return self._has_room(rows, shift_of(rows)) and named - here >= SMALLEST_V1 and (named ^ here).bit_count() > 1
+
+    def _has_room(self, rows: Messages, shift: int) -> bool:
+        starts, stops = edges(rows)
+        return bool(int(starts[0]) + shift >= self.end and int(stops[-1]) + shift <= self.first + self.size)
+
+    def _put(self, rows: Messages, shift: int, *, is_corrected: bool = False) -> Iterator[tuple[Messages, bool]]:
+        """Give messages out at their addresses, if there is room for them; those before that are copies, or of another file."""
+        starts, stops = edges(rows)
+        room = (starts + shift >= self.end) & (stops + shift <= self.first + self.size)
+        if shift and not room.all():
+            return
+        rows = rows.where(room)
+        if not len(rows) or ((shift or is_corrected) and not rows.entry_crc_ok.all()):
+            return
+        self.shift, self.position, self.end = shift, int(edges(rows)[1][-1]), int(edges(rows)[1][-1]) + shift
+        yield replace(rows, start=rows.start + shift), is_corrected
+
+
+def _alike(rows: Messages) -> Iterator[Messages]:
+    """Messages in groups of those that follow one another and are equally far from the addresses that they name."""
+    if not len(rows):
+        return
+    starts, stops = edges(rows)
+    shifts = rows[fields.F_PHYSICAL] - rows.positions - rows.start
+    breaks = np.flatnonzero((starts[1:] != stops[:-1]) | (shifts[1:] != shifts[:-1])) + 1
+    for start, stop in itertools.pairwise([0, *breaks.tolist(), len(rows)]):
+        yield rows.cut(start, stop)
+
+
+def shift_of(rows: Messages) -> int:
+    """How far the address that the first of some messages names is from its place."""
+    return int(rows[fields.F_PHYSICAL][0] - rows.positions[0]) - rows.start
+
+
+def _copied(rows: Messages) -> Messages:
+    """A message whose bytes stay valid when the next window is read."""
+    return replace(rows, data=rows.data.copy(), fields=rows.fields.copy())
+
+
+def corrected(rows: Messages, shift: int) -> Messages:
+    """A message with the address of its place, so far away from it as others."""
+    rows = _copied(rows)
+    address = int(rows.positions[0]) + rows.start + shift
+    at = int(rows[fields.F_START][0]) + HEAD.at("physical_offset")
+    rows.data[at : at + 8] = np.frombuffer(address.to_bytes(8, "big", signed=True), np.uint8)
+    rows[fields.F_PHYSICAL][0] = address
+    return rows
+
+
+def has_foreign_end(rows: Messages) -> bool:
+    """Whether the last message before damage reaches into something else: bytes are gone from it, or too many, and its end is not text."""
+    start, size = int(rows[fields.F_PROPERTIES][-1]), int(rows[fields.F_PROPERTIES_SIZE][-1])
+    try:
+        bytes(rows.data[start : start + size]).decode("utf-8")
+    except UnicodeDecodeError:
+        return int(rows[fields.F_FRAME][-1]) == len(rows.frames) - 1
+    return False
+
+
+def edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The addresses at which the entries of messages begin and end, DLedger's heads included."""
+    frames, at = rows.frames, rows[fields.F_FRAME]
+    return rows.start + frames.positions[at], rows.start + frames.positions[at] + frames.sizes[at]
+
+
+# Files ------------------------------------------------------------------------------------------------------------------
 
 VOTES = 32
 """Messages that say where their file belongs."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rawlog.core.errors import DataError, OptionError
+from rawlog.core.errors import CorruptError, DataError, OptionError
 from rawlog.core.format import File
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store
@@ -37,6 +37,7 @@ from rawlog.formats.rocketmq.paths import below_root
 from rawlog.formats.rocketmq.store import dispatch, evidence
 from rawlog.formats.rocketmq.store.compaction import FORMATS, write_compacted
 from rawlog.formats.rocketmq.store.configs import Configs
+from rawlog.formats.rocketmq.store.evidence import edges
 from rawlog.formats.rocketmq.store.placeholders import (
     LARGEST_FILLER,
     SMALLEST_FILLER,
@@ -48,16 +49,20 @@ from rawlog.formats.rocketmq.store.placeholders import (
     placeholder_size,
 )
 from rawlog.formats.rocketmq.store.rewrite import (
+    DATABASES,
     DERIVED,
     NEVER_COPIED,
+    QUEUE_DATABASE,
+    STORE_DATABASE,
     Log,
+    carry_databases,
     copy,
     drop,
     new_report,
     write_derived,
     write_sized,
 )
-from rawlog.formats.rocketmq.store.settings import Sizes, settings_of, sizes_of
+from rawlog.formats.rocketmq.store.settings import Settings, Sizes, settings_of, sizes_of
 from rawlog.formats.rocketmq.writer import from_messages
 from rawlog.io.output import Folder
 from rawlog.io.storage import Source
@@ -66,7 +71,7 @@ from rawlog.io.walk import walk
 POLICIES = ("salvage", "cut")
 MOST_MISSING = 10_000
 OWN_WAY = (
-    *DERIVED, *NEVER_COPIED, *FORMATS, COMMIT_LOG.name, "rocketmq.config", "rocketmq.timercheck", "rocketmq.dledgerindex",
+    *DERIVED, *NEVER_COPIED, *DATABASES, *FORMATS, COMMIT_LOG.name, "rocketmq.config", "rocketmq.timercheck", "rocketmq.dledgerindex",
     "rocketmq.dledgerstate",
 )  # fmt: skip
 """Files that are not copied as they are."""
@@ -102,6 +107,7 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
     derived, settings = salvage.derived, settings_of(files, options)
     batch_topics = settings.batch_topics | derived.batch_topics
     salvage.close(batch_topics)
+    is_intact = salvage.is_intact
     for file in files:
         if file.format == "rocketmq.stray":
             report.add(Action.DROPPED, "not a file of the store; a broker would not start", file.path, is_expected=True)
@@ -111,7 +117,32 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
     write_compacted(files, folder, salvage.message, report)
     configs = Configs(files, folder, report, salvage.other_settings, cuts_offsets=salvage.is_rescue)
     configs.write(derived, batch_topics)
-    write_derived(derived, files, folder, sizes, settings, report, only_known=True)
+    has_addresses = () if is_intact else (QUEUE_DATABASE, STORE_DATABASE)
+    carry_databases(files, folder, report, [format for format in DATABASES if format not in has_addresses])
+    write_derived(derived, files, folder, sizes, settings, report, only_known=True, is_intact=is_intact)
+
+
+def check_log(store: Store, sizes: Sizes, settings: Settings) -> dispatch.Derived:
+    """What the messages of a store give. CorruptError if `repair` would change its commit log, or report a loss of it.
+
+    What a crash leaves after the last message is no damage: no queue and no index has it.
+    """
+    report = new_report()
+    files = evidence.locate(evidence.recognise(store), sizes.commit_log, report, move=False)
+    salvage = Salvage(files, Folder("nowhere", dry_run=True), sizes.commit_log, report, move=False)
+    salvage.may_be_dledger = True
+    salvage.take_all(skip=True)
+    is_added = any(entry.action is Action.REBUILT for entry in report.entries)  # a blank entry
+    salvage.close(settings.batch_topics | salvage.derived.batch_topics)
+    for entry in report.entries:
+        if entry.action is Action.MOVED or is_added or (entry.action is not Action.REBUILT and entry.is_loss):
+            raise CorruptError(
+                f"the commit log is damaged: {entry.reason or entry.action}; nothing was rebuilt, use `rawlog repair`",
+                path=entry.path,
+                position=entry.start,
+                format=COMMIT_LOG.name,
+            )
+    return salvage.derived
 
 
 # Sound messages --------------------------------------------------------------------------------------------------------
@@ -119,49 +150,41 @@ def write_around(salvage: Salvage, sizes: Sizes, options: Mapping[str, str]) -> 
 
 @dataclass(slots=True)
 class Run:
-    """Whole, sound messages, each directly after the one before, in a file; `stop` is the address after the last."""
+    """Whole, sound messages, each directly after the one before, at their addresses; `stop` is the address after the last.
+
+    In their file they are `shift` bytes before these. `is_corrected`: their addresses were wrong and are corrected.
+    """
 
     rows: Messages
     start: int
     stop: int
+    shift: int = 0
+    is_corrected: bool = False
 
 
 def runs_of(file: File, *, skip: bool, size: int) -> Iterator[Run]:
-    """The sound messages in the first `size` bytes of a file, in runs without a hole; nothing after the first one unless `skip`."""
-    for frames in walk(file, COMMIT_LOG, stop=size, errors="skip" if skip else "stop"):
+    """The sound messages of a file of `size` bytes, in runs without a hole; nothing after the first one unless `skip`."""
+    if not skip:
+        yield from _runs_before_damage(file, size)
+        return
+    first = file.place.start_offset or 0
+    for rows, is_corrected in evidence.Placement(file, size).groups():
+        yield replace(run_of(rows), shift=rows.start - first, is_corrected=is_corrected)
+
+
+def _runs_before_damage(file: File, size: int) -> Iterator[Run]:
+    for frames in walk(file, COMMIT_LOG, stop=size, errors="stop"):
         rows = Messages.take(frames, file)
         good = rows.sound
         if not len(rows):
             continue
-        if frames.status.is_damage and _has_foreign_end(rows):
+        if frames.status.is_damage and evidence.has_foreign_end(rows):
             good[-1] = False
-        if not good.all() and not skip:
-            bad = int(np.argmin(good))
-            if bad:
-                yield run_of(rows.cut(0, bad))
+        stop = len(rows) if good.all() else int(np.argmin(good))
+        if stop:
+            yield run_of(rows.cut(0, stop))
+        if stop < len(rows):
             return
-        rows = rows.where(good)
-        starts, stops = edges(rows)
-        breaks = np.flatnonzero(starts[1:] != stops[:-1]) + 1
-        for start, stop in zip([0, *breaks.tolist()], [*breaks.tolist(), len(rows)], strict=True):
-            if stop > start:
-                yield run_of(rows.cut(start, stop))
-
-
-def _has_foreign_end(rows: Messages) -> bool:
-    """Whether the last message before damage reaches into something else: bytes are gone from it, or too many, and its end is not text."""
-    start, size = int(rows[fields.F_PROPERTIES][-1]), int(rows[fields.F_PROPERTIES_SIZE][-1])
-    try:
-        bytes(rows.data[start : start + size]).decode("utf-8")
-    except UnicodeDecodeError:
-        return int(rows[fields.F_FRAME][-1]) == len(rows.frames) - 1
-    return False
-
-
-def edges(rows: Messages) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The addresses at which the entries of messages begin and end, DLedger's heads included."""
-    frames, at = rows.frames, rows[fields.F_FRAME]
-    return rows.start + frames.positions[at], rows.start + frames.positions[at] + frames.sizes[at]
 
 
 def run_of(rows: Messages) -> Run:
@@ -191,6 +214,8 @@ class Salvage:
         self.present: dict[int, File] = {}
         self.ends_blank = False
         self.unread: list[File] = []
+        #: Entries of DLedger can only be moved into a plain log, or be looked at.
+        self.may_be_dledger = move
         #: Consumer offsets of other copies of the store, and whether those beyond the end of a queue are corrected.
         self.other_settings: list[File] = []
         self.is_rescue = False
@@ -201,9 +226,13 @@ class Salvage:
         """The sound messages at the place of a file."""
         yield from runs_of(file, skip=skip, size=self.file_size)
 
-    def tail(self, file: File, position: int) -> str:
+    def tail(self, file: File, position: int, shift: int) -> str:
         """What follows the last sound message of a file (`tail_of`)."""
-        return tail_of(file, position, self.file_size)
+        return tail_of(file, position, self.file_size, shift)
+
+    def growth(self, file: File, shift: int) -> int:
+        """By how many bytes a file is longer because of what was put into it; its last messages are `shift` bytes before their place."""
+        return max(0, -shift)
 
     def is_begun(self, file: File) -> bool:
         """Whether anything was written to the front of a file: a broker makes the next one before it needs it."""
@@ -227,25 +256,36 @@ class Salvage:
         first = file.place.start_offset or 0
         self.present[first], self.here = file, file
         before = len(self.report.entries)
-        end, seen = first, False
+        end, position, shift = first, 0, 0
         for run in self.runs(file, skip=skip):
-            if not self.move:
+            if not self.may_be_dledger:
                 _refuse_dledger(run)
             self.reach(run)
+            begin = run.start - run.shift - first
             if run.start > end:
-                drop(self.report, self.describe_hole(run), file.path, end - first, run.start - first)
+                drop(self.report, self.describe_hole(run), file.path, position, max(begin, position))
+                self.report.count("bytes_lost", run.start - end - max(begin - position, 0))
+                if begin <= position:
+                    self.report.add(
+                        Action.LOST, f"{run.start - end:,} bytes are missing here", file.path, start=position
+                    )
                 if not self.move:
                     self.fill(end, run.start, self._time(run))
+            elif begin > position:
+                reason = "no message; those around it follow one another: left out"
+                self.report.add(Action.DROPPED, reason, file.path, start=position, stop=begin, is_expected=True)
+            if run.shift != shift:
+                reason = f"messages from here on are {abs(run.shift):,} bytes from their place; put back"
+                self.report.add(Action.MOVED, reason, file.path, start=begin, stop=begin, is_expected=True)
             self.add(run)
-            end, seen = run.stop, True
+            end, position, shift = run.stop, run.stop - run.shift - first, run.shift
         self._judge_times()
-        return self._end(file, first, end, seen, is_last) and len(self.report.entries) == before
+        return self._end(file, position, shift, end > first, is_last) and len(self.report.entries) == before
 
-    def _end(self, file: File, first: int, end: int, seen: bool, is_last: bool) -> bool:
-        """What follows the last sound message: a blank entry, zeros, or something lost."""
-        position = end - first
-        tail = self.tail(file, position)
-        if file.size > self.file_size:
+    def _end(self, file: File, position: int, shift: int, seen: bool, is_last: bool) -> bool:
+        """What follows the last sound message, at a position of a file: a blank entry, zeros, or something lost."""
+        tail = self.tail(file, position, shift)
+        if file.size > self.file_size + self.growth(file, shift):
             drop(self.report, "past the size of a file: cut off", file.path, self.file_size, file.size)
         self.ends_blank = tail == "blank"
         if tail == "blank" or (tail == "zeros" and is_last):
@@ -258,8 +298,18 @@ class Salvage:
                 Action.REBUILT, "no blank entry at the end; one was added", file.path, start=position, stop=position
             )
             return True
-        drop(self.report, "at the end could not be read", file.path, position, position + int(tail))
+        stop = position + int(tail)
+        if is_last and not self._is_confirmed(position + shift + (file.place.start_offset or 0)):
+            # What a crash leaves: nothing shows that it ever was a message.
+            reason = "after the last message; nothing shows that it was one: cut off"
+            self.report.add(Action.DROPPED, reason, file.path, start=position, stop=stop, is_expected=True)
+        else:
+            drop(self.report, "at the end could not be read", file.path, position, stop)
         return False
+
+    def _is_confirmed(self, address: int) -> bool:
+        """Whether queues or the key index know of a message at an address or after it."""
+        return bool(self.slots.between(address, FARTHEST) or _indexed(self.files, address, FARTHEST))
 
     def reach(self, run: Run) -> None:
         """Get to the file of a run, however much is lost between the last message and it: a broker must find a way through."""
@@ -303,6 +353,9 @@ class Salvage:
         else:
             addresses, entries = rows[fields.F_PHYSICAL], from_messages(rows, moves=False)
             self.log.write(run.start, entries.encode(entries.sizes(), addresses.copy(), run.start, run.stop).data)
+        if run.is_corrected:
+            for address in rows[fields.F_PHYSICAL].tolist():
+                self._change(address, "its physical offset was another; the messages around it leave only this place")
         run = replace(run, rows=rows)
         dispatch.derive_from(run.rows, self.derived, addresses=addresses)
         sealed = np.zeros(len(run.rows), np.bool_)
@@ -327,14 +380,14 @@ class Salvage:
             rows.data[start : start + len(topic)] = np.frombuffer(topic, np.uint8)
             rows[fields.F_QUEUE_ID][row], rows[fields.F_QUEUE_OFFSET][row] = slot.queue_id, slot.number
             what = f"consume queues have it as {slot.topic} queue {slot.queue_id}, {slot.number}"
-            self._change(slot.address, f"its topic, queue or number was changed; {what}", is_expected=True)
+            self._change(slot.address, f"its topic, queue or number was changed; {what}")
         return rows
 
-    def _change(self, address: int, reason: str, *, is_expected: bool = False) -> None:
+    def _change(self, address: int, reason: str) -> None:
         """Report a message that is not as it was, by its address."""
         path, position = self._place(address)
         what = f"the message at address {address:,}: {reason}"
-        self.report.add(Action.CHANGED, what, path, start=position, stop=position, is_expected=is_expected)
+        self.report.add(Action.CHANGED, what, path, start=position, stop=position)
 
     def _place(self, address: int) -> tuple[str | None, int | None]:
         """The file of the source with an address, and the position in it; without a position the one that follows a missing file."""
@@ -435,6 +488,17 @@ class Salvage:
 
     # The end
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether every message of the source is in the result as it was, at its address."""
+        changed = (Action.DROPPED, Action.LOST, Action.CHANGED)
+        lost = [
+            one
+            for one in self.report.entries
+            if one.action in changed and not (one.action is Action.DROPPED and one.is_expected)
+        ]
+        return not self.move and not lost
+
     def close(self, batch_topics: frozenset[str]) -> None:
         """End the log, and correct what is wrong in it; a log of which nothing could be read is an empty file."""
         if self.log is None and self.present:
@@ -449,7 +513,7 @@ class Salvage:
         self._report_lost_end(self.log.end)
         for address, number in evidence.correct_numbers(self.derived, np.concatenate([*self.sealed, _NO_ADDRESSES])):
             self.log.change_number(address, number)
-            self._change(address, f"its queue offset does not fit those around it; it is {number}", is_expected=True)
+            self._change(address, f"its queue offset does not fit those around it; it is {number}")
         for address, time in self.late.items():
             self.log.change_time(address, time)
             self._change(address, f"its store time does not fit those around it and is lost; it is now {time}")
@@ -518,17 +582,20 @@ def is_begun(file: File) -> bool:
         return any(source.read(0, BLANK.size))
 
 
-def tail_of(file: File, position: int, size: int) -> str:
-    """What follows the last sound message of a file: `blank`, `zeros`, or the number of other bytes."""
+def tail_of(file: File, position: int, size: int, shift: int = 0) -> str:
+    """What follows the last sound message of a file: `blank`, `zeros`, or the number of other bytes. The messages before it are `shift`
+    bytes before their place.
+    """
     with Source(file.path) as source:
         head = source.read(position, BLANK.size)
         if len(head) == BLANK.size:
             room, magic = np.frombuffer(head, ">i4").tolist()
-            if (room, magic) == (size - position, MAGIC_BLANK):
+            left = size - position - shift
+            if (room, magic) == (left, MAGIC_BLANK):
                 return "blank"
-            if (room, magic) == (DLEDGER_BLANK_MAGIC, size - position):
+            if (room, magic) == (DLEDGER_BLANK_MAGIC, left):
                 return "blank"
-        last, at, end = 0, position, min(size, source.size)
+        last, at, end = 0, position, min(max(size, size - shift), source.size)
         while at < end:
             piece = source.read(at, min(4 << 20, end - at))
             if not piece:

@@ -43,7 +43,19 @@ from rawlog.formats.rocketmq.layouts import (
 )
 from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, above, below_root
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.dispatch import U_BATCH, U_OFFSET, U_PHYSICAL, U_SIZE, U_TAG, U_TIME, Derived, Queue
+from rawlog.formats.rocketmq.store.dispatch import (
+    K_ADDRESS,
+    K_HASH,
+    K_TIME,
+    U_BATCH,
+    U_OFFSET,
+    U_PHYSICAL,
+    U_SIZE,
+    U_TAG,
+    U_TIME,
+    Derived,
+    Queue,
+)
 from rawlog.formats.rocketmq.store.settings import OPTIONS as SIZE_OPTIONS
 from rawlog.formats.rocketmq.store.settings import Settings, Sizes, settings_of, sizes_of
 from rawlog.formats.rocketmq.writer import Entries, blank
@@ -61,10 +73,19 @@ DERIVED = (
     "rocketmq.consumequeue",
     "rocketmq.batchconsumequeue",
     "rocketmq.consumequeueext",
-    "rocketmq.queuedatabase",
     "rocketmq.index",
     "rocketmq.checkpoint",
 )
+QUEUE_DATABASE, STORE_DATABASE = "rocketmq.queuedatabase", "rocketmq.storedatabase"
+DATABASES = {
+    QUEUE_DATABASE: "the consume queues",
+    STORE_DATABASE: "the key index, timers and open transactions, as far as they are in it",
+    "rocketmq.popdatabase": "which messages were popped and not acknowledged",
+    "rocketmq.configdatabase": "topics, groups or offsets",
+}
+"""What is in the RocksDB databases of a store. The first two have addresses of messages; a broker builds them again from its log."""
+RECOVERED_FILES = 10
+"""So many commit-log files, the last ones, does a broker from 5.4.0 on read when it starts after a crash."""
 NEVER_COPIED = ("rocketmq.abort", "rocketmq.lock", "rocketmq.stray")
 EXT_FLAG = -(1 << 63)
 
@@ -105,46 +126,50 @@ def rebuild(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     """Copy a store; its consume queues, key index and checkpoint are rebuilt from the commit log.
 
     Options: the sizes (`Sizes.with_options`), `delay_levels` (as the broker's messageDelayLevel), `commitlog` = `copy` or `none`.
-    Messages after damage in a file are in no queue: repair the store first (the report says so).
+    CorruptError for a log that `repair` would change, or of which it would report a loss.
     """
+    from rawlog.formats.rocketmq.store.repair import check_log
+
     report = new_report()
-    unwanted = {*DERIVED, *NEVER_COPIED, *((COMMIT_LOG_NAME,) if options.get("commitlog") == "none" else ())}
+    settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
+    derived = check_log(store, sizes, settings)
+    unwanted = {
+        *DERIVED,
+        *NEVER_COPIED,
+        *DATABASES,
+        *((COMMIT_LOG_NAME,) if options.get("commitlog") == "none" else ()),
+    }
     for file in store:
         if file.format is not None and file.format not in unwanted and file.problem is None:
             copy(folder, file, report)
-    settings, sizes = settings_of(store, options), sizes_of(store).with_options(options)
-    write_derived(_derived(store, report), store, folder, sizes, settings, report)
+    carry_databases(store, folder, report, tuple(DATABASES))
+    write_derived(derived, store, folder, sizes, settings, report)
     return report
 
 
-def _derived(files: Sequence[File], report: Report) -> Derived:
-    """What the messages before damage in each file give."""
-    derived, logs = Derived(), dispatch.commit_logs(files)
-    for file in logs:
-        is_reported = False
-        for rows in dispatch.messages_of(file, with_stale=True):
-            if rows.stale.any():
-                # After the end of a log they are normal. Anywhere else the file has another one's name.
-                first = int(np.argmax(rows.stale))
-                if not is_reported and (file is not logs[-1] or rows.frame_position(first) == 0):
-                    _pass_over(report, file, rows.frame_position(first), "messages of another place of the log")
-                    is_reported = True
-                rows = rows.where(~rows.stale)
-            good = rows.crc_ok
-            stop = len(rows) if good.all() else int(np.argmin(good))
-            dispatch.derive_from(rows.cut(0, stop), derived)
-            if stop < len(rows):
-                _pass_over(report, file, rows.frame_position(stop), "wrong checksum")
-                break
-            if rows.frames.status.is_damage:
-                _pass_over(report, file, rows.frames.reached_in_file, "damage")
-    return derived
+def carry_databases(files: Sequence[File], folder: Folder, report: Report, formats: Collection[str]) -> None:
+    """Copy the RocksDB databases of some formats byte for byte, and report the others as left out."""
+    left: dict[str, str] = {}
+    for file in files:
+        if file.format in formats and file.problem is None:
+            copy(folder, file, report)
+        elif file.format in DATABASES:
+            left.setdefault(above(file.path, 1), DATABASES[file.format])
+    for path, what in left.items():
+        then = (
+            "a broker builds it again"
+            if what in (DATABASES[QUEUE_DATABASE], DATABASES[STORE_DATABASE])
+            else "it is lost"
+        )
+        report.add(Action.DROPPED, f"a RocksDB database, left out: {what}; {then}", path)
 
 
-def _pass_over(report: Report, file: File, position: int, why: str) -> None:
-    report.count("damaged_files")
-    then = "messages after it in this file are not in the queues; `rawlog repair` keeps them"
-    report.add(Action.LOST, f"{why}; {then}", file.path, start=position, stop=file.size)
+def reads_queue_files(files: Sequence[File]) -> bool:
+    """Whether the broker of a store reads queues from files. One with a database of queues and no file reads the database."""
+    formats = {file.format for file in files}
+    return QUEUE_DATABASE not in formats or not formats.isdisjoint(
+        ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
+    )
 
 
 def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
@@ -360,8 +385,10 @@ def write_derived(
     report: Report,
     *,
     only_known: bool = False,
+    is_intact: bool = True,
 ) -> None:
-    """The files that belong to what was derived; `files` show which queues have additions.
+    """The files that belong to what was derived; `files` show which queues have additions, and what kind of broker reads them. Unless the
+    log `is_intact`, its databases of queues are left out.
 
     With `only_known`, files whose size nothing shows are left out: a broker with another setting would not start on them, and makes
     them itself. An empty `abort`, and no checkpoint, let every version do so.
@@ -369,8 +396,13 @@ def write_derived(
     report.count("messages", derived.messages)
     assumed = derived.settle(settings.delays)
     batch_topics = settings.batch_topics | derived.batch_topics
-    ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
-    unknown_sizes = _unknown(derived, batch_topics, sizes)
+    if reads_queue_files(files):
+        ext = {str(file.place.topic) for file in files if file.format == "rocketmq.consumequeueext"}
+        queues = {kind for kind, _ in _kinds(derived, batch_topics)}
+    else:
+        ext, queues = set(), set()
+    with_tags = dispatch.indexes_tags(files)
+    unknown_sizes = _unknown(derived, queues, sizes, with_tags)
     if unknown_sizes:
         _report_unknown(unknown_sizes, only_known, report)
     left_out = unknown_sizes if only_known else ()
@@ -383,8 +415,8 @@ def write_derived(
             "consumequeue_ext: left out, as nothing shows the size of its files (ext_size); tags are in the queues"
         )
         ext = set()
-    for queue in sorted(derived.units):
-        if ("batch_queue" if queue[0] in batch_topics else "queue") in left_out:
+    for kind, queue in _kinds(derived, batch_topics):
+        if kind in left_out or kind not in queues:
             continue
         units = derived.queue(queue)
         if (why := why_unsafe(queue[0])) is not None:
@@ -394,21 +426,69 @@ def write_derived(
             continue
         report.count("queues")
         report.count("units", int(units.shape[1]))
-        if queue[0] in batch_topics:
+        if kind == "batch_queue":
             report.count("files", write_batch_queue(folder, queue, units, sizes))
         else:
             report.count("files", write_queue(folder, queue, units, sizes, report, with_ext=queue[0] in ext))
-    if assumed and "queue" not in left_out:
+    if assumed and "queue" in queues and "queue" not in left_out:
         report.notes.append(
             f"{assumed:,} delayed messages: neither units, broker.conf nor delay_levels show the delays of their levels; "
             "RocketMQ's defaults are assumed for when they are due"
         )
-    full_until = 0 if "index" in left_out else write_index(folder.folder("index"), derived, sizes, report)
-    report.count("files")
-    if left_out:
+    keys = derived.keys(with_tags=with_tags)
+    full_until = 0 if "index" in left_out else write_index(folder.folder("index"), keys, sizes, report)
+    is_intact = is_intact and not left_out
+    if not reads_queue_files(files):
+        _leave_queues(files, folder, derived.last_time, full_until, report, is_carried=is_intact)
+    elif left_out:
         folder.write("abort", b"")
+        _name_setting(len(dispatch.commit_logs(files)), report)
+        report.count("files")
     else:
-        write_checkpoint(folder, derived.last_time, full_until)
+        known = dispatch.logics_offset(files) > 0 and is_intact
+        write_checkpoint(
+            folder, derived.last_time, derived.last_time, full_until, _last_address(derived) if known else 0
+        )
+        report.count("files")
+
+
+def _leave_queues(
+    files: Sequence[File], folder: Folder, last: int, index_until: int, report: Report, *, is_carried: bool
+) -> None:
+    """The checkpoint of a store whose queues are a database, and what makes a broker build these where they are left out or behind.
+
+    A broker that starts after a clean stop does not build the unit of the very first message.
+    """
+    count = len(dispatch.commit_logs(files))
+    if is_carried:
+        write_checkpoint(folder, last, 0, index_until, 0)
+    else:
+        write_checkpoint(folder, 0, 0, 0, 0)
+    report.count("files")
+    if not is_carried or any(file.format == "rocketmq.abort" and file.place.state is None for file in files):
+        folder.write("abort", b"")
+        report.count("files")
+        _name_setting(count, report, is_always=not is_carried)
+
+
+def _name_setting(count: int, report: Report, *, is_always: bool = False) -> None:
+    """Say what a broker has to be told, so that it reads all of the commit log."""
+    if is_always or count > RECOVERED_FILES:
+        report.notes.append(
+            f"a broker from 5.4.0 on builds queues from the last {RECOVERED_FILES} commit-log files alone, and here are {count:,}: "
+            f"for its first start set commitLogRecoverMaxNum={max(count, RECOVERED_FILES)} in its configuration"
+        )
+
+
+def _kinds(derived: Derived, batch_topics: Collection[str]) -> list[tuple[str, Queue]]:
+    """The queues in order, each with the name that the size of its files has."""
+    return [("batch_queue" if queue[0] in batch_topics else "queue", queue) for queue in sorted(derived.units)]
+
+
+def _last_address(derived: Derived) -> int:
+    """The address of the last message that is in a queue."""
+    ends = [int(piece[U_PHYSICAL][-1]) for pieces in derived.units.values() for piece in pieces if piece.shape[1]]
+    return max(ends, default=0)
 
 
 NAMES = {
@@ -419,11 +499,10 @@ NAMES = {
 """Of what is derived: its directory, and the options for its size."""
 
 
-def _unknown(derived: Derived, batch_topics: Collection[str], sizes: Sizes) -> tuple[str, ...]:
+def _unknown(derived: Derived, queues: Collection[str], sizes: Sizes, with_tags: bool) -> tuple[str, ...]:
     """What there is to write into files of a size that nothing shows."""
-    kinds = {"batch_queue" if topic in batch_topics else "queue" for topic, _ in derived.units}
-    found: list[str] = [kind for kind in ("queue", "batch_queue") if kind in kinds and kind not in sizes.known]
-    if any(hashes.size for hashes in derived.hashes) and not sizes.is_index_known:
+    found: list[str] = [kind for kind in ("queue", "batch_queue") if kind in queues and kind not in sizes.known]
+    if derived.keys(with_tags=with_tags).shape[1] and not sizes.is_index_known:
         found.append("index")
     return tuple(found)
 
@@ -522,9 +601,9 @@ def batch_units(units: NDArray[np.int64]) -> NDArray[np.void]:
     return rows
 
 
-def write_index(folder: Folder, derived: Derived, sizes: Sizes, report: Report) -> int:
-    """The files of the key index; the time at which the last full one ends."""
-    hashes, addresses, times = derived.keys()
+def write_index(folder: Folder, keys: NDArray[np.int64], sizes: Sizes, report: Report) -> int:
+    """The files of the key index with these keys (`K_…`); the time at which the last full one ends."""
+    hashes, addresses, times = (np.ascontiguousarray(keys[row]) for row in (K_HASH, K_ADDRESS, K_TIME))
     report.count("keys", int(hashes.size))
     done, full_until, before, name_before = 0, 0, np.zeros(derive.STATE, np.int64), 0
     while done < hashes.size:
@@ -554,9 +633,9 @@ def _index_name(ms: int) -> str:
     return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03}"
 
 
-def write_checkpoint(folder: Folder, last: int, index_until: int) -> None:
-    """The checkpoint of a store whose last message has this time."""
+def write_checkpoint(folder: Folder, physic: int, logics: int, index_until: int, logics_offset: int) -> None:
+    """A checkpoint: the times up to which commit log, queues and index are there, and the last message of the queues."""
     row = np.zeros(1, CHECKPOINT.dtype)
-    row["physic_timestamp"] = row["logics_timestamp"] = last
-    row["index_timestamp"] = index_until
+    row["physic_timestamp"], row["logics_timestamp"], row["index_timestamp"] = physic, logics, index_until
+    row["logics_physical_offset"] = logics_offset
     write_sized(folder, "checkpoint", [row.tobytes()], CHECKPOINT_SIZE)

@@ -29,7 +29,7 @@ from rawlog.formats.rocketmq.kernels import entries as kernels
 from rawlog.formats.rocketmq.layouts import BLANK, CHECKPOINT, DLEDGER_BLANK_MAGIC, MAGIC_BLANK
 from rawlog.formats.rocketmq.messages import Messages
 from rawlog.formats.rocketmq.store import dispatch
-from rawlog.formats.rocketmq.store.dispatch import COLUMNS, D_PHYSICAL, Derived, Queue
+from rawlog.formats.rocketmq.store.dispatch import COLUMNS, D_PHYSICAL, K_ADDRESS, K_HASH, K_OF_TAG, Derived, Queue
 from rawlog.formats.rocketmq.store.pending import Pending
 from rawlog.formats.rocketmq.store.settings import Settings, settings_of
 from rawlog.io.storage import Source
@@ -161,9 +161,9 @@ class LogSummary:
         found, self._derived = self._derived, Derived(pending=self.pending)
         for queue in found.units:
             self.units.setdefault(queue, []).append(Packed.of(found.queue(queue)))
-        hashes, addresses, _ = found.keys()
-        if hashes.size:
-            self.keys.append(Packed.of(np.stack((hashes, addresses))))
+        keys = found.keys(with_tags=True)
+        if keys.shape[1]:
+            self.keys.append(Packed.of(keys[[K_HASH, K_ADDRESS, K_OF_TAG]]))
         if found.delayed:
             self.delayed.append(Packed.of(np.concatenate(found.delayed, axis=1)))
 
@@ -271,9 +271,7 @@ class View:
         found = [piece.unpack() for log in self.logs for piece in log.units.get(queue, ())]
         made = np.concatenate(found, axis=1) if found else np.empty((COLUMNS, 0), np.int64)
         if made.size and dispatch.is_scheduled(queue):
-            addresses, due = self._due()
-            if addresses.size:
-                dispatch.set_tags(made, addresses, due)
+            dispatch.set_tags(made, *self._due())
         return made
 
     def _due(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -296,7 +294,9 @@ class View:
         return made
 
     def key_runs(self) -> Iterator[NDArray[np.int64]]:
-        """The hashes of the keys that the index must have, and the addresses of their messages, in order, some at a time."""
+        """The hashes of the keys that the index may have, the addresses of their messages, and whether each is a tag, in order, some at
+        a time.
+        """
         for log in self.logs:
             for piece in log.keys:
                 yield piece.unpack()

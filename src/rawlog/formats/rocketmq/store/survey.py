@@ -133,7 +133,7 @@ def real_runs(file: File, size: int) -> Iterator[Run]:
             continue
         bounds = np.flatnonzero(np.diff(ours.astype(np.int8), prepend=1, append=1))
         for start, stop in zip(bounds[::2].tolist(), bounds[1::2].tolist(), strict=True):
-            yield run_of(run.rows.cut(start, stop))
+            yield replace(run_of(run.rows.cut(start, stop)), shift=run.shift, is_corrected=run.is_corrected)
 
 
 def survey_log(
@@ -145,7 +145,7 @@ def survey_log(
         return None
     found: list[Extent] = []
     chosen, messages, term, is_dledger = Samples(), 0, 0, False
-    done = 0
+    done = shift = 0
     for run in real_runs(placed, size):
         rows, times = run.rows, run.rows[fields.F_STORE_TIME]
         last = int(np.median(times[-3:]))  # no checksum covers a single one
@@ -154,7 +154,7 @@ def survey_log(
         else:
             found.append(Extent(run.start, run.stop, int(times[0]), last))
         chosen = chosen.add(rows, samples)
-        messages += len(rows)
+        messages, shift = messages + len(rows), run.shift
         if _is_dledger(rows):
             is_dledger, term = True, max(term, _term(rows))
         advance(run.stop - (placed.place.start_offset or 0) - done)
@@ -166,7 +166,7 @@ def survey_log(
         tuple(found),
         chosen,
         messages,
-        tail_of(placed, end - (placed.place.start_offset or 0), size),
+        tail_of(placed, end - shift - (placed.place.start_offset or 0), size, shift),
         is_begun(placed),
         is_dledger,
         term,

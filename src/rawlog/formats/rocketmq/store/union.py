@@ -7,18 +7,18 @@ counts, or else what the consume queues say. Only one history is taken: a copy e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.core.format import File
-from rawlog.core.report import Report
+from rawlog.core.report import Action, Report
 from rawlog.core.text import plain_time
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import HOST_V4, HOST_V6, SysFlag
-from rawlog.formats.rocketmq.store.evidence import place_of
-from rawlog.formats.rocketmq.store.repair import Run, Salvage, edges, is_begun, run_of, tail_of
+from rawlog.formats.rocketmq.store.evidence import edges, place_of
+from rawlog.formats.rocketmq.store.repair import Run, Salvage, is_begun, run_of, tail_of
 from rawlog.formats.rocketmq.store.survey import real_runs
 from rawlog.io.output import Folder
 
@@ -40,9 +40,10 @@ class _Reader:
     """The runs of one copy of a file, cut to what is still wanted."""
 
     def __init__(self, number: int, file: File, size: int, until: int | None) -> None:
-        self.number, self.until = number, until
+        self.number, self.file, self.until = number, file, until
         self._runs = real_runs(file, size)
         self.run: Run | None = None
+        self.shift = 0
 
     def skip_to(self, address: int) -> Run | None:
         """The next run of messages that begin at an address or after it; None at the end."""
@@ -51,6 +52,7 @@ class _Reader:
                 self.run = next(self._runs, None)
                 if self.run is None:
                     return None
+                self.shift = self.run.shift
                 if self.until is not None and self.run.stop > self.until:
                     self.run = _cut(self.run, None, self.until)
                     self._runs = iter(())
@@ -66,7 +68,9 @@ def _cut(run: Run, start: int | None, stop: int | None) -> Run | None:
     starts = edges(run.rows)[0]
     first = 0 if start is None else int(np.searchsorted(starts, start))
     last = starts.size if stop is None else int(np.searchsorted(starts, stop))
-    return run_of(run.rows.cut(first, last)) if last > first else None
+    if last <= first:
+        return None
+    return replace(run_of(run.rows.cut(first, last)), shift=run.shift, is_corrected=run.is_corrected)
 
 
 class Union(Salvage):
@@ -85,6 +89,8 @@ class Union(Salvage):
         super().__init__(files, folder, file_size, report, move=move)
         self.copies = copies
         self.taken = [0] * len(copies)
+        #: How far the last messages of each copy of the file that is being read are from their place.
+        self.shifts: dict[int, int] = {}
         self.logs = [self._at(start)[0][1] for start in sorted({start for copy in copies for start in copy.files})]
 
     def _at(self, start: int) -> list[tuple[int, File]]:
@@ -99,18 +105,27 @@ class Union(Salvage):
         found = self._at(start)
         return [(number, one) for number, one in found if (until := self.copies[number].until) is None or until > start]
 
+    @property
+    def is_intact(self) -> bool:
+        """Whether the log is that of the first copy, whose databases are taken."""
+        return super().is_intact and not any(self.taken[1:])
+
     def is_begun(self, file: File) -> bool:
         return any(is_begun(one) for _, one in self._own(file))
 
-    def tail(self, file: File, position: int) -> str:
+    def tail(self, file: File, position: int, shift: int) -> str:
+        address = position + shift
         found = [
-            tail_of(one, position, self.file_size)
+            tail_of(one, address - self.shifts.get(number, 0), self.file_size, self.shifts.get(number, 0))
             for number, one in self._own(file)
             if self.copies[number].until is None
         ]
         if "blank" in found or set(found) <= {"zeros"}:
             return "blank" if "blank" in found else "zeros"
         return str(max(int(one) for one in found if one != "zeros"))
+
+    def growth(self, file: File, shift: int) -> int:
+        return max(0, *(-one for one in self.shifts.values()), 0)
 
     def describe_hole(self, run: Run) -> str:
         before = self.derived.last_time if self.derived.messages else 0
@@ -132,6 +147,13 @@ class Union(Salvage):
         while True:
             heads = [(reader, run) for reader in readers if (run := reader.skip_to(at)) is not None]
             if not heads:
+                self.shifts = {reader.number: reader.shift for reader in readers}
+                for reader in readers:
+                    if reader.shift:
+                        reason = (
+                            f"messages of this copy are up to {abs(reader.shift):,} bytes from their place; put back"
+                        )
+                        self.report.add(Action.MOVED, reason, reader.file.path, is_expected=True)
                 return
             first = min(run.start for _, run in heads)
             here = [(reader, run) for reader, run in heads if run.start == first]
@@ -141,7 +163,7 @@ class Union(Salvage):
             cut = [(reader.number, part) for reader, run in here if (part := _cut(run, None, stop)) is not None]
             for source, run in self._agreed(cut):
                 self.taken[source] += len(run.rows)
-                yield run
+                yield replace(run, shift=0)  # where it is in its copy says nothing of the others
             at = cut[0][1].stop
 
     def _agreed(self, copies: list[tuple[int, Run]]) -> Iterator[tuple[int, Run]]:

@@ -1,0 +1,305 @@
+"""Would a broker start on this, and what would it do? Predicted from the files alone, and compared with real brokers in `tests/startup`.
+
+`predictions` is about the log of one partition, `startups` about the log directories of each node: who they are, what the metadata log
+in them says of their partitions, and names at which a broker ends. Which directories a broker is given, its roles and where its
+`metadata.log.dir` is, are settings that no directory holds: the directories of one node are taken to be all that it has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rawlog.core.errors import RawlogError
+from rawlog.core.findings import Effect, Prediction, Startup
+from rawlog.core.format import File
+from rawlog.core.store import Store
+from rawlog.core.text import counted
+from rawlog.formats.kafka.checkpoints import LOG_START, RECOVERY_POINT, offsets_in, parse, parse_epochs
+from rawlog.formats.kafka.paths import EPOCHS, MARK, METADATA_TOPIC, OFFSET_CHECKPOINTS, split
+from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, Assignments
+from rawlog.formats.kafka.store.identity import META, parent_of
+from rawlog.formats.kafka.store.log_directories import LogDirectory, Node, nodes, topic_id_in
+from rawlog.formats.kafka.store.logs import End, sound_end, trusted_end
+from rawlog.formats.kafka.store.missing import missing_partitions
+from rawlog.formats.kafka.store.partition_writer import METADATA
+from rawlog.formats.kafka.store.survey import SegmentFold
+from rawlog.formats.kafka.texts import parse_quorum, topic_id
+from rawlog.io.storage import Source, exists
+
+LARGEST_TEXT = 64 << 20
+QUORUM = "quorum-state"
+STRAY = "a broker renames it to -stray"
+
+# The log of one partition ------------------------------------------------------------------------------------------------
+
+
+def predictions(files: Sequence[File]) -> list[Prediction]:
+    """What a broker would do with the log of a partition: cut it, empty it, take it for shorter than it is, or not start."""
+    store = Store.of(files)
+    place = store[0].place
+    if place.topic is None or place.group is None or place.remote or any(one.place.state for one in store[:1]):
+        return []
+    return store.share(_predictions)
+
+
+def _predictions(store: Store) -> list[Prediction]:
+    return list(_Load(store).predictions())
+
+
+class _Load:
+    """A broker that loads one partition directory."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.path = store, store.path
+        self.name, self.folder = split(store.path)[1], parent_of(store.path)
+        place = store[0].place
+        self.key = (str(place.topic), int(place.partition or 0))
+        self.is_metadata = place.topic == METADATA_TOPIC
+        logs = [one for one in store if one.format == "kafka.log" and one.place.state is None and one.problem is None]
+        self.segments = sorted(logs, key=lambda one: one.place.start_offset or 0)
+        #: A controller checks its whole log at every start.
+        self.is_clean = not self.is_metadata and exists(f"{self.folder}/{MARK}")
+        self.start = 0 if self.is_metadata else offsets_in(self.folder, LOG_START).get(self.key, 0)
+
+    def predictions(self) -> Iterator[Prediction]:
+        if not self.segments:
+            if not self.is_metadata:
+                message = f"{self.name} has no segment: a broker makes an empty log"
+                yield Prediction(Effect.EMPTIES, self.path, message, max(self.start, 0))
+            return
+        if self._damaged_abort() is not None:
+            yield Prediction(Effect.REFUSES, self.path, f"{self.name}: {self._damaged_abort()}")
+            return
+        found, end = self._recover()
+        yield from found
+        if any(one.effect is Effect.REFUSES for one in found):
+            return
+        if end < self.start:
+            message = f"{self.name} ends at offset {end}, and {LOG_START} says that it starts at {self.start}: a broker deletes all of it"
+            yield Prediction(Effect.EMPTIES, self.path, message, self.start)
+
+    def _recover(self) -> tuple[list[Prediction], int]:
+        """What loading does to the segments, and the offset at which the log then ends."""
+        first, found = self._first_unflushed(), list[Prediction]()
+        end = self.segments[-1].place.start_offset or 0
+        for number, segment in enumerate(self.segments):
+            is_last = number == len(self.segments) - 1
+            base = segment.place.start_offset or 0
+            index = self.store.find("kafka.index", base)
+            is_checked = index is None or (not self.is_clean and number >= first)
+            if not is_checked:
+                if is_last:
+                    more, end = self._trusted(segment, index)
+                    found += more
+                continue
+            if self._is_misnamed(segment):
+                message = f"{self.name}: {split(segment.path)[1]} holds offsets before {base}, the one in its name: a broker ends there"
+                return [Prediction(Effect.REFUSES, self.path, message)], base
+            reached = self._sound_end(segment)
+            cut = segment.size - reached.position
+            end = base if reached.offset is None else reached.offset
+            if cut and (not self.is_clean or is_last):
+                later = 0 if self.is_clean else len(self.segments) - number - 1
+                message = f"{self.name} is cut at offset {end}: no sound batch in {counted(cut, 'byte')} after it"
+                message += f", and {counted(later, 'later segment')} deleted" if later else ""
+                found.append(Prediction(Effect.CUTS, self.path, message, end))
+                if not self.is_clean:
+                    break
+        return found, end
+
+    def _first_unflushed(self) -> int:
+        """The number of the segment that has the recovery point: recovery begins with it."""
+        point = 0 if self.is_metadata else offsets_in(self.folder, RECOVERY_POINT).get(self.key, 0)
+        starts = [one.place.start_offset or 0 for one in self.segments]
+        return max((number for number, start in enumerate(starts) if start <= point), default=0)
+
+    def _trusted(self, segment: File, index: File | None) -> tuple[list[Prediction], int]:
+        """The last segment of a log that is not checked: its end is found from the last entry of its index on."""
+        base, reached = segment.place.start_offset or 0, trusted_end(segment, index)
+        if reached.is_fatal:
+            message = (
+                f"{self.name}: byte {reached.position:,} of {split(segment.path)[1]} is no batch, and {MARK} says that all is well: "
+                "a broker does not start; without that file it cuts the log there"
+            )
+            return [Prediction(Effect.REFUSES, self.path, message)], base
+        end = base if reached.offset is None else reached.offset
+        whole = self._sound_end(segment)
+        if reached.offset is None and whole.offset is not None:
+            message = (
+                f"{self.name}: the offset index leads to no batch, so that a broker takes the log to end at offset {base}: records up to "
+                f"{whole.offset - 1} are there and not served"
+            )
+            return [Prediction(Effect.HIDES, self.path, message, base)], base
+        if reached.position < segment.size:
+            left = segment.size - reached.position
+            message = f"{self.name}: {counted(left, 'byte')} after offset {end - 1} stay, and new records are appended after them"
+            return [Prediction(Effect.KEEPS, self.path, message, end)], end
+        return [], end
+
+    def _sound_end(self, segment: File) -> End:
+        fold = self.store.summaries.get(segment.path)
+        plain = fold.plain if isinstance(fold, SegmentFold) else None
+        if plain is None or not plain.is_plain:
+            return sound_end(segment)
+        return End(plain.end, plain.following if plain.has_batches else None)
+
+    def _is_misnamed(self, segment: File) -> bool:
+        fold = self.store.summaries.get(segment.path)
+        first = fold.first if isinstance(fold, SegmentFold) else None
+        return first is not None and first.last < (segment.place.start_offset or 0)
+
+    def _damaged_abort(self) -> str | None:
+        """A transaction index of a version that does not exist."""
+        for file in self.store:
+            if file.format == "kafka.txnindex" and file.place.state is None and file.size and file.problem is None:
+                with Source(file.path) as source:
+                    if source.read(0, 1) != b"\0":
+                        return f"{split(file.path)[1]} is of an unknown version: a broker does not start"
+        return None
+
+
+# The directories of a node -----------------------------------------------------------------------------------------------
+
+
+def startups(files: Sequence[File]) -> list[Startup]:
+    """For the log directories of each node, what a broker would do besides what it does with single logs."""
+    return [
+        Startup("kafka", tuple(one.path for one in node.directories), node.id, tuple(_node_predictions(node)))
+        for node in nodes(files)
+    ]
+
+
+def _node_predictions(node: Node) -> Iterator[Prediction]:
+    yield from _identity(node)
+    yield from _names(node)
+    for directory in node.directories:
+        yield from _texts(node, directory)
+    if not node.is_zookeeper and all(one.is_identified for one in node.directories):
+        yield from _metadata(node)
+    for directory in node.directories:
+        logs = len(directory.loaded)
+        if not directory.is_marked and logs:
+            message = f"no {MARK}: a broker checks {counted(logs, 'log')} from their recovery points on"
+            yield Prediction(Effect.RECOVERS, directory.path, message)
+
+
+def _identity(node: Node) -> Iterator[Prediction]:
+    """Whether a broker accepts who the directories are."""
+    ids = Counter(one.id for one in node.directories if one.id is not None)
+    for directory in node.directories:
+        if directory.meta is None:
+            if directory.is_kraft:
+                yield Prediction(Effect.REFUSES, directory.path, f"no {META}: a broker does not start")
+        elif not directory.is_identified:
+            message = f"{META} has no cluster.id or node.id, or cannot be read: a broker does not start"
+            yield Prediction(Effect.REFUSES, f"{directory.path}/{META}", message)
+        elif directory.id is not None and ids[directory.id] > 1:
+            message = f"another directory has the same directory.id {(directory.meta or {}).get('directory.id')}: a broker does not start"
+            yield Prediction(Effect.REFUSES, f"{directory.path}/{META}", message)
+    for directory in [one for one in node.directories if one.has_metadata][1:]:
+        message = f"a second {METADATA_DIRECTORY}: a broker does not start"
+        yield Prediction(Effect.REFUSES, f"{directory.path}/{METADATA_DIRECTORY}", message)
+
+
+def _names(node: Node) -> Iterator[Prediction]:
+    """Directories that a broker does not know, or knows twice."""
+    places: dict[tuple[str, int], str] = {}
+    for directory in node.directories:
+        for name in directory.unknown_folders:
+            message = f"{name} is no name of a partition directory: a broker does not start"
+            yield Prediction(Effect.REFUSES, f"{directory.path}/{name}", message)
+        for key, path in directory.loaded.items():
+            if key in places:
+                message = f"{split(path)[1]} is also in {split(places[key])[0]}: a broker does not start"
+                yield Prediction(Effect.REFUSES, path, message)
+            places.setdefault(key, path)
+
+
+def _texts(node: Node, directory: LogDirectory) -> Iterator[Prediction]:
+    """Small files that a broker cannot read: it then stops using the directory, and ends if that has the metadata."""
+    ends = node.fails_at(directory)
+    effect = Effect.REFUSES if ends else Effect.OFFLINE
+    what = "a broker does not start" if ends else "a broker starts without this directory"
+    for name in OFFSET_CHECKPOINTS:
+        if not _is_readable(f"{directory.path}/{name}", parse):
+            yield Prediction(effect, f"{directory.path}/{name}", f"{name} cannot be read: {what}")
+    for path in directory.loaded.values():
+        if not _is_readable(f"{path}/{EPOCHS}", _check_epochs):
+            yield Prediction(effect, path, f"{split(path)[1]}: {EPOCHS} cannot be read: {what}")
+        if not _is_readable(f"{path}/{METADATA}", _check_not_empty):
+            yield Prediction(Effect.REFUSES, path, f"{split(path)[1]}: {METADATA} is empty: a broker does not start")
+        elif not _is_readable(f"{path}/{METADATA}", topic_id):
+            yield Prediction(effect, path, f"{split(path)[1]}: {METADATA} cannot be read: {what}")
+    path = f"{directory.path}/{METADATA_DIRECTORY}/{QUORUM}"
+    if directory.has_metadata and not _is_readable(path, parse_quorum):
+        yield Prediction(Effect.REFUSES, path, f"{QUORUM} cannot be read: a broker does not start")
+
+
+def _is_readable(path: str, check: object) -> bool:
+    """Whether a text can be parsed, or is not there at all."""
+    assert callable(check)
+    if not exists(path):
+        return True
+    try:
+        with Source(path) as source:
+            check(source.read(0, min(source.size, LARGEST_TEXT)))
+    except (RawlogError, ValueError, KeyError):
+        return False
+    return True
+
+
+def _check_not_empty(data: bytes) -> None:
+    if not data:
+        raise ValueError("empty")
+
+
+def _check_epochs(data: bytes) -> None:
+    if parse_epochs(data) is None:
+        raise ValueError(EPOCHS)
+
+
+def _metadata(node: Node) -> Iterator[Prediction]:
+    """What a broker does with partition directories by what the cluster's metadata says of them."""
+    known = node.assignments
+    loaded = {key: path for one in node.directories for key, path in one.loaded.items()}
+    if known is None:
+        if loaded:
+            where = "is not here" if not any(one.has_metadata for one in node.directories) else "has no record"
+            message = (
+                f"{METADATA_DIRECTORY} {where}: unless metadata.log.dir or another controller has it, a broker renames "
+                f"{'all ' if len(loaded) > 1 else ''}{counted(len(loaded), 'partition directory', 'partition directories')} to -stray"
+            )
+            yield Prediction(Effect.RENAMES, node.directories[0].path, message)
+        return
+    for key, path in loaded.items():
+        topic = topic_id_in(path)  # one that cannot be read fails before anything is done with it
+        why = _stray(topic, key[1], node, known)
+        if why is None and topic and known.topics[topic] != key[0]:
+            message = f"{split(path)[1]} has the topic id of {known.topics[topic]}: a broker does not serve it"
+            yield Prediction(Effect.OFFLINE, path, message)
+        elif why is not None:
+            again = ", and serves an empty partition in its place" if _is_replica(key, node, known) else ""
+            yield Prediction(Effect.RENAMES, path, f"{split(path)[1]}: {why}: {STRAY}{again}")
+    for gone in missing_partitions(node):
+        if not gone.has_directory and _is_replica(gone.key, node, known):
+            message = f"{split(gone.directory)[1]} is not here: a broker makes an empty one"
+            yield Prediction(Effect.CREATES, gone.directory, message, 0)
+
+
+def _is_replica(key: tuple[str, int], node: Node, known: Assignments) -> bool:
+    return key in known.names and node.id in known.names[key].replicas
+
+
+def _stray(topic: bytes | None, number: int, node: Node, known: Assignments) -> str | None:
+    """Why a broker takes a partition directory for a stray; None if it does not."""
+    if topic is None:
+        return f"no {METADATA}"
+    partition = known.partitions.get(topic, {}).get(number)
+    if not topic:
+        return None
+    if partition is None:
+        return "the cluster has no such partition with its topic id"
+    if node.id not in partition.replicas:
+        return f"its replicas are on {list(partition.replicas)}, not on {node.id}"
+    return None

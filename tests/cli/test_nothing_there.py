@@ -1,0 +1,131 @@
+"""Nothing there is never "clean": a verb that reads paths ends with 3 if none of them has a known file, and names those that have none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rawlog.cli import VERBS
+from rawlog.jobs.verb import verbs
+from tests.golden_data import golden_path
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+PATH, OUT = "PATH", "OUT"
+#: How each verb is called. A new verb that reads paths is added here.
+READING: dict[str, tuple[str, ...]] = {
+    "ls": (PATH,),
+    "cat": (PATH,),
+    "head": (PATH,),
+    "tail": (PATH,),
+    "count": (PATH,),
+    "find": ("key", PATH),
+    "explain": (PATH,),
+    "report": (PATH, "-o", OUT),
+    "browse": (PATH,),
+    "verify": (PATH,),
+    "diff": (PATH, PATH),
+    "convert": (PATH, OUT, "--to", "parquet", "--engine", "local"),
+    "restore": (PATH, OUT, "--engine", "local"),
+    "erase": (PATH, OUT, "--key", "k"),
+    "repair": (PATH, OUT),
+    "rebuild": (PATH, OUT),
+    "compact": (PATH, OUT),
+    "rescue": (PATH, "--to", OUT),
+    "query": ("SELECT count(*) AS n FROM records", PATH, "--engine", "duckdb"),
+    "sql": (PATH, "--engine", "duckdb"),
+    "ingest": (PATH, "--to", OUT, "--engine", "local"),
+    "lake": (PATH,),
+    "replay": (PATH, "--brokers", "127.0.0.1:1", "--dry-run"),
+    "groups": (PATH,),
+    "transactions": (PATH,),
+    "cluster": (PATH,),
+    "extract": (PATH, "--to", OUT),
+}
+#: Verbs that read no files of a system.
+OTHERS = {"formats", "record", "mirror", "submit", "completion", "doctor"}
+#: Verbs that take several paths, and what they find something in.
+ROWS = (
+    "ls",
+    "cat",
+    "head",
+    "tail",
+    "count",
+    "find",
+    "report",
+    "verify",
+    "convert",
+    "restore",
+    "erase",
+    "query",
+    "ingest",
+    "rescue",
+)
+SEVERAL = {
+    **dict.fromkeys(ROWS, "kafka/codec-lz4-0"),
+    "groups": "kafka",
+    "transactions": "kafka",
+    "cluster": "kafka/__cluster_metadata-0",
+    "extract": "ambry",
+}
+
+
+def test_every_verb_is_in_one_of_the_lists() -> None:
+    assert {*VERBS, *verbs()} == {*READING, *OTHERS}
+
+
+def nothing(kind: str, folder: Path) -> Path:
+    """A path without a file of a known format."""
+    path = folder / kind
+    if kind == "unknown directory":
+        path.mkdir()
+        (path / "x.bin").write_bytes(os.urandom(3000))
+    elif kind == "empty directory":
+        path.mkdir()
+    elif kind == "random file":
+        path.write_bytes(b"\xfe" + os.urandom(3000))
+    return path
+
+
+def called(verb: str, paths: list[Path], out: Path) -> list[Any]:
+    """The arguments of a verb."""
+    every: list[Any] = [verb]
+    for argument in READING[verb]:
+        every += paths if argument == PATH else [out] if argument == OUT else [argument]
+    return every
+
+
+@pytest.mark.parametrize("kind", ["empty directory", "unknown directory", "random file", "nothing"])
+@pytest.mark.parametrize("verb", READING)
+def test_nothing_known_is_exit_code_3(verb: str, kind: str, run: Callable[..., Any], tmp_path: Path) -> None:
+    """`ls`, `report` and `ingest` ended with 0: of a recording with a damaged header `ingest` stored 0 rows and called it clean."""
+    path, out = nothing(kind, tmp_path), tmp_path / "out"
+    ran = run(*called(verb, [path], out))
+    assert ran.code == 3, ran.err
+    assert path.name in ran.err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("kind", ["empty directory", "random file", "nothing"])
+@pytest.mark.parametrize("verb", SEVERAL)
+def test_a_path_without_anything_known_is_named(verb: str, kind: str, run: Callable[..., Any], tmp_path: Path) -> None:
+    path, out = nothing(kind, tmp_path), tmp_path / "out"
+    ran = run(*called(verb, [SAMPLES / SEVERAL[verb], path], out))
+    assert ran.code in (1, 3)
+    assert path.name in ran.text + ran.err
+    assert ran.out or out.exists(), "the other path was read"
+
+
+def test_a_recording_with_a_damaged_header_is_not_ingested_as_nothing(run: Callable[..., Any], tmp_path: Path) -> None:
+    sound = golden_path("replay", "v2", "basic.log")
+    damaged = tmp_path / "damaged.log"
+    damaged.write_bytes(b"\xff" * 18 + Path(sound).read_bytes()[18:])
+    ran = run("ingest", damaged, "--to", tmp_path / "lake", "--engine", "local")
+    assert (ran.code, "damaged.log" in ran.err) == (3, True)
+    shutil.copy(sound, tmp_path / "sound.log")
+    ran = run("ingest", tmp_path / "sound.log", damaged, "--to", tmp_path / "lake", "--engine", "local")
+    assert (ran.code, "damaged.log" in ran.err) == (1, True)

@@ -1,0 +1,49 @@
+"""Ambry: a store with three log segments, its index, and the files around them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.golden_data import GOLDEN
+from tests.reference import ambry
+from tests.wounds.truth import Family, Frame, Record, Subject, digest
+
+
+class Ambry(Family):
+    name = "ambry"
+    data = ("**/*_log",)
+    derived = ("**/*_index", "**/*_bloom")
+
+    def frames(self, root: Path, file: Path) -> list[Frame]:
+        name, found = str(file.relative_to(root)), []
+        for message in ambry.decode(file.read_bytes()):
+            row = ambry.record_row(message)
+            time = None if row["timestamp"] is None else row["timestamp"] // 1000
+            record = Record(message.key.text, message.header.life_version, digest(time, message.kind, message.content))
+            start, stop = message.position, message.position + message.size
+            records = (record,) if message.crc_ok else ()
+            found.append(Frame(name, start, stop, message.key.text, start, start, records))
+        return found
+
+    def row(self, row: Mapping[str, Any]) -> Record:
+        headers = {header["key"]: header["value"].decode() for header in row["headers"]}
+        kind, version = headers["kind"], int(headers["life_version"])
+        return Record(ambry_text(row["key"]), version, digest(row["timestamp"], kind, row["value"]))
+
+
+def ambry_text(key: bytes) -> str:
+    return ambry.read_key(key, 0, len(key)).text
+
+
+FAMILY = Ambry()
+
+
+def small(root: Path) -> None:
+    shutil.copytree(GOLDEN / "ambry" / "store-small", root / "9")
+    (root / "9" / "expected.json").unlink()
+
+
+SUBJECTS = [Subject("ambry-store", FAMILY, small, frozenset({"clean"}))]

@@ -1,0 +1,59 @@
+"""Everything together: which wounds each subject gets, and the outcomes of one wound."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tests.wounds import ambry, kafka, kraft, replay, rocketmq
+from tests.wounds.oracle import Judge, Verdict
+from tests.wounds.truth import Sound, Subject
+from tests.wounds.wounds import WOUNDS, Copy, Unfit, Wound
+
+SUBJECTS: dict[str, Subject] = {
+    subject.name: subject
+    for module in (kafka, kraft, rocketmq, ambry, replay)
+    for name in ("SUBJECTS", "LEGACY", "WHOLE", "BROKER")
+    for subject in getattr(module, name, ())
+}
+
+
+def cases(*subjects: str) -> list[tuple[str, str]]:
+    """Subject and wound, of some subjects or all."""
+    return [(s, w.name) for s in subjects or SUBJECTS for w in WOUNDS.values() if w.fits(SUBJECTS[s])]
+
+
+#: Directories in memory, where there are such: every result is synced to its disk.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def workplace() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="rawlog-wounds-", dir=MEMORY)
+
+
+@cache
+def judge(subject: str) -> Judge:
+    """The judge of a subject, made once for a process."""
+    place = workplace()
+    atexit.register(place.cleanup)
+    return Judge(Sound(SUBJECTS[subject], Path(place.name)), Path(place.name))
+
+
+def outcomes(subject: str, wound: Wound, seed: int = 0, with_slow: bool | None = None) -> list[Verdict] | None:
+    """The verdict on every verb for one wound; None if the subject has no place for it."""
+    with workplace() as folder:
+        try:
+            copy = Copy(judge(subject).sound, Path(folder) / "wounded" / "store", seed)
+            wound.act(copy)
+        except Unfit:
+            return None
+        slow = shares(subject, wound.name) if with_slow is None else with_slow
+        return judge(subject).judge(copy, Path(folder), slow)
+
+
+def shares(subject: str, wound: str) -> bool:
+    """Whether slow verbs run on this wound: on about every eighth."""
+    return sum(f"{subject}{wound}".encode()) % 8 == 0 or wound.startswith("none")

@@ -1,0 +1,34 @@
+"""The table of docs/wounds.md: kind of wound and class of verb -> exit code."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from tests.wounds.verbs import CLASSES, Verb
+
+PAGE = Path(__file__).parents[2] / "docs" / "wounds.md"
+REPLICA = "replica"
+
+
+@cache
+def table() -> dict[str, dict[str, int | None]]:
+    """The codes by kind and column; None where the page has a dash."""
+    text = PAGE.read_text().partition("<!-- wounds -->")[2].partition("<!-- /wounds -->")[0]
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()]
+    return {
+        line[0].strip("`"): {name: None if cell == "–" else int(cell) for name, cell in zip(head[2:], line[2:], strict=True)}
+        for line in lines
+    }  # fmt: skip
+
+
+def column(verb: Verb) -> str:
+    assert verb.cls in CLASSES
+    return REPLICA if verb.name == "rescue-replica" else verb.cls
+
+
+def code(kinds: list[str], verb: Verb) -> int | None:
+    """The code of a verb for wounds of these kinds: the highest one; None if the page does not say."""
+    codes = [table()[kind][column(verb)] for kind in kinds]
+    known = [code for code in codes if code is not None]
+    return max(known) if known and (len(known) == len(codes) or max(known) > 0) else None

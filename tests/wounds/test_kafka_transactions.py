@@ -1,0 +1,13 @@
+"""One wound, one answer: kafka-transactions kafka-compacted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wounds import suite
+from tests.wounds.checking import check
+
+
+@pytest.mark.parametrize(("subject", "wound"), suite.cases("kafka-transactions", "kafka-compacted"))
+def test_one_wound_one_answer(subject: str, wound: str) -> None:
+    check(subject, wound)
