@@ -137,7 +137,7 @@ class Rescuer(Protocol):
     def decide(self, found: Sequence[Surveyed]) -> list[RescueSplit]:
         """What is written of each unit, from which copies, and why. Reads no data."""
 
-    def beside(self) -> Mapping[str, str | None]:
+    def adjacent_files(self) -> Mapping[str, str | None]:
         """Files next to the target, after `decide`: what their names end with, which begin with that of the target, and their texts, which
         are None before `finish`.
         """

@@ -118,7 +118,7 @@ class Rescue(Job[Rescued, Report]):
         self._resumed, left = [], []
         if self.asked.is_plan:
             return []
-        for name in self.rescuer.beside():
+        for name in self.rescuer.adjacent_files():
             if os.path.lexists(f"{self.target}{name}") and not (self.asked.overwrite or self.resume):
                 raise AccessError(
                     f"{self.target}{name}: exists already; choose another name for the result, or --force"
@@ -177,7 +177,7 @@ class Rescue(Job[Rescued, Report]):
             self.output.put(folder.path)
         except OSError as error:
             raise self.output.unwritable(error) from None
-        for name, text in rescuer.beside().items():
+        for name, text in rescuer.adjacent_files().items():
             with writing(f"{self.target}{name}", overwrite=self.asked.overwrite or self.resume) as file:
                 file.write((text or "").encode())
         self._name_unknown(rescuer.report)

@@ -36,7 +36,9 @@ def cluster(folder: Path, *records: tuple[str, dict[str, Any]], level: int = 33)
     """The directory of a node of a release, with one topic."""
     folder.mkdir()
     every = [*DEMO[1:2], ("PartitionRecord", {**PARTITION, "replicas": [1], "isr": [1]}), *records]
-    NewCluster(1, level, 1_700_000_000_000, [(name, None, message) for name, message in every]).write(Folder(folder), CLUSTER)
+    NewCluster(1, level, 1_700_000_000_000, [(name, None, message) for name, message in every]).write(
+        Folder(folder), CLUSTER
+    )
     write_log(folder / "demo-0", [Batch(0, 0, 0, 3)], topic_id=TOPIC)
     return folder
 

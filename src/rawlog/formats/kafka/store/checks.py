@@ -62,7 +62,9 @@ def displaced(files: Files) -> Iterator[Mark]:
 
 @rule("kafka.partition.truncated", Severity.WARNING)
 def truncated(files: Files) -> Iterator[Mark]:
-    """A segment ends inside a batch, or in zeros, although another segment follows it: the end of the segment is lost.
+    """A segment ends inside a batch, or in zeros, although another segment follows it: the end of the segment is lost. Or the last one ends
+    inside a batch or in other bytes, although `.kafka_cleanshutdown` says that its broker was stopped cleanly: a broker does not start on
+    some of these, and appends after others.
 
     A broker finishes a segment before it begins the next, and preallocates only the one that it appends to. If it has to recover the log,
     it deletes every later segment. `rawlog repair` keeps them.

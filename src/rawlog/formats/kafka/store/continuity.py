@@ -144,8 +144,8 @@ def continuity(files: Sequence[File], known: Mapping[str, Extent] | None = None)
 
 
 def refuse_damage(whose: Identity | None, found: Continuity, why: str, *, allows_tail: bool) -> None:
-    """CorruptError for the first thing that repair would drop or change; `why` ends its message. `allows_tail`: what a crash leaves at the
-    end of a log is none, unless other files say that records were there.
+    """CorruptError for the first thing that repair would drop or change; `why` ends its message. With `allows_tail` this does not count
+    what a crash leaves at the end of a log, unless other files say that records were there.
     """
     if whose is not None and whose.change is not None:
         raise CorruptError(f"{whose.change}; {why}", path=whose.path)

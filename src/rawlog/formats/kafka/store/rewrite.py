@@ -155,10 +155,8 @@ def topic_id_of(files: Sequence[File]) -> bytes | None:
     return None
 
 
-def report_gaps(files: Sequence[File], report: Report, *, is_expected: bool = False) -> None:
-    """Report what is missing between the segments of a partition or is in the wrong one, as verify finds it. `is_expected`: what the verb
-    does is whole all the same.
-    """
+def report_gaps(files: Sequence[File], report: Report) -> None:
+    """Report what is missing in a partition or is in the wrong segment, as verify finds it."""
     found = continuity(files)
     for gap in found.gaps:
         span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
@@ -166,13 +164,13 @@ def report_gaps(files: Sequence[File], report: Report, *, is_expected: bool = Fa
         if gap.is_remote:
             report.notes.append(reason)
         else:
-            report.add(Action.LOST, reason, gap.file.path, is_expected=is_expected, **span)
+            report.add(Action.LOST, reason, gap.file.path, **span)
     for piece in found.pieces:
         extent = found.extents[piece.segment]
         if piece.start != extent.first:
             reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
             span = {"first_offset": piece.first, "stop_offset": piece.last + 1}
-            report.add(Action.LOST, reason, extent.file.path, is_expected=is_expected, **span)
+            report.add(Action.LOST, reason, extent.file.path, **span)
     report.count("gaps", len(report.entries))
 
 

@@ -107,6 +107,8 @@ class SegmentFold:
         self.first: First | None = None
         self.last_offset = NONE
         self.latest = NONE
+        #: Where an unfinished last batch begins.
+        self.unfinished: int | None = None
         self.compacted = False
         #: Whether offsets rise. Where they do not, splits cannot be merged: the segment must be folded in one.
         self.rises = True
@@ -146,6 +148,7 @@ class SegmentFold:
             self.plain = None
         if len(frames):
             self._batches(frames, head)
+        self.unfinished = frames.reached_in_file if unfinished else None
         if unfinished and file.place.sealed:
             left = file.size - frames.reached_in_file
             message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
@@ -321,7 +324,7 @@ class SegmentFold:
             (low, high, max(top, self.latest), time, magic) for low, high, top, time, magic in following.wrappers
         ]
         self.latest = max(self.latest, following.latest)
-        self.stop = following.stop
+        self.stop, self.unfinished = following.stop, following.unfinished
         return self
 
     def finish(self, files: Sequence[File]) -> SegmentFold:
@@ -384,6 +387,7 @@ class Survey:
         self.snapshots = {one.place.start_offset: one for one in store if _is(one, "kafka.snapshot")}
         #: Where the batches of the last segment end, if it is without damage.
         self.end_position: int | None = None
+        self.unfinished: int | None = None
 
     def mark(self, code: str, mark: Mark) -> None:
         self.found[code][mark.path].append(mark)
@@ -420,6 +424,7 @@ class Survey:
         rows = [row for part in self.producers.aborts[known:] for row in part.tolist()]
         self.transaction_index(file, rows)
         self.last_file = file
+        self.unfinished = fold.unfinished
         self.end_position = fold.plain.end if fold.plain is not None and fold.plain.is_plain else None
 
     def transaction_index(self, file: File, aborts: Sequence[Sequence[int]]) -> None:
@@ -513,9 +518,20 @@ class Survey:
         message = f"{counted(size, 'zero byte')} after the last batch, {what}"
         self.mark("zeros", Mark(message, position, size, path=file.path, severity=severity))
 
+    def tail(self) -> None:
+        """An unfinished batch at the end of a log whose broker was stopped cleanly."""
+        file, position = self.last_file, self.unfinished
+        if file is None or position is None or file.place.sealed or file.place.topic in (None, METADATA_TOPIC):
+            return
+        if exists(f"{split(split(file.path)[0])[0]}/{MARK}"):
+            size = file.size - position
+            message = f"the last {size:,} bytes are no batch, although {MARK} is there: a broker does not start, or appends after them"
+            self.mark("truncated", Mark(message, position, size, path=file.path))
+
     def end(self) -> None:
         """What only the whole log tells."""
         self.zeros()
+        self.tail()
         end = self.last_offset + 1
         for offset in sorted(one for one in self.snapshots if one is not None):
             if offset == end:

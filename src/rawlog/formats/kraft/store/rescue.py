@@ -255,8 +255,8 @@ class Rescuer:
         for one in found:
             surveyed.setdefault(one.split.content.group, []).extend(one.found)
         self._rebuild(surveyed, looks)
-        copies = self._copies(surveyed)
         self.cleaned = {key for disk in self.disks for key in offsets_in(disk.path, CLEANER)}
+        copies = self._copies(surveyed)
         keys = sorted({one.key for one in self.replicas} | set(filter(self._is_asked, self.cluster.partitions)))
         offer = self._offer()
         left_out: dict[Key, list[CopyPlan]] = {}
@@ -273,7 +273,7 @@ class Rescuer:
         wanted = [topic for topic in offer.topics if self.restorer.wants(topic, offer)]
         return [self._split(one) for one in self.restorer.plan(offer, wanted)]
 
-    def beside(self) -> dict[str, str | None]:
+    def adjacent_files(self) -> dict[str, str | None]:
         """The settings that each broker starts with."""
         names = properties_names([node.id for node in self.restorer.nodes])
         settings: Mapping[str, Sequence[str]] = self.report.facts.get("server_properties", {})
@@ -357,7 +357,7 @@ class Rescuer:
             others = [end for group, end in ends[one.key].items() if group != one.group]
             runs, damage, is_compacted = joined(
                 surveyed.get(one.group, ()),
-                is_compacted="compact" in self._cleanup_policy(one.key[0]),
+                is_compacted="compact" in self._cleanup_policy(one.key[0]) or one.key in self.cleaned,
                 other_ends=others,
             )
             table = epochs_in(tuple(replace(file, place=replace(file.place, state=None)) for file in one.files))

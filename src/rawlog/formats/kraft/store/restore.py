@@ -350,7 +350,7 @@ class Restorer:
         return made
 
     def _report_uncarried(self, old: State, level: int) -> None:
-        """Report what of a newer release the new cluster does not get, or gets unchecked."""
+        """Report settings of newer releases that the new cluster does not get, or gets unchecked."""
         if level > NEWEST_LEVEL:
             self.report.notes.append(
                 f"metadata.version {level} is newer than {LEVELS[-1]}, the newest that is known here: records are written as that one has "

@@ -20,8 +20,10 @@ from rawlog.core.store import Store, stores_below
 from rawlog.formats.kafka.layouts import BATCH, ControlType
 from rawlog.formats.kafka.messages import decode_record, framed_types
 from rawlog.formats.kafka.paths import METADATA_TOPIC, split
+from rawlog.formats.kafka.store.extents import bytes_of
 from rawlog.formats.kafka.store.rewrite import keep_surroundings
 from rawlog.formats.kafka.store.rewrite import rebuild as rebuild_partition
+from rawlog.formats.kafka.store.salvage import PADDING, UNFINISHED, find_sound
 from rawlog.formats.kafka.texts import parse_quorum
 from rawlog.formats.kraft.paths import (
     CHECKPOINT_FORMAT,
@@ -459,10 +461,13 @@ class _Repair:
                         why for (path, at), why in reasons.items() if path == segment.path and position <= at < start
                     ]
                     padding = start == segment.size and _is_zero(segment, position)
+                    is_last = start == segment.size and segment is self.store.segments[-1]
+                    is_tail = padding or (is_last and position > 0 and not inside and _is_tail(segment, position))
                     reason = "zeros" if padding else inside[0] if inside else "not in the log that is kept"
+                    reason = UNFINISHED if is_tail and not padding else reason
                     if any(path == segment.path and position <= at < start for path, at in folded):
                         reason += "; what can be read of them is in the new snapshot"
-                    _drop(self.report, segment, position, start, reason, is_expected=padding)
+                    _drop(self.report, segment, position, start, reason, is_expected=is_tail)
                 position = stop
         for one in kept:
             _report_changes(one, self.report)
@@ -511,17 +516,18 @@ class _Repair:
         return max(end, reached)
 
     def has_more(self, batches: Sequence[Batch], reached: int) -> bool:
-        """Whether bytes that are not a batch, and not zeros, follow the last batch of the log."""
+        """Whether bytes follow the last batch of the log that are no batch, and not what a crash leaves."""
         segments = self.store.segments
         if not batches:
             return any(segment.size and not _is_zero(segment, 0) for segment in segments)
         last = batches[-1]
         if last.end < reached:
             return False
-        ends = [(last.file, last.stop)]
         held = {one.file.path for one in batches}
-        ends += [(one, 0) for one in segments if one.path not in held and (one.place.start_offset or 0) >= last.first]
-        return any(position < file.size and not _is_zero(file, position) for file, position in ends)
+        others = [one for one in segments if one.path not in held and (one.place.start_offset or 0) >= last.first]
+        if any(one.size and not _is_zero(one, 0) for one in others):
+            return True
+        return last.stop < last.file.size and not _is_tail(last.file, last.stop)
 
 
 def _by_file(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
@@ -560,6 +566,12 @@ def _is_zero(file: File, position: int) -> bool:
                 return False
             position += len(piece)
     return True
+
+
+def _is_tail(file: File, position: int) -> bool:
+    """Whether the bytes of a segment from a position on are what a crash leaves: zeros, or no whole batch."""
+    found = find_sound(bytes_of(file)[position:])
+    return not len(found.head) and all(hole.reason in (PADDING, UNFINISHED) for hole in found.holes)
 
 
 def _replay(state: State, batches: Sequence[Batch], stop: int | None = None) -> None:

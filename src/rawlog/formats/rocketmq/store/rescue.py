@@ -187,7 +187,7 @@ class Rescue:
 
     # What is written
 
-    def beside(self) -> Mapping[str, str | None]:
+    def adjacent_files(self) -> Mapping[str, str | None]:
         """No file next to the target is needed."""
         return {}
 
