@@ -16,7 +16,7 @@ ARGS  ?=
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup kernels run test fmt lint fuzz faults bench docs site picture man pythons ci lock dist clean
+.PHONY: help setup kernels run test fmt lint fuzz faults brokers bench docs site picture man pythons ci lock dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ fuzz: setup ## the property tests with the deep profile, for as long as it takes
 faults: setup ## ingest killed at thirty random moments and started again; the disks of thirty dead clusters rescued
 	RAWLOG_KILLS=30 $(BIN)/python -m pytest tests/jobs/test_kills.py --timeout=0 -s $(ARGS)
 	RAWLOG_RESCUES=30 $(BIN)/python -m pytest tests/rescue --timeout=0 -s $(ARGS)
+
+brokers: setup ## real brokers, 3.9 and 4.3, on every kind of damaged directory: they do what verify predicts (20 minutes)
+	RAWLOG_STARTUPS=1 $(BIN)/python -m pytest tests/startup --timeout=0 $(ARGS)
 
 bench: setup ## measure: every script of benchmarks/ in turn
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done

@@ -11,7 +11,8 @@ def verify_tree(tree: Tree) -> Findings:
     """Every finding on every file, then on the files together."""
     result = inspect_files(tree)
     for group in tree.groups:
-        result.items += inspect_group(group).items
+        result.add(inspect_group(group))
     summaries = {path: summary for group in tree.groups for path, summary in group.summaries.items()}
-    result.items += inspect_tree(tree, None, summaries).items
+    result.add(inspect_tree(tree, None, summaries))
+    result.startups = [one.with_predictions(result.predictions) for one in result.startups]
     return result

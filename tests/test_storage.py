@@ -169,6 +169,18 @@ def test_a_growing_file_is_seen_to_grow(tmp_path: Path) -> None:
         assert source.read(3, 3) == b"two"
 
 
+def test_a_file_that_becomes_a_pipe_after_the_first_look_hangs_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is looked at before it is opened; a pipe that takes it in between is opened without waiting, and refused."""
+    (tmp_path / "file").write_bytes(b"x")
+    os.mkfifo(tmp_path / "pipe")
+    before = os.stat(tmp_path / "file")
+    monkeypatch.setattr(os, "stat", lambda *_, **__: before)
+    with pytest.raises(AccessError, match="is a named pipe, not a regular file"):
+        Source(str(tmp_path / "pipe"))
+
+
 def test_a_directory_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="is a directory"):
         Source(str(tmp_path))
@@ -189,7 +201,7 @@ def test_dangling_links_pipes_and_sockets_are_listed_with_their_problem(tmp_path
         "loop": "dangling symbolic link",
         "good": None,
         "link": None,
-        "pipe": "not a regular file",
+        "pipe": "is a named pipe, not a regular file",
     }
 
 

@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_listed_with_its_problem(troubled: Path) -> None:
         "closed.log": (None, "permission denied"),
         "dangling.log": (None, "dangling symbolic link"),
         f"{0:020}.log": ("kafka.log", "dangling symbolic link"),
-        "pipe": (None, "not a regular file"),
+        "pipe": (None, "is a named pipe, not a regular file"),
     }
 
 
@@ -149,7 +149,7 @@ def test_verify_finds_what_cannot_be_read(troubled: Path) -> None:
         "closed.log": "permission denied",
         "dangling.log": "dangling symbolic link",
         f"{0:020}.log": "dangling symbolic link",
-        "pipe": "not a regular file",
+        "pipe": "is a named pipe, not a regular file",
     }
 
 

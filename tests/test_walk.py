@@ -275,3 +275,61 @@ def test_a_wrong_length_costs_one_frame_wherever_it_is(bit: int, tmp_path: Path)
         found = frames_of(File(str(path), len(data), None, "kafka.log"), log, errors="skip")
         kept = {(one, stop) for _, one, stop in found}
         assert kept >= {(one, stop) for _, one, stop in places if one != start}
+
+
+# Headers -----------------------------------------------------------------------------------------------------------------
+
+
+def with_wrong_bit(source: Path, target: Path, at: int) -> Path:
+    data = bytearray(source.read_bytes())
+    data[at] ^= 4
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(bytes(data))
+    return target
+
+
+#: A file with a header, its format, the byte that gets a wrong bit, and the table that it is read as.
+HEADERS = {
+    "ambry.log": ("ambry/store-small/1_0_log", 5, "records"),
+    "replay version 2": ("replay/v2/find.log", 3, "records"),
+    "replay version 2, high byte": ("replay/v2/find.log", 1, "records"),
+    "replay version 1": ("replay/v1/basic-v1.0.0.log", 3, "records"),
+    "rocketmq.index": ("../../samples/rocketmq/store/index", 20, "rocketmq.keys"),
+}
+
+
+def header_case(name: str) -> tuple[Path, int, str]:
+    place, at, table = HEADERS[name]
+    path = golden_path(*place.split("/"))
+    return min(path.iterdir()) if path.is_dir() else path, at, table
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_wrong_bit_in_a_header_costs_no_frame(tmp_path: Path, name: str) -> None:
+    """With `errors="skip"`, too, one bit in the header of a segment ended all reading: the header was asked before the option was."""
+    path, at, table = header_case(name)
+    broken = with_wrong_bit(path, tmp_path / path.parent.name / path.name, at)
+    known = rawlog.read(path, table=table).num_rows
+    notes: list[str] = []
+    rows = rawlog.open(broken).table(table, errors="skip")
+    rows.note = notes.append
+    assert rows.to_arrow().num_rows == known > 0
+    assert any("byte 0: " in note and "skipped" in note for note in notes)
+    assert rawlog.open(broken).table(table, errors="skip").count() == known
+    assert rawlog.open(broken).table(table, errors="stop").count() == 0
+    with pytest.raises(RawlogError):
+        rawlog.read(broken, table=table)
+    codes = {one.code for one in rawlog.verify(broken) if one.severity == "error"}
+    assert f"{rawlog.open(path).files[0].format}.header" in codes
+
+
+def test_a_header_after_which_nothing_is_credible_ends_its_file_only(tmp_path: Path) -> None:
+    for path in golden_path("ambry", "store-small").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with_wrong_bit(tmp_path / "0_0_18_index", tmp_path / "0_0_18_index", 1)
+    notes: list[str] = []
+    rows = rawlog.open(tmp_path).table("ambry.index", errors="skip")
+    rows.note = notes.append
+    there = rawlog.read(golden_path("ambry", "store-small"), table="ambry.index").num_rows
+    assert 0 < rows.to_arrow().num_rows < there
+    assert any("0_0_18_index: byte 0: damaged; nothing is read from there on" in note for note in notes)

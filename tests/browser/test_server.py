@@ -409,6 +409,71 @@ def test_sql_reaches_nothing_but_what_was_opened(orders: Client, tmp_path: Path,
     assert orders.ask("answer", q=asked)[0] == 400
 
 
+ENDLESS = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT count(*) AS many FROM t"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "SELECT len(list_resize([1], 1000000000)) AS many",
+        "SELECT sum(len(x)) AS many FROM (SELECT list_resize([i], 2000000) AS x FROM range(1000) AS t(i) ORDER BY x)",
+        "SELECT length(repeat('x', 2000000000)) AS many",
+    ],
+)
+def test_a_statement_has_little_memory(orders: Client, question: str) -> None:
+    """DuckDB does not count all memory that it takes: the first one took 12.6 GB, and the server was killed."""
+    before = psutil.Process().memory_info().rss
+    assert "needs more memory than the browser gives it" in orders.text("sql", q=question)
+    assert "needs more memory than the browser gives it" in orders.text("answer", 400, q=question)
+    assert psutil.Process().memory_info().rss - before < 256 << 20
+    assert "many 3,000" in orders.text("sql", q="SELECT count(*) AS many FROM records")
+
+
+def test_an_endless_statement_is_ended(orders: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rawlog.browser.asking.SECONDS", 1.0)
+    for page, status in (("sql", 200), ("answer", 400)):
+        assert "cancelled" in orders.text(page, status, q=ENDLESS)
+    assert not orders.server.statements._running
+
+
+def test_a_statement_ends_with_whoever_asked(log: Path) -> None:
+    """Other pages are answered while it runs; and at the end of the server nothing is left of it."""
+
+    def running(count: int) -> list[psutil.Process]:
+        end = time.monotonic() + 100
+        while len(found := list(server.statements._running)) != count and time.monotonic() < end:
+            time.sleep(0.05)
+        assert len(found) == count
+        return [psutil.Process(one.pid) for one in found]
+
+    def ask(page: str) -> http.client.HTTPConnection:
+        made = http.client.HTTPConnection(server.host, server.port)
+        made.request("GET", f"/{server.token}/{page}?{urlencode({'q': ENDLESS})}")
+        return made
+
+    with rawlog.browse(log) as server:
+        client = Client(server)
+        asking = [ask("sql"), ask("answer")]
+        processes = running(2)
+        assert "orders-0" in client.text("at")
+        assert "key-42" in client.text("rows", from_=42)
+        for one in asking:
+            one.close()
+        running(0)
+        assert not psutil.wait_procs(processes, timeout=100)[1]
+        last = ask("sql")
+        processes = running(1)
+    assert not psutil.wait_procs(processes, timeout=100)[1]
+    last.close()
+
+
+def test_the_rows_of_a_page_are_bounded(orders: Client) -> None:
+    """A few rows can be large enough for all memory of the server, though not for that of a statement."""
+    question = "SELECT repeat('x', 700000) AS long FROM range(100)"
+    assert "more than 64 MiB" in orders.text("sql", q=question)
+    assert "the first 500 rows" in orders.text("sql", q="SELECT * FROM range(1000000)")
+
+
 def test_damage_is_not_left_out_of_an_answer_in_silence(samples: Client) -> None:
     question = "SELECT count(*) AS many FROM replay.entries"
     shown = samples.text("sql", q=question)

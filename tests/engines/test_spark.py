@@ -37,7 +37,8 @@ def test_results_come_in_order(spark: SparkSession) -> None:
 
 def test_a_jvm_that_has_ended_is_named() -> None:
     """Its connection is refused then, and that was an internal error: the description of the job could not be taken back either."""
-    from rawlog.engines.spark import _described, reason
+    from rawlog.engines.spark import _described
+    from rawlog.spark.complaints import reason
 
     assert reason(ConnectionRefusedError(111, "Connection refused")) == "its JVM has ended"
 

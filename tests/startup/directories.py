@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,6 +121,23 @@ def ends_of(folders: list[Path]) -> dict[str, int]:
     return found
 
 
+def stored_end(folder: Path) -> int:
+    """The offset after the last whole batch in the last segment of a partition, whatever it is worth."""
+    logs = sorted(folder.glob("*.log"))
+    if not logs:
+        return 0
+    data, end = logs[-1].read_bytes(), int(logs[-1].stem)
+    for start in batch_starts(logs[-1]):
+        stop = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big", signed=True)
+        if start + 61 <= stop <= len(data):
+            end = (
+                int.from_bytes(data[start : start + 8], "big")
+                + int.from_bytes(data[start + 23 : start + 27], "big")
+                + 1
+            )
+    return end
+
+
 def observe(version: str, folders: list[Path]) -> Outcome:
     """Start a broker on directories, let it do what it does, stop it, and look."""
     before, strays = set(partitions_of(folders)), strays_of(folders)
@@ -185,9 +202,9 @@ def flip(path: Path, position: int) -> None:
 
 def batch_starts(path: Path) -> list[int]:
     data, starts, at = path.read_bytes(), [], 0
-    while at + 17 <= len(data):
+    while at + 17 < len(data) and (size := int.from_bytes(data[at + 8 : at + 12], "big", signed=True)) >= 14:
         starts.append(at)
-        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+        at += 12 + size
     return starts
 
 
@@ -708,7 +725,3 @@ def renamed_segment(a: Path, b: Path) -> None:
 def swapped_segment(a: Path, b: Path) -> None:
     log = min(find("rolled-0", a, b).glob("*.log"))
     log.rename(log.with_name(f"{log.name}.cleaned"))
-
-
-def kinds() -> Iterator[str]:
-    yield from DAMAGES

@@ -28,6 +28,7 @@ def main(words: list[str]) -> None:
         if verdicts is None:
             continue
         ran.append(case)
+        print(f"# {case}", flush=True)
         tally["wounds"] += 1
         tally["outcomes"] += len(verdicts)
         for verdict in verdicts:

@@ -22,7 +22,7 @@ class Ambry(Family):
         for message in ambry.decode(file.read_bytes()):
             row = ambry.record_row(message)
             time = None if row["timestamp"] is None else row["timestamp"] // 1000
-            record = Record(message.key.text, message.header.life_version, digest(time, message.kind, message.content))
+            record = self.record(message.key.text, message.header.life_version, message.kind, time, message.content)
             start, stop = message.position, message.position + message.size
             records = (record,) if message.crc_ok else ()
             found.append(Frame(name, start, stop, message.key.text, start, start, records))
@@ -31,7 +31,12 @@ class Ambry(Family):
     def row(self, row: Mapping[str, Any]) -> Record:
         headers = {header["key"]: header["value"].decode() for header in row["headers"]}
         kind, version = headers["kind"], int(headers["life_version"])
-        return Record(ambry_text(row["key"]), version, digest(row["timestamp"], kind, row["value"]))
+        return self.record(ambry_text(row["key"]), version, kind, row["timestamp"], row["value"])
+
+    def record(self, blob: str, version: int, kind: str | None, time: int | None, content: bytes | None) -> Record:
+        """Of an update the index has everything but the fraction of its second: it can be written again."""
+        seconds = time if time is None or kind == "PUT" else time // 1000
+        return Record(blob, version, digest(seconds, kind, content))
 
 
 def ambry_text(key: bytes) -> str:

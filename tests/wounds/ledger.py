@@ -2,8 +2,8 @@
 
 It is strict in both directions: a failure that is not listed fails its test, and so does a listed one that passes. A section begins with
 `== ROW` and a line about it; ⌂ marks rows that wait for the outline. `new` is for faults that no row names. A line is
-`SUBJECT/WOUND: VERB CHECK CHECK; VERB CHECK`. `python -m tests.wounds --ledger` writes it again: outcomes keep their section, others go to `unsorted`,
-which no test accepts.
+`SUBJECT/WOUND: VERB CHECK CHECK; VERB CHECK`. `python -m tests.wounds --ledger` writes it again: failures keep their section, others go to
+where SUGGESTIONS puts them, or to `unsorted`, which no test accepts.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from tests.golden_data import GOLDEN
 from tests.reference import codecs, rocketmq
 from tests.wounds.truth import Family, Frame, Record, Subject, digest
 
+#: The flag of messages that repair writes over a hole: queues have no place for a gap.
+PLACEHOLDER = int.from_bytes(b"rawl", "big")
 COMPRESSED, INNER_BATCH, LZ4, ZSTD = 0x1, 0x80, 1, 2
 
 
@@ -27,21 +29,27 @@ class RocketMQ(Family):
             for message in rocketmq.messages(file.read_bytes()):
                 place = f"{message.topic.decode()}-{message.queue_id}"
                 start, stop = message.position, message.position + message.size
-                records = tuple(self.of_message(place, message)) if message.crc_ok else ()
+                records = self.of_message(place, message) if message.crc_ok and message.flag != PLACEHOLDER else ()
                 found.append(Frame(name, start, stop, "", message.physical_offset, message.physical_offset, records))
         except rocketmq.Bad:
             pass
         return found
 
-    def of_message(self, place: str, message: rocketmq.Message) -> Iterator[Record]:
+    def of_message(self, place: str, message: rocketmq.Message) -> tuple[Record, ...]:
         """Its record, or those of an inner batch."""
-        body = decompressed(message)
-        if not message.sys_flag & INNER_BATCH:
-            yield Record(place, message.queue_offset, digest(message.born, message.shown.get(b"KEYS"), body))
-            return
-        for number, (_, inner, properties) in enumerate(rocketmq.inner(body)):
-            pieces = dict(piece.partition(b"\1")[::2] for piece in properties.split(b"\2") if piece)
-            yield Record(place, message.queue_offset + number, digest(message.born, pieces.get(b"KEYS"), inner))
+        try:
+            body = decompressed(message)
+            if not message.sys_flag & INNER_BATCH:
+                return (Record(place, message.queue_offset, digest(message.born, message.shown.get(b"KEYS"), body)),)
+            found = []
+            for number, (_, inner, properties) in enumerate(rocketmq.inner(body)):
+                pieces = dict(piece.partition(b"\1")[::2] for piece in properties.split(b"\2") if piece)
+                found.append(
+                    Record(place, message.queue_offset + number, digest(message.born, pieces.get(b"KEYS"), inner))
+                )
+            return tuple(found)
+        except (ValueError, zlib.error, codecs.CodecError):
+            return (Record(place, message.queue_offset, "unreadable"),)
 
     def row(self, row: Mapping[str, Any]) -> Record:
         place = f"{row['topic']}-{row['partition']}"

@@ -1,6 +1,7 @@
 """Wounds: each damages a copy of a subject and says what kind of wound it is, which frames it destroyed and which may be put right.
 
-To add one: a function with the decorator `wound` that calls the methods of `Copy` and sets `copy.kind`, a row of the table in docs/wounds.md.
+To add one: a function with the decorator `wound` that calls methods of `Copy`, says `copy.is_a(KIND)` (a row of the table in
+docs/wounds.md) and adds the frames that it destroyed to `copy.lost`.
 """
 
 from __future__ import annotations
@@ -791,6 +792,34 @@ def unknown_database(copy: Copy) -> None:
         (copy.root / name).mkdir(parents=True)
         (copy.root / name / "CURRENT").write_text("MANIFEST-000001\n")
     copy.is_a("unknown-files")
+
+
+# At random ----------------------------------------------------------------------------------------------------------------
+
+
+def at_random(copy: Copy) -> None:
+    """One to four frames anywhere are flipped, zeroed, cut out in part or have bytes inserted: `copy.random` says which."""
+    frames = copy.random.sample([frame for frame in copy.sound.frames if frame.size > 60], copy.random.randint(1, 4))
+    for frame in sorted(frames, key=lambda frame: (frame.file, -frame.start)):  # from the end: positions before it stay
+        inside = frame.start + frame.size - copy.random.randint(2, 20)
+        how = copy.random.choice(("flip", "zero", "cut", "insert"))
+        if how == "flip" or copy.subject.family.name == ROCKETMQ:
+            copy.flip(
+                frame.file,
+                frame.start + 88 if copy.subject.family.name == ROCKETMQ else inside,
+                copy.random.randint(0, 7),
+            )
+        elif how == "zero":
+            copy.patch(frame.file, frame.start + 30, bytes(frame.size - 30))
+        elif how == "cut":
+            copy.cut_out(frame.file, inside, inside + 1)
+        else:
+            copy.insert(frame.file, inside, copy.noise(copy.random.randint(1, 40)))
+        copy.lost.append(frame)
+    copy.is_a("damaged")
+
+
+RANDOM = Wound("at-random", at_random, frozenset((*LOGS, KRAFT)))
 
 
 # Two at once -------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from rawlog.reading.existence import check_names
 from rawlog.reading.found import PLACES, FoundRows
 from rawlog.reading.last import INTERVAL, LastRows
 from rawlog.reading.replicas import choose, copies
-from rawlog.reading.rows import Rows
+from rawlog.reading.rows import Loss, Rows, unfinished
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, Unreadable, open_known, open_tree
 
@@ -250,7 +250,8 @@ def count(
 ) -> int:
     """The number of rows that `rawlog.rows` gives with the same options. Errors as there.
 
-    Where the headers of batches have the number, nothing else is read, and checksums are not compared: `rawlog.verify` does that.
+    Where the headers of batches have the number, they alone are read, whatever the codec, and no checksum is compared: `rawlog.verify`
+    does that, and so does `errors="skip"`.
 
     >>> import rawlog
     >>> number = rawlog.count("samples/kafka", isolation="read_committed")
@@ -294,12 +295,22 @@ class Listing(Rows):
     def _measured(self, file: File) -> dict[str, Any]:
         from rawlog.reading.inspection import file_values
 
+        found = file_values(file)
         if file.problem is not None and self.note is not None:
             self.note(Unreadable(f"{file.path}: {file.problem}"))
-        found = file_values(file)
+        elif self.note is not None and file.place.state is None:
+            self._note_damage(file, found["state"], found.get("valid_size") or 0)
         if self.progress is not None:
             self.progress(file.size)
         return found
+
+    def _note_damage(self, file: File, state: str | None, valid: int) -> None:
+        """Note a file that is not whole, unless it is one that its system still writes to."""
+        assert self.note is not None
+        if state == "damaged":
+            self.note(Loss(f"{file.path}: byte {valid:,}: damaged"))
+        elif state == "truncated" and file.place.sealed:
+            self.note(unfinished(file, valid, file.size - valid))
 
 
 def ls(
@@ -315,8 +326,9 @@ def ls(
     """What is at `paths`: a row of the table `files` for each file, with offsets, times, counts and state. Returns Listing, a kind of Rows.
 
     Every file is read once, checksums included. State: ok, truncated (ends inside a frame), damaged, empty, unknown. Damage does not
-    raise. With `state` only files in such a state are listed. Replicas are all listed; `replicas` of the result says which there are, and
-    which is the best. OptionError for an unknown topic, partition or state, AccessError for a path that does not exist.
+    raise; `note` gets a sentence about it. With `state` only files in such a state are listed. Replicas are all listed; `replicas` of the
+    result says which there are, and which is the best. OptionError for an unknown topic, partition or state, AccessError for a path that
+    does not exist.
 
     >>> import rawlog
     >>> states = {row["path"]: row["state"] for row in rawlog.ls("samples/kafka", topic="transactions")}

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from rawlog import registry
 from rawlog.core.errors import OptionError, unknown
+from rawlog.core.report import SeriousNote
 from rawlog.core.tables import RECORDS, Table
 from rawlog.core.times import parse_time
 from rawlog.reading.replicas import Choice
-from rawlog.reading.rows import Loss
 from rawlog.reading.select import Selection, Transform, parse_columns, parse_offset_option
 from rawlog.reading.tree import Tree, Unreadable
 
@@ -328,7 +328,7 @@ def noted(text: str) -> None:
     import logging
 
     log = logging.getLogger("rawlog")
-    level = logging.WARNING if isinstance(text, (Loss, Unreadable)) else logging.DEBUG
+    level = logging.WARNING if isinstance(text, SeriousNote) else logging.DEBUG
     log.log(logging.INFO if isinstance(text, Choice) else level, "%s", text)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, MutableMapping
+from contextlib import asynccontextmanager
+from functools import cached_property, partial
 from importlib import resources
 from typing import Any
 
@@ -21,7 +23,8 @@ from starlette.routing import Route
 from rawlog.browser import asking, shell
 from rawlog.browser.checks import Checks
 from rawlog.browser.opened import Opened
-from rawlog.browser.request import Query
+from rawlog.browser.request import Ending, Query
+from rawlog.browser.statement import Statements
 from rawlog.browser.views import Views
 from rawlog.core.errors import AccessError, DataError, RawlogError
 from rawlog.pages.frame import asset
@@ -29,7 +32,7 @@ from rawlog.pages.frame import asset
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Download = tuple[str, str, Iterator[bytes]]
+Download = tuple[str, str, Generator[bytes]]
 
 #: Scripts and styles are files of this server; nothing else is loaded, nothing is sent anywhere else, no page is shown inside another.
 POLICY = (
@@ -47,6 +50,8 @@ HEADERS = {
 }
 #: Requests that are answered at the same time; others wait.
 AT_ONCE = 4
+#: The same for statements of SQL.
+STATEMENTS = 2
 ASSETS = {
     "style.css": "text/css",
     "page.js": "text/javascript",
@@ -57,25 +62,33 @@ ASSETS = {
 log = logging.getLogger("rawlog.browser")
 
 
-def application(opened: Opened, checks: Checks, token: str, hosts: tuple[str, ...] = ()) -> Guard:
+def application(
+    opened: Opened, checks: Checks, statements: Statements, token: str, hosts: tuple[str, ...] = ()
+) -> Guard:
     """The pages over what was opened, for whoever knows the token. `hosts` are names of this server besides addresses."""
     views = Views(opened, checks)
-    limiter: list[anyio.CapacityLimiter] = []
+    # Statements wait for one another, and no other page waits for them.
+    pages, asked = _Threads(AT_ONCE), _Threads(STATEMENTS)
 
-    def shown(make: Callable[[Query], str]) -> Callable[[Request], Awaitable[Response]]:
+    def shown(make: Callable[[Query], str], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return HTMLResponse(*await _in_thread(limiter, partial(_page, make, request.scope["query_string"])))
+            ending = Ending()
+            async with _watched(request.receive, ending):
+                made = await threads.run(partial(_page, make, request.scope["query_string"], ending))
+            return HTMLResponse(*made)
 
         return answer
 
-    def given(make: Callable[[Query], Download]) -> Callable[[Request], Awaitable[Response]]:
+    def given(make: Callable[[Query], Download], threads: _Threads = pages) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            found = await _in_thread(limiter, partial(_download, make, request.scope["query_string"]))
+            ending = Ending()
+            async with _watched(request.receive, ending):
+                found = await threads.run(partial(_download, make, request.scope["query_string"], ending))
             if isinstance(found[1], int):
                 return HTMLResponse(*found)
-            kind, name, pieces = found
+            (kind, name, pieces), first = found
             headers = {"content-disposition": f'attachment; filename="{name}"'}
-            return StreamingResponse(iterate_in_threadpool(pieces), media_type=kind, headers=headers)
+            return _Streaming(ending, first, pieces, media_type=kind, headers=headers)
 
         return answer
 
@@ -85,25 +98,66 @@ def application(opened: Opened, checks: Checks, token: str, hosts: tuple[str, ..
         Route("/rows", shown(views.rows)),
         Route("/bytes", shown(views.bytes)),
         Route("/findings", shown(views.findings)),
-        Route("/sql", shown(partial(asking.sql_page, opened))),
+        Route("/sql", shown(partial(asking.sql_page, opened, statements), asked)),
         Route("/keys", shown(lambda query: shell.keys_page())),
         Route("/export", given(partial(asking.export_rows, views))),
-        Route("/answer", given(partial(asking.export_answer, opened))),
+        Route("/answer", given(partial(asking.export_answer, opened, statements), asked)),
         Route("/assets/{name}", _asset),
     ]
     return Guard(Starlette(routes=routes), token, hosts)
 
 
-async def _in_thread(limiter: list[anyio.CapacityLimiter], work: Callable[[], Any]) -> Any:
-    if not limiter:  # it belongs to the loop that runs the server
-        limiter.append(anyio.CapacityLimiter(AT_ONCE))
-    return await anyio.to_thread.run_sync(work, limiter=limiter[0])
+class _Threads:
+    """Threads that work at the same time, so many of them; more work waits."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @cached_property
+    def limiter(self) -> anyio.CapacityLimiter:
+        """It belongs to the loop that runs the server, and is made in it."""
+        return anyio.CapacityLimiter(self.count)
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        return await anyio.to_thread.run_sync(work, limiter=self.limiter)
 
 
-def _page(make: Callable[[Query], str], raw: bytes) -> tuple[str, int]:
+@asynccontextmanager
+async def _watched(receive: Receive, ending: Ending) -> AsyncIterator[None]:
+    """End a request when whoever asked is gone, as long as the block runs."""
+
+    async def wait() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await anyio.to_thread.run_sync(ending.end)
+
+    watch = asyncio.ensure_future(wait())
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+class _Streaming(StreamingResponse):
+    """An answer in pieces; what makes them ends with it."""
+
+    def __init__(self, ending: Ending, first: bytes, pieces: Generator[bytes], **more: Any) -> None:
+        super().__init__(iterate_in_threadpool(itertools.chain((first,), pieces)), **more)
+        self.ending, self.pieces = ending, pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with _watched(receive, self.ending):
+                await self.stream_response(send)
+        finally:
+            self.ending.end()
+            await anyio.to_thread.run_sync(self.pieces.close)
+
+
+def _page(make: Callable[[Query], str], raw: bytes, ending: Ending) -> tuple[str, int]:
     """A page with its status: what cannot be shown is a page that says why."""
     try:
-        return make(Query.parse(raw)), 200
+        return make(Query.parse(raw, ending)), 200
     except RawlogError as error:
         status = 404 if isinstance(error, AccessError) else 422 if isinstance(error, DataError) else 400
         return shell.message("This cannot be shown", str(error)), status
@@ -112,17 +166,18 @@ def _page(make: Callable[[Query], str], raw: bytes) -> tuple[str, int]:
         return shell.message("This page failed", f"{type(error).__name__}: {error}"), 500
 
 
-def _download(make: Callable[[Query], Download], raw: bytes) -> Download | tuple[str, int]:
-    """A download whose first piece is made: an error before it is a page."""
+def _download(
+    make: Callable[[Query], Download], raw: bytes, ending: Ending
+) -> tuple[Download, bytes] | tuple[str, int]:
+    """A download and its first piece: an error before that is a page."""
     try:
-        kind, name, pieces = make(Query.parse(raw))
-        first = next(pieces, b"")
+        found = make(Query.parse(raw, ending))
+        return found, next(found[2], b"")
     except RawlogError as error:
         return shell.message("This cannot be exported", str(error)), 400
     except Exception as error:
         log.exception("an export failed")
         return shell.message("This export failed", f"{type(error).__name__}: {error}"), 500
-    return kind, name, itertools.chain((first,), pieces)
 
 
 async def _asset(request: Request) -> Response:

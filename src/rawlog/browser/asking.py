@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 from rawlog import registry
 from rawlog.browser import shell
@@ -14,6 +11,7 @@ from rawlog.browser.cells import cell, kind, spaced
 from rawlog.browser.opened import Opened
 from rawlog.browser.request import Query, link
 from rawlog.browser.shell import anchor, key
+from rawlog.browser.statement import CANCELLED, Statement, Statements, views_of
 from rawlog.browser.views import Views
 from rawlog.core.errors import DataError, LimitError, OptionError, RawlogError, unknown
 from rawlog.core.tables import RECORDS
@@ -28,11 +26,8 @@ from rawlog.reading.select import Selection
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rawlog.sql.engine import Answer, Engine
-    from rawlog.sql.views import View
-
-#: Rows of an answer that are shown, seconds that a statement may take, and bytes of memory that it may use.
-SHOWN, SECONDS, MEMORY = 500, 20.0, 192 << 20
+#: Rows of an answer that are shown, the bytes that they may have, and seconds that a statement may take.
+SHOWN, SHOWN_BYTES, SECONDS = 500, 64 << 20, 20.0
 #: An export ends with an error after so many rows, bytes or seconds.
 MOST_ROWS, MOST_BYTES, MOST_SECONDS = 5_000_000, 4 << 30, 900.0
 KINDS = {
@@ -42,33 +37,7 @@ KINDS = {
 }
 
 
-@contextmanager
-def answering(opened: Opened, sql: str, seconds: float, errors: str) -> Iterator[tuple[Engine, Answer]]:
-    """The answer to a statement, cancelled after some seconds. OptionError if it is invalid, AccessError without DuckDB."""
-    from rawlog.sql.duck import DuckEngine
-
-    engine = DuckEngine(_views(opened, errors))
-    engine.confine(MEMORY)
-    timer = threading.Timer(seconds, engine.cancel)
-    timer.daemon = True
-    try:
-        timer.start()
-        yield engine, engine.ask(sql.strip().removesuffix(";"))
-    finally:
-        timer.cancel()
-        engine.close()
-
-
-def _views(opened: Opened, errors: str = "raise") -> list[View]:
-    from rawlog.sql.views import Files, Source, views
-
-    found = views(Source(None, opened.paths), Selection(errors=errors))
-    for directory in {view.rows.directory for view in found if isinstance(view.rows, Files)}:
-        directory.use(opened.listing().tree)
-    return found
-
-
-def sql_page(opened: Opened, query: Query) -> str:
+def sql_page(opened: Opened, statements: Statements, query: Query) -> str:
     """A box for a statement, its answer, and the tables that it may name."""
     sql = query.get("q", "")
     box = Safe(
@@ -84,7 +53,7 @@ def sql_page(opened: Opened, query: Query) -> str:
     )
     parts = [section("SQL", form, about=about)]
     if sql.strip():
-        parts.append(_answer(opened, sql, _errors(query)))
+        parts.append(_answer(opened, statements, query, sql))
     parts.append(_tables(opened))
     return shell.page("SQL", "", *parts, here="sql")
 
@@ -94,14 +63,16 @@ def _errors(query: Query) -> str:
     return "skip" if query.get("errors") == "skip" else "raise"
 
 
-def _answer(opened: Opened, sql: str, errors: str) -> Safe:
+def _answer(opened: Opened, statements: Statements, query: Query, sql: str) -> Safe:
+    errors = _errors(query)
+    statement = _statement(opened, sql, errors, SHOWN + 1)
     try:
-        with answering(opened, sql, SECONDS, errors) as (_, answer):
+        with statements.answering(statement, query.ending, seconds=SECONDS) as answer:
             names = answer.schema.names
-            rows = list(islice((row for batch in answer.batches() for row in dict_rows(batch)), SHOWN + 1))
+            rows = list(_bounded(answer.batches()))
     except RawlogError as error:
         said = str(error)
-        if said == "cancelled":
+        if said == CANCELLED:
             said = f"The statement took more than {SECONDS:.0f} seconds and was cancelled. `rawlog query` has no such limit."
         parts = [tag("p", text(said, 2000), class_="error", role="alert")]
         if isinstance(error, DataError):
@@ -133,9 +104,25 @@ def _answer(opened: Opened, sql: str, errors: str) -> Safe:
     )
 
 
+def _statement(opened: Opened, sql: str, errors: str, rows: int | None = None) -> Statement:
+    return Statement(sql.strip().removesuffix(";"), opened.paths, opened.listing().tree, errors, rows)
+
+
+def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Rows for a page. OptionError if they are too large."""
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if size > SHOWN_BYTES:
+            raise OptionError(
+                f"The first rows have more than {SHOWN_BYTES >> 20} MiB: choose fewer columns or shorter values, or use `rawlog query`."
+            )
+        yield from dict_rows(batch)
+
+
 def _tables(opened: Opened) -> Safe:
     try:
-        found = _views(opened)
+        found = views_of(opened)
     except RawlogError as error:
         return section("Tables", tag("p", text(str(error))))
     made = []
@@ -147,7 +134,7 @@ def _tables(opened: Opened) -> Safe:
     return section("Tables", *made, name="tables")
 
 
-def export_rows(views: Views, query: Query) -> tuple[str, str, Iterator[bytes]]:
+def export_rows(views: Views, query: Query) -> tuple[str, str, Generator[bytes]]:
     """The rows of a search: media type, file name, and the bytes in pieces. They end with an error at damage, unless that is skipped."""
     listing, scope = views.scope(query)
     table = registry.table_named(query["table"]) if "table" in query else scope.default_table
@@ -169,17 +156,16 @@ class _ScopedRows(Rows):
         return (one for one in super().part_selections() if any(file.path in self.paths for file in one[0].files))
 
 
-def export_answer(opened: Opened, query: Query) -> tuple[str, str, Iterator[bytes]]:
+def export_answer(opened: Opened, statements: Statements, query: Query) -> tuple[str, str, Generator[bytes]]:
     """The rows of a statement. OptionError if it is invalid."""
     form, sql = _form(query), query.get("q", "")
     if not sql.strip():
         raise OptionError("no question: SQL expected")
-    errors = _errors(query)
-    with answering(opened, sql, SECONDS, errors):  # what is wrong with it is an answer, not a broken download
-        pass
+    statement = _statement(opened, sql, _errors(query))
 
     def pieces() -> Iterator[bytes]:
-        with answering(opened, sql, MOST_SECONDS, errors) as (_, answer):
+        with statements.answering(statement, query.ending, seconds=SECONDS, in_all=MOST_SECONDS) as answer:
+            yield b""  # what is wrong with it is an answer, not a broken download
             yield from _written(form, answer.schema, answer.batches())
 
     return KINDS[form], f"answer.{form}", _limited(pieces())
@@ -247,7 +233,7 @@ class _Pieces:
         return False
 
 
-def _limited(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _limited(pieces: Iterator[bytes]) -> Generator[bytes]:
     """The pieces, up to limits: after those the download breaks off, so that nobody takes it for all of it."""
     import time
 

@@ -14,6 +14,7 @@ from rawlog.core.errors import AccessError, DataError, OptionError
 from rawlog.core.findings import Finding
 from rawlog.core.format import File
 from rawlog.core.frames import Frames
+from rawlog.core.report import SeriousNote
 from rawlog.core.tables import Table
 from rawlog.io.walk import describe, walk
 from rawlog.reading.inspection import Chosen, check_file
@@ -77,7 +78,7 @@ class Page:
     def note(self, text: str) -> None:
         """Remember a sentence once."""
         self.notes[text] = None
-        self.has_damage |= isinstance(text, Loss)
+        self.has_damage |= isinstance(text, SeriousNote)
 
 
 class _End(Exception):

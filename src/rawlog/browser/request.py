@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -31,16 +32,43 @@ LONGEST = 16 << 10
 _MOST_FIELDS = 50
 
 
+class Ending:
+    """The end of a request: what is to be done when its answer is complete, or whoever asked is gone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: list[Callable[[], None]] | None = []
+
+    def call(self, what: Callable[[], None]) -> None:
+        """Call this at the end; at once if that has come."""
+        with self._lock:
+            if self._calls is not None:
+                self._calls.append(what)
+                return
+        what()
+
+    def end(self) -> None:
+        """Call what is to be called, once."""
+        with self._lock:
+            calls, self._calls = self._calls or [], None
+        for one in calls:
+            one()
+
+
 class Query(dict[str, str]):
     """The parameters of a request. Those that are empty are left out."""
 
+    ending: Ending
+
     @classmethod
-    def parse(cls, raw: bytes) -> Query:
+    def parse(cls, raw: bytes, ending: Ending | None = None) -> Query:
         """The parameters of a query string. OptionError if it is too long."""
         if len(raw) > LONGEST:
             raise OptionError(f"the request has {len(raw):,} bytes, more than {LONGEST:,}")
         pairs = parse_qsl(raw.decode("latin-1"), errors="surrogateescape", max_num_fields=_MOST_FIELDS)
-        return cls({name: value for name, value in pairs if value})
+        made = cls({name: value for name, value in pairs if value})
+        made.ending = ending or Ending()
+        return made
 
     def number(self, name: str, most: int = (1 << 63) - 1) -> int | None:
         """A whole number from 0 to `most`. OptionError for any other value."""

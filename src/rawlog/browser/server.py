@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from rawlog.browser.checks import Checks
 from rawlog.browser.opened import Opened
+from rawlog.browser.statement import Statements
 from rawlog.core.errors import AccessError
 
 MISSING = 'the packages of the browser are not installed: `pip install "rawlog[browse]"`'
@@ -41,11 +42,11 @@ class Server:
             raise AccessError(MISSING) from error
         opened = Opened(paths, format=format)
         self.token = token or secrets.token_urlsafe(24)
-        self.checks = Checks()
+        self.checks, self.statements = Checks(), Statements()
         self._socket = _bound(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         names = () if is_loopback(host) else (host.lower(), socket.gethostname().lower())
-        app = application(opened, self.checks, self.token, names)
+        app = application(opened, self.checks, self.statements, self.token, names)
         settings: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "lifespan": "off"}
         settings |= {
             "limit_concurrency": 64,
@@ -57,7 +58,9 @@ class Server:
         self._server = uvicorn.Server(uvicorn.Config(app, http="h11", **settings))
         self._thread = threading.Thread(target=self._run, name="rawlog-browse", daemon=True)
         self._thread.start()
-        self._warm_up = threading.Thread(target=_warm_up, args=(opened,), name="rawlog-warm-up", daemon=True)
+        self._warm_up = threading.Thread(
+            target=_warm_up, args=(opened, self.statements), name="rawlog-warm-up", daemon=True
+        )
         self._warm_up.start()
 
     def _run(self) -> None:
@@ -77,6 +80,7 @@ class Server:
     def close(self) -> None:
         """End the server."""
         self.checks.stop()
+        self.statements.close()
         self._server.should_exit = True
         # The interpreter must not end while a thread is in Arrow or a kernel.
         self._thread.join(LONGEST)
@@ -127,8 +131,8 @@ def _bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def _warm_up(opened: Opened) -> None:
-    """Read one row, so that what reading needs is imported when somebody asks for the first."""
+def _warm_up(opened: Opened, statements: Statements) -> None:
+    """Read one row, so that what reading needs is imported when somebody asks; and start a process for the first statement."""
     from rawlog.browser.paging import rows_of
     from rawlog.reading.select import Selection
 
@@ -136,3 +140,4 @@ def _warm_up(opened: Opened) -> None:
         listing = opened.listing()
         scope = listing.scope("")
         rows_of(listing, scope, scope.default_table, Selection(errors="skip", from_offset=0), most=1)
+    statements.prepare()

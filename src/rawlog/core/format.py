@@ -218,6 +218,8 @@ class Format:
     sniff: Callable[[bytes, int], bool] | None = None
     #: (head, size of the file) -> Origin; raises DataError for an invalid header.
     begin: Callable[[bytes, int], Origin] | None = None
+    #: Where frames may begin if the header is damaged, the likeliest first. Without it they are searched for from the first byte on.
+    presume: Callable[[Source], Sequence[Origin]] | None = None
     #: Offsets rise through a file, and from file to file of a group by their places' `start_offset`.
     ordered: bool = False
     #: Offsets are positions in bytes: the last N rows are counted, not reckoned from the end offset.
@@ -245,8 +247,9 @@ class Format:
     tally: Callable[[Frames, File], Mapping[str, Mapping[str, tuple[int, int]]]] | None = None
     #: The formats of files that a summary looks into: those of the same start, and those of the whole group.
     near: tuple[str, ...] = ()
-    #: (file, start, stop) -> rows of `records` by the headers of frames alone, and up to which byte those tell.
-    count: Callable[[File, int, int | None], tuple[int, int]] | None = None
+    #: (file, start, stop, the offset that the next file begins at) -> rows of `records` by the headers of frames alone, without comparing
+    #: checksums, and up to which byte those tell it of frames whose offsets rise and belong into the file.
+    count: Callable[[File, int, int | None, int | None], tuple[int, int]] | None = None
     #: (bytes, position, kind) -> the next position >= position where a frame credibly begins, or -1.
     resync: Callable[[Bytes, int, int], int] | None = None
     #: Whether every frame has a checksum, and `resync` gives only beginnings of frames whose checksum is right.
@@ -255,6 +258,9 @@ class Format:
     appended: bool = False
     #: (frames whose status is damage) -> the error that says what is there.
     fault: Callable[[Frames], DataError] | None = None
+    #: (frames) -> the first offset of each frame and the one after its last, by their headers alone, for an `ordered` format: reading
+    #: notes those that do not rise, or that belong into another file, and ends with 1.
+    offsets: Callable[[Frames], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
     #: (frames, file) -> the positions of frames that are rows, but not at their place: reading says so, and ends with 1.
     misplaced: Callable[[Frames, File], NDArray[np.int64]] | None = None
     #: (frames with one frame, file) -> the parts of that frame, to the last bit.
@@ -449,6 +455,8 @@ class Family:
     settle: Callable[[Sequence[File]], Sequence[File]] | None = None
     #: (files, what to do at damage: raise, stop or skip) -> the consumer groups that they know.
     groups: Callable[[Sequence[File], str], Sequence[Group]] | None = None
+    #: (files) -> a sentence on each file or directory that has groups which cannot be read.
+    unread_groups: Callable[[Sequence[File]], Iterable[str]] | None = None
     #: (files, what to do at damage) -> the transactions in them.
     transactions: Callable[[Sequence[File], str], Transactions] | None = None
     #: (a store with its summaries) -> what `report` shows of it that only this system has: a cluster, blobs, queues. Files that a summary

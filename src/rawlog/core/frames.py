@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rawlog.core.errors import DataError
 from rawlog.core.sharing import Sharing
 from rawlog.core.status import Status
 
@@ -20,8 +21,8 @@ class Frames(Sharing):
 
     `starts` and `stops` are positions in `data`; `first` is the number of the first frame in its file; `kind` is
     what the file's header says of all of them (a version), 0 where frames speak for themselves. `reached` is the
-    position in `data` after the last whole frame, where `status` was found; `last` says that no window follows. `why` is the reason of
-    damage that is not one of the format: the bytes there cannot be had.
+    position in `data` after the last whole frame, where `status` was found; `last` says that no window follows. `error` is the damage that
+    is not one of frames: the bytes there cannot be had, or the header of the file cannot be read.
     """
 
     data: Bytes
@@ -33,7 +34,7 @@ class Frames(Sharing):
     base: int = 0
     first: int = 0
     last: bool = True
-    why: str | None = None
+    error: DataError | None = None
     _shared: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __len__(self) -> int:

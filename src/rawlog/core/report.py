@@ -42,6 +42,8 @@ class Action(StrEnum):
 #: What takes something of the source away, or leaves a stored field other than it was. All else loses nothing: derived files that are
 #: built again, whole files or frames that are put back with their bytes unchanged, the marker that ends an open transaction.
 LOSING = frozenset({Action.DROPPED, Action.LOST, Action.CHANGED})
+#: What happens to a source that is sound, or at the user's wish.
+UNALTERED = frozenset({Action.KEPT, Action.REBUILT, Action.REMOVED})
 
 
 class SeriousNote(str):
@@ -70,6 +72,11 @@ class Entry:
     def is_loss(self) -> bool:
         """Whether something of the source was taken away or changed that was not asked for."""
         return self.action in LOSING and not self.is_expected
+
+    @property
+    def is_alteration(self) -> bool:
+        """Whether something of the result is otherwise than in the source, or elsewhere, as it would not be of a sound source."""
+        return self.action not in UNALTERED and not self.is_expected
 
     def as_json(self) -> dict[str, Any]:
         """What is known, for machines."""

@@ -20,11 +20,13 @@ class Status(IntEnum):
     BAD_VALUE = 9
     TRAILING = 10
     PADDING = 11
+    #: Only of a walk, not of a kernel: the header of the file cannot be read.
+    BAD_HEADER = 12
 
     @property
     def is_damage(self) -> bool:
         """Whether the bytes contradict the format (an unfinished or zero-filled tail does not)."""
-        return Status.TRUNCATED < self < Status.PADDING
+        return Status.TRUNCATED < self < Status.PADDING or self is Status.BAD_HEADER
 
 
 OK = 0

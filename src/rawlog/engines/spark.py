@@ -26,6 +26,9 @@ from rawlog.core.text import counted, size_text
 from rawlog.io.output import scratch
 from rawlog.jobs.job import Done, Job, Progress, Split, Stage
 from rawlog.reading.tree import Tree
+from rawlog.spark import daemon
+from rawlog.spark.complaints import reason
+from rawlog.spark.session import endpoint_hint
 from rawlog.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ D = TypeVar("D", bound=Done)
 O = TypeVar("O")  # noqa: E741
 
 INTERVAL = 0.25
+daemon.hush()
 #: What a task tells of itself: bytes, frames and rows that are done.
 TOLD = struct.Struct("<3q")
 
@@ -107,10 +111,12 @@ def _round(
             with _watching(spark, splits, progress, reports):
                 _write(job, splits, spark, answers, reports)
         except Exception as error:
-            raise AccessError(f"the job failed on Spark: {reason(error)}") from error
+            raise AccessError(f"the job failed on Spark: {reason(error)}{endpoint_hint(str(error), spark)}") from error
         # Our own driver process wrote them a moment ago.
         given: list[_Answer] = pickle.loads(answers.read_bytes())  # noqa: S301
     for answer in sorted(given, key=lambda one: one.number):
+        if isinstance(answer.result, AccessError):
+            raise AccessError(f"{answer.result}{endpoint_hint(str(answer.result), spark)}")
         if isinstance(answer.result, BaseException):
             raise answer.result
     return [answer.result for answer in given]
@@ -133,16 +139,6 @@ def _write(job: Job[D, O], splits: list[Split], spark: SparkSession, answers: Pa
     writer = frame.write.format(JobSink.name()).mode("append")
     writer = writer.option("job", base64.b64encode(pickle.dumps(job)).decode()).option("answers", str(answers))
     writer.option("reports", str(reports)).option("attempts", str(_attempts(spark))).save()
-
-
-def reason(error: BaseException) -> str:
-    """The line of a Spark error that says why: the last of a Python traceback inside it, else its first."""
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
-        return "its JVM has ended"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
-    inner = [line for line in errors if not line.startswith(("py4j.", "org.", "java.", "Caused by"))]
-    return (inner or errors or lines or [type(error).__name__])[0]
 
 
 def _attempts(spark: SparkSession) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import struct
@@ -169,7 +170,7 @@ def lock_holder(path: str) -> int | None:
     if is_remote(path) or sys.platform != "linux":
         return None
     try:
-        with open(local_path(path), "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
     except (OSError, struct.error):
@@ -227,6 +228,45 @@ def _why(error: BaseException) -> str:
     return " ".join(str(text).split())
 
 
+#: What a name may stand for instead of a regular file, by the type in its mode.
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def kind_problem(mode: int) -> str | None:
+    """Why something of this mode is not opened; None for a regular file."""
+    if stat.S_ISREG(mode):
+        return None
+    return f"is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file"
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read a local file; OSError for all that is not a regular file.
+
+    To open a named pipe would wait for its writer, to open a device may act on it. What the name stands for may change after the first
+    look: so the opening itself never waits, and the descriptor is looked at again.
+    """
+    local = local_path(os.fspath(path))
+    if (problem := kind_problem(os.stat(local).st_mode)) is not None:
+        raise OSError(errno.EINVAL, problem)
+    descriptor = os.open(local, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if (problem := kind_problem(os.fstat(descriptor).st_mode)) is not None:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, problem)
+    return descriptor
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a small local file that nobody named by an option; OSError for all that is not a regular file."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
 class _Memory(threading.local):
     """The small files that this thread remembers, the oldest first; None outside of `remembering`."""
 
@@ -281,11 +321,8 @@ class Source:
                     self.size = len(self._data)
                     _memory.keep(path, self._data)
             else:
-                self._fd = os.open(local_path(path), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-                status = os.fstat(self._fd)
-                if stat.S_ISDIR(status.st_mode):
-                    raise IsADirectoryError(21, "is a directory")
-                self.size = status.st_size
+                self._fd = open_regular(path)
+                self.size = os.fstat(self._fd).st_size
         except (OSError, ValueError) as error:  # ValueError: a name that cannot be one
             self.close()
             raise AccessError(f"{path}: {_why(error)}") from None
@@ -334,6 +371,10 @@ class Source:
         got = self.read_into(position, memoryview(target))
         return bytes(target[:got])
 
+    def map(self) -> mmap.mmap | None:
+        """The whole file in memory that the system fills as it is read; None if it cannot, or the file is empty."""
+        return mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ) if self._fd is not None and self.size else None
+
     def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
@@ -349,10 +390,10 @@ class Source:
         self.close()
 
 
-def listing(path: str) -> Iterator[Entry]:
+def listing(path: str, folders: list[str] | None = None) -> Iterator[Entry]:
     """Every file at or below `path`, sorted; a glob is expanded. AccessError if there is nothing of that name.
 
-    Symbolic links are followed. What is to be deleted is listed by `owned_listing`.
+    Symbolic links are followed. What is to be deleted is listed by `owned_listing`. `folders` gets the local directories below it.
     """
     if is_view(path):
         with Source(path) as source:
@@ -363,7 +404,7 @@ def listing(path: str) -> Iterator[Entry]:
         return
     local = local_path(path)
     if os.path.lexists(local):
-        yield from _local_listing(local)
+        yield from _local_listing(local, folders)
         return
     if any(mark in local for mark in "*?["):
         import glob
@@ -371,7 +412,7 @@ def listing(path: str) -> Iterator[Entry]:
         found = sorted(glob.glob(local, recursive=True))
         if found:
             for name in found:
-                yield from _local_listing(name)
+                yield from _local_listing(name, folders)
             return
     raise AccessError(f"{path}: no such file or directory")
 
@@ -402,7 +443,7 @@ def is_owned(root: str, path: str) -> bool:
     return f"{folder}/".startswith(f"{os.path.realpath(local_path(root)).rstrip('/')}/")
 
 
-def _local_listing(path: str) -> Iterator[Entry]:
+def _local_listing(path: str, met: list[str] | None) -> Iterator[Entry]:
     if not os.path.isdir(path):
         yield _local_entry(path)
         return
@@ -410,6 +451,8 @@ def _local_listing(path: str) -> Iterator[Entry]:
     followed = _Links(path)
     for folder, folders, names in os.walk(path, onerror=problems.append, followlinks=True):
         folders[:] = sorted(name for name in folders if followed.enters(os.path.join(folder, name)))
+        if met is not None:
+            met += [os.path.join(folder, name) for name in folders]
         for name in sorted(names):
             yield _local_entry(os.path.join(folder, name))
     for problem in problems:
@@ -442,8 +485,8 @@ def _local_entry(path: str) -> Entry:
     except OSError as error:
         why = "dangling symbolic link" if os.path.islink(path) else _why(error)
         return Entry(path, 0, None, why)
-    if not stat.S_ISREG(status.st_mode):
-        return Entry(path, 0, status.st_mtime, "not a regular file")
+    if (problem := kind_problem(status.st_mode)) is not None:
+        return Entry(path, 0, status.st_mtime, problem)
     problem = None if os.access(path, os.R_OK) else "permission denied"
     return Entry(path, status.st_size, status.st_mtime, problem)
 

@@ -41,6 +41,19 @@ def origin_of(format: Format, source: Source) -> Origin:
         raise error.at(path=source.path, format=format.name) from None
 
 
+def presumed_origin(format: Format, source: Source) -> Origin | None:
+    """Where frames begin after a damaged header, and of what kind they are: the first that are credible. None if nothing tells."""
+    origins = [Origin()] if format.presume is None and format.resync is not None else []
+    if format.presume is not None:
+        origins = [one for one in format.presume(source) if one.position <= source.size]
+    if format.resync is None or not origins:
+        return next(iter(origins), None)
+    data = np.frombuffer(source.read(0, FIRST_WINDOW), np.uint8)
+    found = [(format.resync(data, one.position, one.kind), one.kind) for one in origins]
+    credible = [Origin(position, kind) for position, kind in found if position >= 0]
+    return min(credible, key=lambda one: one.position, default=origins[0])
+
+
 def walk(
     file: File,
     format: Format,
@@ -58,7 +71,8 @@ def walk(
     A window's arrays are valid until the next one is asked for. `errors` says what damage does: `raise` a DataError after
     the whole frames before it, `stop` there, or `skip` to the next credible frame (the next window's `base` then lies
     after this one's `reached_in_file`). An unfinished last frame is never an error: the last window's `status` tells.
-    With an `origin` the file's header is not asked: it may be damaged.
+    A damaged header of the file is damage like any other: a window without frames at byte 0, of status BAD_HEADER.
+    With an `origin` the file's header is not asked.
     """
     if format.scan is None:
         raise UnsupportedError("recognised, but cannot be read yet", path=file.path, format=format.name)
@@ -76,7 +90,20 @@ def walk(
                 origin=origin,
             )
         return
-    origin = origin or origin_of(format, source)
+    if origin is None:
+        try:
+            origin = origin_of(format, source)
+        except DataError as error:
+            if errors == "raise":
+                raise
+            presumed = presumed_origin(format, source) if errors == "skip" else None
+            if not start:
+                nothing = np.empty(0, np.int64)
+                kind = 0 if presumed is None else presumed.kind
+                yield Frames(pages(0), nothing, nothing, 0, Status.BAD_HEADER, kind, 0, first, presumed is None, error)
+            if presumed is None:
+                return
+            origin, start = presumed, start or None
     position = origin.position if start is None else start
     if format.whole:
         if source.size > LARGEST_WHOLE:
@@ -124,7 +151,7 @@ class _Walk:
             at_end = base + self.filled >= self.end
             frames = replace(self.scan(data, self.kind), base=base, first=first, last=at_end)
             if self.lost is not None and not frames.status.is_damage:
-                frames = replace(frames, status=Status.BAD_VALUE, why=self.lost.message)
+                frames = replace(frames, status=Status.BAD_VALUE, error=self.lost)
             if frames.status is Status.PADDING and not at_end:
                 frames = self.follow_padding(frames)
             if frames.status is Status.PADDING and self.sealed:
@@ -286,8 +313,7 @@ class _Walk:
 
     def complain(self, frames: Frames) -> None:
         if self.errors == "raise":
-            lost = None if frames.why is None else self.lost
-            raise lost or describe(self.format, frames, self.source.path)
+            raise frames.error or describe(self.format, frames, self.source.path)
 
     def check_boundary(self, frames: Frames) -> None:
         if frames.status is Status.TRUNCATED and self.end < self.source.size and self.errors == "raise":
@@ -307,14 +333,15 @@ _WORDS = {
     Status.BAD_CRC: "a checksum that does not match",
     Status.BAD_CODEC: "an unknown compression",
     Status.BAD_VALUE: "an invalid value",
+    Status.BAD_HEADER: "a damaged file header",
     Status.TRAILING: "bytes left over",
 }
 
 
 def describe(format: Format, frames: Frames, path: str) -> DataError:
     """The error for frames that ended in damage, with the bytes there."""
-    if frames.why is not None:
-        error: DataError = CorruptError(frames.why, position=frames.reached_in_file)
+    if frames.error is not None:
+        error: DataError = CorruptError(frames.error.message, position=frames.reached_in_file)
     elif format.fault is not None:
         error = format.fault(frames)
     else:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+from rawlog.core.format import File
+from rawlog.core.report import Action, Entry
 from rawlog.reading.tree import Tree
 
 
@@ -133,3 +135,12 @@ class Job(ABC, Generic[D, O]):
     @abstractmethod
     def commit(self, done: Sequence[D]) -> O:
         """Make the results of all splits, in the order of their numbers, count: on the driver, once; safe to run again."""
+
+
+def unreadable(files: Iterable[File]) -> list[Entry]:
+    """What a report says of files that cannot be read: they are in no result, whether their data is needed or derived again."""
+    return [
+        Entry(Action.DROPPED, f"it cannot be read: {file.problem}", file.path)
+        for file in files
+        if file.problem is not None
+    ]

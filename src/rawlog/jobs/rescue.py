@@ -22,8 +22,8 @@ from rawlog.core.rescue import RescueAsked, RescuedUnit, RescueSplit, Surveyed, 
 from rawlog.core.store import Store
 from rawlog.io.files import writing
 from rawlog.io.output import Folder, Output
-from rawlog.io.storage import is_remote, local_path
-from rawlog.jobs.job import Done, Job, Split, Stage
+from rawlog.io.storage import is_remote, local_path, read_regular
+from rawlog.jobs.job import Done, Job, Split, Stage, unreadable
 from rawlog.jobs.rewrite import UnknownFiles, fate_of, named_paths
 from rawlog.reading.tree import Tree
 
@@ -89,6 +89,7 @@ class Rescue(Job[Rescued, Report]):
         rescuer.report.verb, rescuer.report.source = "rescue", ", ".join(tree.roots)
         rescuer.report.is_dry_run = self.asked.is_plan
         rescuer.report.target = str(self.target) if self.is_named else ""
+        rescuer.report.entries += unreadable(tree)
         files = _files(family, tree)
         mine = {file.path for file in files}
         stores = [Store(kept) for group in tree.groups if (kept := [file for file in group if file.path in mine])]
@@ -232,7 +233,7 @@ def _unit(path: Path, split: RescueSplit, report: Report) -> RescuedUnit:
 def _finished(path: Path, split: RescueSplit) -> RescuedUnit | None:
     """A unit that a run has written that was killed; None if it is not there, or not whole."""
     try:
-        report = _from_json(json.loads((path / REPORT).read_bytes()))
+        report = _from_json(json.loads(read_regular(path / REPORT)))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return _unit(path, split, report) if (path / UNIT / split.name).is_dir() else None

@@ -22,7 +22,7 @@ from rawlog.core.store import Store, stores_of_files
 from rawlog.core.text import counted
 from rawlog.io.output import Folder, Output, descendant
 from rawlog.io.storage import is_remote, local_path
-from rawlog.jobs.job import Done, Job, Split, Stage
+from rawlog.jobs.job import Done, Job, Split, Stage, unreadable
 from rawlog.reading.inspection import Chosen, inspect_file, inspect_files, inspect_group, inspect_tree
 from rawlog.reading.tree import Tree, open_tree
 
@@ -121,6 +121,7 @@ class Rewriting(Job[Rewritten, Report]):
         self._report.left_out += _in_no_store(tree.files, [store for _, own, _ in stores for store in own])
         self._assign_unknown(stores, tree)
         self._report.not_loaded = _not_loaded(tree.files, [store for _, own, _ in stores for store in own])
+        self._report.entries += unreadable(tree)
         for group in _without_data(tree.files, [store for _, own, _ in stores for store in own]):
             self._report.add(Action.LOST, "no file with data is here; what else there is, is left out", group)
         count = sum(len(own) for _, own, _ in stores)
@@ -330,6 +331,7 @@ class Rewriting(Job[Rewritten, Report]):
             return replace(
                 own,
                 source=made.source,
+                entries=[*made.entries, *own.entries],
                 left_out=[*made.left_out, *own.left_out],
                 not_loaded=made.not_loaded,
                 notes=[*made.notes, *own.notes],

@@ -85,13 +85,17 @@ def _value(parameter: Parameter, value: Any) -> Any:
 def _show_groups(files: Sequence[File], roots: Sequence[str], options: Mapping[str, Any]) -> Iterator[Shown]:
     """The consumer groups of every system. OptionError for a name that does not exist; AccessError if there is no group at all."""
     found: list[Group] = []
-    for ask in (family.groups for family in registry.families()):
-        if ask is not None:
-            some, damage = _read(ask, files, options["errors"])
+    unread: list[str] = []
+    for family in registry.families():
+        if family.groups is not None:
+            some, damage = _read(family.groups, files, options["errors"])
             found += some
             yield from damage
+        if family.unread_groups is not None:
+            unread += family.unread_groups(files)
     if not found:
-        raise AccessError(f"{', '.join(roots)}: no consumer groups were found")
+        raise AccessError("\n".join(unread) or f"{', '.join(roots)}: no consumer groups were found")
+    yield from (Shown(note=note, is_finding=True) for note in unread)
     topics = {position.topic for one in found for position in one.positions}
     yield from _missing(options["group"], {one.name for one in found}, "group")
     yield from _missing(options["topic"], topics | _topics(files), "topic")

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from io import FileIO
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +34,7 @@ from rawlog.formats.replay.layouts import FILE_HEADER
 from rawlog.formats.replay.writer import entries, file_header
 from rawlog.io.files import writing
 from rawlog.io.output import Folder
+from rawlog.io.storage import read_regular
 from rawlog.live.bounds import Asked
 from rawlog.live.cluster import Topic, TopicPartition
 from rawlog.live.fetching import Aborts, Fetched
@@ -229,7 +229,7 @@ class ReplaySink:
         if size == 0:
             return
         try:
-            state = json.loads(Path(self.path + SIDECAR).read_bytes())
+            state = json.loads(read_regular(self.path + SIDECAR))
             stored, ids = int(state["size"]), dict(state["topics"])
             rows = [(TopicPartition(str(row[0]), int(row[1])), int(row[2])) for row in state["offsets"]]
         except OSError:

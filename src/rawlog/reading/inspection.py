@@ -272,11 +272,13 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
     """The rules that every format with frames has: its header, damage between frames, an unfinished last frame."""
 
     def header(seen: Inspection) -> Iterator[Mark]:
-        """The file's own header is missing, cut or of a version that does not exist, so that nothing after it can be read.
+        """The file's own header is missing, cut, damaged or of a version that does not exist.
 
-        Restore the header from another copy of the file.
+        What follows it is read where frames can be found without it. Restore the header from another copy of the file.
         """
-        return iter(())
+        error = seen.frames.error
+        if seen.frames.status is Status.BAD_HEADER and error is not None:
+            yield Mark(error.message, error.position or 0, expected=error.expected, found=error.found)
 
     def framing(seen: Inspection) -> Iterator[Mark]:
         """A frame's own length or version cannot be right, so the frames after it had to be searched for.
@@ -289,7 +291,7 @@ def framing_rules(format: Format) -> tuple[Rule[Inspection], ...]:
         if open_mark is not None:
             assert open_mark.position is not None
             yield _sized(open_mark, frames.base - open_mark.position)
-        if not frames.status.is_damage:
+        if not frames.status.is_damage or frames.status is Status.BAD_HEADER:
             return
         error = describe(format, frames, seen.file.path)
         mark = Mark(

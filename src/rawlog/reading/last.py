@@ -13,7 +13,7 @@ from rawlog.core.status import Status
 from rawlog.core.tables import Table
 from rawlog.io.walk import walk
 from rawlog.reading.parts import Part
-from rawlog.reading.rows import Rows, read
+from rawlog.reading.rows import Rows, read, unfinished
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree
 
@@ -93,9 +93,7 @@ def last_rows(rows: Rows, count: int, ends: Mapping[str, int] | None = None) -> 
         scanned = _scan(part, selection)
         failure = failure or scanned.error
         if scanned.left and rows.note is not None:
-            rows.note(
-                f"{part.file.path}: byte {scanned.reached:,}: the last {scanned.left:,} bytes are an unfinished frame"
-            )
+            rows.note(unfinished(part.file, scanned.reached or 0, scanned.left))
         for piece in reversed(scanned.pieces):
             kept = _Last(count)
             try:

@@ -24,7 +24,8 @@ TOGETHER, ALL_TOGETHER = "the files of one group", "all files"
 class Part:
     """A stretch of a file, cut at frames; or, for a table made from several files, all of those.
 
-    `floor` is the first offset that counts as a row of `records`: what lies before was trimmed away.
+    `floor` is the first offset that counts as a row of `records`: what lies before was trimmed away. `following` is the offset that the
+    next file of an ordered format begins at, if one follows.
     """
 
     files: tuple[File, ...]
@@ -33,9 +34,10 @@ class Part:
     first: int = 0
     context: Any = None
     floor: int | None = None
+    following: int | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Part, (self.files, self.start, self.stop, self.first, self.context, self.floor)
+        return Part, (self.files, self.start, self.stop, self.first, self.context, self.floor, self.following)
 
     @property
     def file(self) -> File:
@@ -108,6 +110,8 @@ def _cut(
     if format.ordered and not selection.reaches(file, group):
         return []
     part = whole(file, group, table, selection)
+    if format.ordered and file.place.remote is None:
+        part = replace(part, following=group.following(file))
     if part.floor is not None and selection.to_offset is not None and part.floor >= selection.to_offset:
         return []
     if format.seek is not None and (selection.from_offset is not None or selection.since is not None):

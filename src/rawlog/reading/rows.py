@@ -31,6 +31,7 @@ from rawlog.reading.tree import Tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 Note = Callable[[str], None]
 Seen = Callable[[Frames], None]
@@ -42,6 +43,12 @@ _PLACED, PLACED_ROWS = {"topic", "partition"}, 1 << 18
 
 class Loss(SeriousNote):
     """A note that damage took rows away (an unfinished last frame is only a note)."""
+
+    __slots__ = ()
+
+
+class Misplaced(SeriousNote):
+    """A note that rows are not at their place: their offsets do not rise, or belong into another file."""
 
     __slots__ = ()
 
@@ -227,32 +234,47 @@ def _sound_frames(
 ) -> Iterator[Frames]:
     """The frames of a part that may hold wanted rows, with a note on everything passed over."""
     say = note or (lambda text: None)
-    with contextlib.closing(_Misplaced(part.file, format, note)) as misplaced:
-        yield from _walked_frames(part, format, selection, say, seen, misplaced)
+    with contextlib.closing(_Order(part, format, note)) as order:
+        yield from _walked_frames(part, format, selection, say, seen, order)
 
 
-class _Misplaced:
-    """Counts the frames of a file that are not at their place, for one note on them."""
+class _Order:
+    """Looks for frames of a part that are not at their place: offsets do not rise, or belong into another file. One note names them."""
 
-    def __init__(self, file: File, format: Format, note: Note | None) -> None:
-        self.file, self.note, self.find = file, note, format.misplaced if note is not None else None
+    def __init__(self, part: Part, format: Format, note: Note | None) -> None:
+        self.part, self.note = part, note
+        self.offsets, self.misplaced = (None, None) if note is None else (format.offsets, format.misplaced)
         self.count, self.first = 0, -1
+        #: Where the offsets of the frames before end.
+        self.end: int | None = None
 
     def see(self, frames: Frames) -> None:
-        if self.find is not None:
-            found = self.find(frames, self.file)
-            if found.size:
-                self.first = int(found[0]) if not self.count else self.first
-                self.count += int(found.size)
+        if self.offsets is not None and len(frames):
+            self._add(frames.positions[self._wrong(*self.offsets(frames))])
+        if self.misplaced is not None:
+            self._add(self.misplaced(frames, self.part.file))
+
+    def _wrong(self, first: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which frames do not go on after the one before, or are outside of what the names of files say."""
+        ends = np.concatenate(([int(first[0]) if self.end is None else self.end], stop[:-1]))
+        self.end = int(stop[-1])
+        wrong: NDArray[np.bool_] = (first < ends) | (first < (self.part.file.place.start_offset or 0))
+        return wrong if self.part.following is None else wrong | (stop > self.part.following)
+
+    def _add(self, positions: NDArray[np.int64]) -> None:
+        if positions.size:
+            self.first = self.first if self.count else int(positions[0])
+            self.count += int(positions.size)
 
     def close(self) -> None:
         if self.count and self.note is not None:
-            where = f"{self.file.path}: byte {self.first:,}"
-            self.note(Loss(f"{where}: {counted(self.count, 'message')} from here on, not at the place that they name"))
+            where = f"{self.part.file.path}: byte {self.first:,}"
+            what = f"{counted(self.count, 'frame')} from here on not at the right place"
+            self.note(Misplaced(f"{where}: {what}: offsets do not rise, or belong into another file"))
 
 
 def _walked_frames(
-    part: Part, format: Format, selection: Selection, say: Note, seen: Seen | None, misplaced: _Misplaced
+    part: Part, format: Format, selection: Selection, say: Note, seen: Seen | None, order: _Order
 ) -> Iterator[Frames]:
     reached: int | None = None
     for frames in walk(part.file, format, start=part.start, stop=part.stop, first=part.first, errors=selection.errors):
@@ -260,16 +282,22 @@ def _walked_frames(
             say(Loss(f"{part.file.path}: byte {reached:,}: {frames.base - reached:,} damaged bytes skipped"))
         if seen is not None:
             seen(frames)
-        misplaced.see(frames)
+        order.see(frames)
         yield from _pruned(frames, format, part.file, selection)
         reached = frames.reached_in_file
         if format.ordered and seen is None and is_past(frames, format, part.file, selection.to_offset):
             return
         if frames.last and frames.status is Status.TRUNCATED:
             left = (part.file.size if part.stop is None else part.stop) - reached
-            say(f"{part.file.path}: byte {reached:,}: the last {left:,} bytes are an unfinished frame")
+            say(unfinished(part.file, reached, left))
         elif frames.last and frames.status.is_damage and selection.errors != "raise":
             say(Loss(f"{part.file.path}: byte {reached:,}: damaged; nothing is read from there on"))
+
+
+def unfinished(file: File, position: int, size: int) -> str:
+    """The note on an unfinished frame at the end of a file. It counts if another file follows: nobody will finish it."""
+    text = f"{file.path}: byte {position:,}: the last {size:,} bytes are an unfinished frame"
+    return Loss(f"{text}, although another file follows") if file.place.sealed else text
 
 
 def is_past(frames: Frames, format: Format, file: File, stop: int | None) -> bool:
@@ -608,7 +636,7 @@ def _sound_spans(frames: Frames, format: Format, file: File, errors: str) -> Ite
 
 
 def count_part(part: Part, table: Table, selection: Selection, note: Note | None = None) -> int:
-    """The rows of `records` in one part, checksums checked; decoded only where the frames do not tell their number."""
+    """The rows of `records` in one part; decoded, and checksums compared, only where the headers of frames do not tell their number."""
     total = 0
     with contextlib.suppress(_Stop):
         for count in _counts(part, table, selection, note):
@@ -624,7 +652,7 @@ def _counts(part: Part, table: Table, selection: Selection, note: Note | None) -
         yield from (batch.num_rows for batch in read(part, table, narrow, note))
         return
     if format.count is not None and selection.errors == "raise":
-        number, reached = format.count(part.file, part.start or 0, part.stop)
+        number, reached = format.count(part.file, part.start or 0, part.stop, part.following)
         part = replace(part, start=reached)
         yield number
     want = _want(table.subset(("offset",)), part.file, selection, part.context)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from rawlog.core.html import ROWS, html_table
 from rawlog.core.report import SeriousNote
 from rawlog.core.store import Store
 from rawlog.core.text import counted, size_text
-from rawlog.io.storage import Entry, Source, is_remote, listing, local_path, split_query
+from rawlog.io.storage import Entry, Source, is_remote, kind_problem, listing, local_path, split_query
 
 log = logging.getLogger("rawlog")
 
@@ -199,10 +200,11 @@ def _open_tree(
     forced = None if format is None else registry.format_named(format)
     registry.formats()  # a path may be one of a view that a family knows
     entries: dict[str, Entry] = {}
+    folders: list[str] = []
     present = []
     for root in roots:
         try:
-            for entry in listing(root):
+            for entry in listing(root, folders):
                 entries.setdefault(entry.path, entry)
                 if origins is not None:
                     origins.setdefault(entry.path, root)
@@ -214,6 +216,7 @@ def _open_tree(
     roots = tuple(present)
     if forced is None:
         files = {file.path: file for file in _recognised(entries.values())}
+        files |= {file.path: file for file in _misplaced_folders(folders, files)}
     else:
         files = {entry.path: _as(entry, forced.name) for entry in entries.values()}
     del entries
@@ -266,6 +269,18 @@ def _recognised(entries: Iterable[Entry]) -> Iterator[File]:
 
         with ThreadPoolExecutor(min(READERS, len(unclear)), thread_name_prefix="rawlog-heads") as pool:
             yield from pool.map(recognise, unclear)
+
+
+def _misplaced_folders(folders: Iterable[str], files: Mapping[str, File]) -> list[File]:
+    """Directories under the name of a file. One that has known files is what it looks like: a topic may be named `checkpoint`."""
+    formats = [one for one in registry.formats().values() if one.match is not None]
+    entries = (Entry(path, 0, None, kind_problem(stat.S_IFDIR)) for path in dict.fromkeys(folders))
+    return [
+        file
+        for file in (_placed(entry, formats) for entry in entries)
+        if file.format is not None
+        and not any(one.startswith(f"{file.path}/") and files[one].format is not None for one in files)
+    ]
 
 
 def recognise(entry: Entry) -> File:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.core.tables import RECORDS
-from rawlog.io.storage import exists, is_remote, local_path
+from rawlog.io.storage import exists, is_remote, local_path, open_regular
 from rawlog.io.web import WebError, fetch
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
@@ -102,8 +102,11 @@ def _of_files(path: Path) -> Catalog:
         if one.suffix not in SUFFIXES:
             continue
         try:
-            texts[one] = one.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            with os.fdopen(open_regular(one), encoding="utf-8") as file:
+                texts[one] = file.read()
+        except OSError as error:
+            raise AccessError(f"{one}: {error.strerror or error}") from None
+        except UnicodeDecodeError as error:
             raise AccessError(f"{one}: {error}") from None
     root = path if path.is_dir() else path.parent
     for one, text in texts.items():

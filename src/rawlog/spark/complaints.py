@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -14,27 +15,42 @@ _RAISED = re.compile(r"^rawlog\.errors\.(\w+): (.*)", re.MULTILINE)
 _CONDITION = re.compile(r"\[([A-Z][A-Z_0-9]+(?:\.[A-Z_0-9]+)?)\] ")
 _FRAME = re.compile(r"^\s+at |^Caused by|^\s*\.\.\. \d+ more", re.MULTILINE)
 
+_TRACEBACK = "Traceback (most recent call last)"
+_CLASS = re.compile(r"^(?:[\w$]+\.)+[\w$]+(?:Exception|Error): ")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+
 Names = Callable[[], Collection[str]]
 
 
 class translated:  # noqa: N801
     """A block in which Spark's errors become rawlog's. `tables`, `columns` and `functions` are asked for the names that there are."""
 
-    def __init__(self, tables: Names = list, columns: Names = list, functions: Names = list) -> None:
+    def __init__(
+        self,
+        tables: Names = list,
+        columns: Names = list,
+        functions: Names = list,
+        hint: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        """`hint` adds what to do to the text of an AccessError."""
         self.known = {"table": tables, "column": columns, "function": functions}
+        self.hint = hint
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, RawlogError):
-            raise self.of(error) from error
+            found = self.of(error)
+            raise (AccessError(f"{found}{self.hint(str(error))}") if type(found) is AccessError else found) from error
 
     def of(self, error: Exception) -> RawlogError:
         """The error of ours that an error of Spark carries."""
         text = str(error)
         if (raised := _raised(text)) is not None:
             return raised
+        if _TRACEBACK in text:
+            return AccessError(f"Spark failed: {reason(error)}")
         condition = error.getCondition() if hasattr(error, "getCondition") else None
         if condition is None and (found := _CONDITION.search(text)):  # inside a stack trace
             condition, text = found[1], text[found.start() :]
@@ -60,6 +76,22 @@ class translated:  # noqa: N801
         if kind == "column" and "." in name and name not in known:
             name = name.rpartition(".")[2]
         return unknown(kind, name, known) if known else None
+
+
+def reason(error: BaseException) -> str:
+    """Why Spark failed: the error of a Python traceback inside, else the message of the Java exception; and what to do, if known."""
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        return "its JVM has ended"
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip(": \t")]
+    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception")) and ": " in line]
+    inner = [line for line in errors if not line.startswith(("py4j.", "org.", "java.", "Caused by"))]
+    line = (inner or errors or lines or [type(error).__name__])[0]
+    if (missing := _NO_MODULE.match(line)) is not None:
+        return (
+            f"the Python that Spark starts ({os.environ.get('PYSPARK_PYTHON', 'python3')}) has no module {missing[1]}: install what rawlog "
+            f"needs there, or send an environment with --archives (docs/clusters.md)"
+        )
+    return _CLASS.sub("", line)
 
 
 def _raised(text: str) -> RawlogError | None:

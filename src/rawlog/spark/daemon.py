@@ -22,6 +22,16 @@ def quiet_print_exc() -> None:
         traceback.print_exc()
 
 
+def hush() -> None:
+    """In a worker that Spark's own daemon forked, as on a cluster: print nothing about a reader that has seen enough.
+
+    Spark closes the connection to a worker that planned a read before the worker has ended, so that each question left a traceback.
+    """
+    main = sys.modules["__main__"]
+    if getattr(getattr(main, "__spec__", None), "name", None) == "pyspark.daemon":
+        vars(main)["traceback"] = SimpleNamespace(print_exc=quiet_print_exc, format_exc=traceback.format_exc)
+
+
 def main() -> None:
     """Import what does not start threads, then be Spark's daemon."""
     if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):

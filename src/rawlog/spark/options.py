@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from rawlog.io.storage import is_remote, local_path
 from rawlog.reading.select import Selection, parse_columns
 from rawlog.reading.tree import open_tree
 from rawlog.schemas.transform import Decode, parse_decode
+from rawlog.sql.bounds import bounds_of_condition
 
 #: What damage does. PERMISSIVE reads every sound row and passes over the rest, with a warning in the executor's log;
 #: DROPMALFORMED also drops files whose own header is damaged, which the others refuse to begin.
@@ -124,6 +125,31 @@ def parse(options: Mapping[str, str]) -> Request:
     if (request.starting or request.ending) and table.offsets is None:
         raise OptionError(f"table {table.name} cannot be selected by an offset: its rows have none")
     return request
+
+
+def bounded(request: Request) -> Request:
+    """The request with what its `where` says of topics, partitions, offsets and times, so that only files and frames that can have such
+    rows are read, as a statement in SQL does. The expression itself is still evaluated.
+    """
+    selection, table = request.selection, request.whole_table
+    if selection.where is None:
+        return request
+    bounds = bounds_of_condition(selection.where, table)
+    changes: dict[str, Any] = {}
+    if bounds.topics is not None and not selection.topics and selection.topic_pattern is None:
+        changes["topic_pattern"] = bounds.selection(Selection()).topic_pattern
+    if bounds.partitions is not None and not selection.partitions:
+        changes["partitions"] = tuple(sorted(bounds.partitions))
+    for name, narrower in (("since", max), ("until", min)):
+        given = [one for one in (getattr(selection, name), getattr(bounds, name)) if one is not None]
+        if given:
+            changes[name] = narrower(given)
+    starting, ending = request.starting, request.ending
+    if not starting and bounds.from_offset is not None and bounds.from_offset > 0:
+        starting = Offsets(bounds.from_offset)
+    if not ending and bounds.to_offset is not None and bounds.to_offset >= 0:
+        ending = Offsets(bounds.to_offset)
+    return replace(request, selection=selection.replace(**changes), starting=starting, ending=ending)
 
 
 def _decoding(selection: Selection, paths: tuple[str, ...], table: Table, given: Mapping[str, str]) -> Selection:

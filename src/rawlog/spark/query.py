@@ -12,7 +12,7 @@ from rawlog.io.storage import is_remote
 from rawlog.reading.select import Selection
 from rawlog.schemas.transform import Decode
 from rawlog.spark.complaints import translated
-from rawlog.spark.session import is_connect
+from rawlog.spark.session import endpoint_hint, is_connect
 from rawlog.spark.shipping import ship
 from rawlog.spark.staging import Stage
 from rawlog.sql import functions, text
@@ -135,6 +135,7 @@ class SparkEngine(Engine):
             tables=self.names,
             columns=lambda: {name for view in needed.values() for name in view.table.names},
             functions=self.functions,
+            hint=lambda text: endpoint_hint(text, self.spark),
         )
 
     # Where rows come from -------------------------------------------------------------------------

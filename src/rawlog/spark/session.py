@@ -8,30 +8,42 @@ from __future__ import annotations
 import atexit
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import shlex
 import socket
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, OptionError
 from rawlog.io.output import hold_scratch
+from rawlog.spark.complaints import reason
 from rawlog.spark.java import cache_directory, facade, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
-CONNECT_PORT = 15002
+#: The ports of Connect servers and standalone masters, where an address names none.
+PORTS = {"sc": 15002, "spark": 7077}
+#: What spark-submit sets for the driver that it starts.
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+#: Seconds that jobs may wait for the first executor before it is said, and between two looks.
+PATIENCE, LOOK = 12.0, 1.0
+
+log = logging.getLogger("rawlog.spark")
 
 # No bounds check at each Arrow value on the JVM side: 8 to 13 % of a scan's work.
 ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -85,9 +97,10 @@ def session(
     """The active Spark session, or a new one on `master`: `local[*]`, `spark://host:port`, or `sc://host:port` for Spark Connect.
 
     Without `master`, $SPARK_REMOTE and $SPARK_MASTER are asked, then it is embedded in this process's machine with all its cores.
-    `conf` goes over rawlog's defaults. A `brief` session is for little work: an embedded JVM then does not optimise its code, which costs
-    more than it gains in the first ten seconds. Raises AccessError if Spark or Java is missing or does not start, OptionError if a session
-    with another master, or a setting that cannot change any more, is already there.
+    `conf` goes over spark-submit's settings and spark-defaults.conf, and these go over rawlog's defaults. A `brief` session is for little
+    work: an embedded JVM then does not optimise its code, which costs more than it gains in the first ten seconds. Raises AccessError if
+    Spark or Java is missing or does not start, OptionError if a session with another master, or a setting that cannot change any more, is
+    already there.
     """
     try:
         from pyspark.sql import SparkSession
@@ -96,28 +109,54 @@ def session(
             'Spark is not installed: `pip install "rawlog[spark]"`; or leave --master, --conf and --engine spark out, to run without it'
         ) from error
     wanted = {key: str(value) for key, value in (conf or {}).items()}
-    active = SparkSession.getActiveSession()
+    active = _active()
     if active is not None:
         return _reuse(active, master, wanted)
     target, remote = _target(master)
-    if target.startswith("sc://"):
-        _refuse_silence(target)
+    preset = _preset(target)
+    place = target or preset.get("spark.master", "")
+    refuse_silence(place)
     try:
         with _environment(target, remote), warnings.catch_warnings():
             # A Connect client sends its settings twice: to the server it starts, then to the session, which may no longer take them.
             warnings.filterwarnings("ignore", "Failed to set spark", UserWarning)
-            builder = SparkSession.builder.appName(app_name)
+            builder = SparkSession.builder
             builder = builder.remote(target) if remote else builder.master(target) if target else builder
-            for key, value in _settings(target, remote, wanted, brief).items():
+            for key, value in _settings(target, remote, wanted, preset, brief, app_name).items():
                 builder = builder.config(key, value)
             spark = builder.getOrCreate()
     except AccessError:
         raise
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise AccessError(f"Spark did not start on {target or 'this cluster'}: {reason}") from error
+        raise AccessError(f"Spark did not start on {place or 'this cluster'}: {reason(error)}") from error
     _quiet_query_errors()
+    if not is_connect(spark) and not is_local(place):
+        threading.Thread(target=_watch_executors, args=(spark, place), name="rawlog-executors", daemon=True).start()
     return spark
+
+
+def _active() -> SparkSession | None:
+    """The session of this process, if there is one that was not stopped; the active one of the thread, if several."""
+    module = sys.modules.get("pyspark.sql")
+    if module is None:
+        return None
+    active: SparkSession | None = module.SparkSession.getActiveSession()
+    if active is None:
+        other = getattr(module.SparkSession, "_instantiatedSession", None)
+        active = other if other is not None and other._sc._jsc is not None else None
+    return active
+
+
+def endpoint_hint(text: str, spark: SparkSession) -> str:
+    """What to do if tasks cannot reach an object store, and only this machine knows the store's own address; else nothing."""
+    if not re.search(r"\bs3://|AWS Error", text) or is_connect(spark) or runs_here(spark):
+        return ""
+    conf = spark.sparkContext.getConf()
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        value = os.environ.get(name)
+        if value and not conf.contains(f"spark.executorEnv.{name}"):
+            return f"; {name} is set here, but not for the executors: --conf spark.executorEnv.{name}={value}"
+    return ""
 
 
 def is_local(master: str) -> bool:
@@ -127,10 +166,8 @@ def is_local(master: str) -> bool:
 
 def is_embedded(master: str | None = None) -> bool:
     """Whether the session that `session(master)` gives runs in one JVM on this machine, which reads what this process reads."""
-    active = sys.modules.get("pyspark.sql")
-    current = active.SparkSession.getActiveSession() if active is not None else None
-    if current is not None:
-        return runs_here(current)
+    if (active := _active()) is not None:
+        return runs_here(active)
     target, remote = _target(master)
     return not remote and (target == "local" or target.startswith("local["))
 
@@ -163,18 +200,74 @@ def _target(master: str | None) -> tuple[str, bool]:
         return master, master.startswith("sc://")
     if remote := os.environ.get("SPARK_REMOTE"):
         return remote, True
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
+    if SUBMITTED in os.environ:
         return "", False
     return os.environ.get("SPARK_MASTER") or DEFAULT_MASTER, False
 
 
-def _refuse_silence(url: str) -> None:
-    """AccessError if nothing listens there: the Connect client itself would go on asking for minutes."""
-    try:
-        where = urlsplit(url)
-        socket.create_connection((where.hostname or "localhost", where.port or CONNECT_PORT), timeout=10).close()
-    except (OSError, ValueError) as error:
-        raise AccessError(f"no Spark Connect server answers at {url}: {error}") from error
+def refuse_silence(url: str) -> None:
+    """AccessError if nothing listens at the address of a Connect server or a standalone master: Spark would go on asking for minutes."""
+    scheme, _, rest = url.partition("://")
+    if scheme not in PORTS:
+        return
+    error: Exception | None = None
+    for address in rest.split(","):  # of masters there may be several, of which one is alive
+        try:
+            where = urlsplit(f"//{address}")
+            socket.create_connection((where.hostname or "localhost", where.port or PORTS[scheme]), timeout=5).close()
+            return
+        except (OSError, ValueError) as problem:
+            error = problem
+    what = "Spark Connect server" if scheme == "sc" else "Spark master"
+    raise AccessError(f"no {what} answers at {url}: {error}; is it running, and is the address right?") from error
+
+
+def _watch_executors(spark: SparkSession, master: str) -> None:
+    """Say it once if jobs wait and no executor starts: Spark itself waits for ever, and says so only in its log."""
+    waited = 0.0
+    with suppress(Exception):  # the session has ended
+        context: Any = spark.sparkContext
+        conf, tracker = context.getConf(), context._jsc.sc().statusTracker()
+        while waited < PATIENCE:
+            time.sleep(LOOK)
+            if len(tracker.getExecutorInfos()) > 1:  # the driver is one
+                return
+            waited += LOOK if len(tracker.getActiveStageIds()) else 0
+        cores = conf.get("spark.executor.cores")
+        needs = f"{conf.get('spark.executor.memory', '1g')} of memory" + (f" and {cores} cores" if cores else "")
+        log.warning(
+            "no executor has started in %.0f s: each needs %s, and no worker of %s has that free, or workers cannot reach this machine. "
+            "Ask for less with --conf spark.executor.memory=… and spark.executor.cores=…, or look at the cluster's page. Waiting …",
+            waited, needs, master,
+        )  # fmt: skip
+
+
+def _preset(target: str) -> dict[str, str]:
+    """The settings that the user made outside of rawlog: those of spark-submit, or else of spark-defaults.conf and $PYSPARK_SUBMIT_ARGS."""
+    if target.startswith("sc://"):
+        return {}
+    if SUBMITTED in os.environ:
+        from pyspark import SparkConf, SparkContext
+
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    words = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    pairs = [word.partition("=") for option, word in pairwise(words) if option in ("--conf", "-c")]
+    files = [word for option, word in pairwise(words) if option == "--properties-file"]
+    return read_defaults(*files) | {key: value for key, _, value in pairs}
+
+
+def read_defaults(file: str | None = None) -> dict[str, str]:
+    """The settings of a properties file of Spark's, by default spark-defaults.conf. None if there is no such file."""
+    home = os.environ.get("SPARK_HOME") or os.path.dirname(importlib.import_module("pyspark").__file__ or "")
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+    settings = {}
+    with suppress(OSError, UnicodeDecodeError):
+        for line in Path(file or os.path.join(folder, "spark-defaults.conf")).read_text("utf-8").splitlines():
+            found = re.fullmatch(r"\s*(spark\.[^\s=:]+)\s*[\s=:]\s*(.*?)\s*", line)
+            if found is not None:
+                settings[found[1]] = found[2]
+    return settings
 
 
 def _reuse(active: SparkSession, master: str | None, wanted: Mapping[str, str]) -> SparkSession:
@@ -190,17 +283,30 @@ def _reuse(active: SparkSession, master: str | None, wanted: Mapping[str, str]) 
     return active
 
 
-def _settings(target: str, remote: bool, wanted: Mapping[str, str], brief: bool = False) -> dict[str, str]:
+def _settings(
+    target: str,
+    remote: bool,
+    wanted: Mapping[str, str],
+    preset: Mapping[str, str] | None = None,
+    brief: bool = False,
+    app_name: str = "rawlog",
+) -> dict[str, str]:
+    """The settings to start with: what the user wants, and rawlog's defaults for what the user did not set anywhere."""
+    name, preset = {"spark.app.name": app_name}, preset or {}
     if remote and target.startswith("sc://"):  # the server made its own choices
-        return RUNTIME | dict(wanted)
-    settings = RUNTIME | {
-        "spark.driver.extraJavaOptions": f'{ARROW} -XX:+UseParallelGC "-Dlog4j2.configurationFile={_logging_file()}"',
-        "spark.executor.extraJavaOptions": ARROW,
-        "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": (scratch() / "warehouse").as_uri(),
-    }
+        return name | RUNTIME | dict(wanted)
+    settings = (
+        name
+        | RUNTIME
+        | {
+            "spark.driver.extraJavaOptions": f'{ARROW} -XX:+UseParallelGC "-Dlog4j2.configurationFile={_logging_file()}"',
+            "spark.executor.extraJavaOptions": ARROW,
+            "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.warehouse.dir": (scratch() / "warehouse").as_uri(),
+        }
+    )
     if is_local(target):
         from rawlog.spark import archive  # not before: `python -m` runs it
 
@@ -215,10 +321,24 @@ def _settings(target: str, remote: bool, wanted: Mapping[str, str], brief: bool 
             settings["spark.local.dir"] = tempfile.gettempdir()
     if families := os.environ.get(registry.VARIABLE):
         settings[f"spark.executorEnv.{registry.VARIABLE}"] = families
-    for key, value in wanted.items():
-        both = key.endswith(".extraJavaOptions") and key in settings
-        settings[key] = f"{settings[key]} {value}" if both else value
+    for key in settings.keys() & preset.keys():
+        if not key.endswith(".extraJavaOptions"):
+            del settings[key]
+    if not target:  # the driver's JVM runs already
+        del settings["spark.driver.extraJavaOptions"]
+    for key, value in {**preset, **wanted}.items():
+        if key.endswith(".extraJavaOptions") and key in settings:
+            settings[key] = java_options(settings[key], value)
+        elif key in wanted:
+            settings[key] = value
     return settings
+
+
+def java_options(ours: str, theirs: str) -> str:
+    """Options of a JVM, ours and the user's. Of two the last one counts, but a JVM does not start with two garbage collectors."""
+    if re.search(r"-XX:\+Use\w+GC\b", theirs):
+        ours = re.sub(r"-XX:\+Use\w+GC\b ?", "", ours)
+    return f"{ours} {theirs}".strip()
 
 
 @contextmanager
@@ -228,7 +348,7 @@ def _environment(target: str, remote: bool) -> Iterator[None]:
     changes: dict[str, str | None] = {}
     if not remote:
         changes["SPARK_REMOTE"] = None  # PySpark refuses a master next to it
-    if not target.startswith("sc://") and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not target.startswith("sc://") and SUBMITTED not in os.environ:
         changes["JAVA_HOME"] = str(facade(find_java()))
         # The launcher is a JVM of its own that lives for half a second.
         changes["SPARK_LAUNCHER_OPTS"] = os.environ.get(

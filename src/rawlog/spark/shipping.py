@@ -53,9 +53,13 @@ def ship(spark: SparkSession) -> None:
     if is_connect(spark):
         spark.addArtifacts(str(archive), pyfile=True)
     else:
-        path = list(sys.path)
-        spark.sparkContext.addPyFile(str(archive))
+        path, context = list(sys.path), spark.sparkContext
+        context.addPyFile(str(archive))
         sys.path[:] = path  # the driver goes on with the rawlog it has
+        # The process that plans a stream is on this machine, and is not given the files that were added.
+        context.environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (str(archive), context.environment.get("PYTHONPATH")))
+        )
     vars(spark)["_rawlog_shipped"] = True
 
 

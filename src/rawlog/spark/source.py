@@ -30,13 +30,14 @@ from rawlog.reading.replicas import choose
 from rawlog.reading.rows import Rows
 from rawlog.reading.select import Selection
 from rawlog.reading.tree import Tree, open_tree
-from rawlog.spark import options, splits
+from rawlog.spark import daemon, options, splits
 from rawlog.spark.options import LATEST, Offsets, Request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("rawlog.spark")
+daemon.hush()
 
 
 class RawlogSource(DataSource):
@@ -103,7 +104,7 @@ class BatchReader(DataSourceReader):
         for bound in (request.starting.common, *request.starting.each.values()):
             if bound == LATEST:
                 raise OptionError("option startingOffsets: latest leaves nothing to read in a batch query")
-        self.request, self.schema = request, schema
+        self.request, self.schema = options.bounded(request), schema
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned on the driver from names, sizes and indexes."""

@@ -151,6 +151,19 @@ def bounds_of(sql: str, tables: Mapping[str, Table], dialect: str, *, utc: bool 
     return {name: own for name, own in found.items() if own}
 
 
+def bounds_of_condition(text: str, table: Table) -> Bounds:
+    """The bounds of an expression over the columns of a table, as `rawlog cat --where` takes it; its times are in UTC."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        condition = sqlglot.parse_one(text, into=exp.Condition, read="spark")
+    except (SqlglotError, RecursionError):
+        return NOTHING_KNOWN
+    return _Reader(table, "", True, set(), True).read(condition)
+
+
 def _bounds_of_use(use: Any, table: Table, utc: bool) -> Bounds:
     """What the WHERE of the SELECT says whose FROM, or a join of it, names the view."""
     from sqlglot import exp
@@ -351,4 +364,4 @@ def _ago(node: Any) -> int | None:
     return int((time.time() - int(count.this) * seconds) * 1_000_000) - 1
 
 
-__all__ = ["Bounds", "bounds_of"]
+__all__ = ["Bounds", "bounds_of", "bounds_of_condition"]

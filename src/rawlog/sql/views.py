@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rawlog import registry
 from rawlog.core.errors import AccessError, DataError, OptionError
+from rawlog.core.report import SeriousNote
 from rawlog.core.tables import COMMON, Table
 from rawlog.io.storage import is_remote, local_path
 from rawlog.reading import rows
@@ -107,12 +108,17 @@ class Files:
         """The rows within bounds, batch by batch. DataError at damage, unless it is to be skipped."""
         return limited(self._batches(columns, bounds), bounds.limit)
 
+    def _note(self, text: str) -> None:
+        """Pass on what counts: damage that was passed over, rows that are not at their place."""
+        if isinstance(text, SeriousNote) and self.directory.note is not None:
+            self.directory.note(text)
+
     def _batches(self, columns: Sequence[str] | None, bounds: Bounds) -> Iterator[pa.RecordBatch]:
         selection = bounds.selection(self.directory.reading).begun()
         selection = selection.replace(columns=None if columns is None else tuple(columns), limit=None)
         for part in self.parts(bounds):
             try:
-                yield from rows.read(part, self.stored, selection)
+                yield from rows.read(part, self.stored, selection, self._note)
             except DataError as error:
                 if self.directory.errors != "skip":
                     raise

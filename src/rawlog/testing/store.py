@@ -47,7 +47,7 @@ def rewrite(verb: str, source: Path, target: Path, options: Mapping[str, str], *
     """Run a verb as the command line does; `how` has `overwrite` and `dry_run`."""
     with Rewriting(verb, str(target), options, **how) as job:
         report: Report = run(job, open_tree(source))
-    losses = [entry for entry in report.all_entries() if entry.is_loss]
+    losses = [entry for entry in report.all_entries() if entry.is_alteration]
     return Result(report.is_whole, report.as_json(), losses, report.remaining)
 
 

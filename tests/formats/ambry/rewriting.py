@@ -27,7 +27,7 @@ def extracted(source: Path, target: Path, **options: str) -> Report:
 
 
 def _lines(report: Report, *actions: Action) -> list[str]:
-    return [one.line() for one in report.with_action(*actions) if one.is_loss]
+    return [one.line() for one in report.with_action(*actions) if one.is_alteration]
 
 
 def dropped(report: Report) -> list[str]:

@@ -353,3 +353,13 @@ def test_other_content_on_a_replica(store: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "log_current").write_bytes(b"".join(messages))
     [finding] = against(store, tmp_path / "other")
     assert (finding.code, finding.position, finding.path) == ("ambry.replica.content", 1312, str(store / "2_0_log"))
+
+
+def test_a_segment_of_another_partition_in_a_directory_that_names_none(tmp_path: Path) -> None:
+    """Each segment was compared with its own first message only."""
+    store = copy_store("store-small", tmp_path / "backup")
+    assert rawlog.verify(store).verdict == "clean"
+    (store / "3_0_log").write_bytes((store_path("store-ops") / "0_0_log").read_bytes())
+    [found] = [one for one in rawlog.verify(store) if one.code == "ambry.store.segments" and one.found == "42"]
+    assert str(found.path).endswith("3_0_log")
+    assert found.expected == "9"

@@ -398,7 +398,7 @@ def unfounded(report: Report, findings: Findings) -> list[str]:
         assert entry.stop is not None
         return finding.position < entry.stop and entry.start < finding.position + (finding.size or 1)
 
-    losses = [entry for entry in report.all_entries() if entry.is_loss]
+    losses = [entry for entry in report.all_entries() if entry.is_alteration]
     return [entry.line() for entry in losses if not any(is_at(entry, finding) for finding in findings)]
 
 

@@ -16,6 +16,7 @@ from rawlog.core.report import Action
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.layouts import Kind
+from rawlog.formats.ambry.store.evidence import with_partition
 from rawlog.formats.ambry.store.rewrite import StoreWriter
 from rawlog.formats.ambry.writer import Properties, put_message, segment_header, update_message
 from rawlog.io.output import Folder
@@ -469,3 +470,50 @@ def test_rebuild_and_compact_report_what_only_the_old_index_knows(verb: str, los
     assert not report.is_whole
     assert lost(report)
     assert all("`rawlog repair` keeps what the index files say" in line for line in lost(report))
+
+
+# Files of another store ----------------------------------------------------------------------------------------------------
+
+
+def rekeyed_segment(path: Path, partition: int) -> bytes:
+    """The bytes of a log segment as another partition would have them: no checksum covers a blob id."""
+    data = bytearray(path.read_bytes())
+    [segment] = [number for number, file in enumerate(open_store(path.parent).logs) if Path(file.path) == path]
+    catalog = open_store(path.parent).catalog
+    for row in range(*catalog.rows_in(segment).indices(len(catalog))):
+        key = catalog.key(row)
+        at = data.index(key, int(catalog.offset[row]))
+        data[at : at + len(key)] = with_partition(key[:-2] + b"\x7f" + key[-1:], partition)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("partition", [8, 1_000_003])
+@pytest.mark.parametrize("place", ["3_0_log", "1_0_log"])
+def test_a_larger_segment_of_another_partition_does_not_outvote_the_store(
+    partition: int, place: str, tmp_path: Path
+) -> None:
+    """All blob ids of the store were rewritten to the partition of a segment that has more messages than all others, exit 0."""
+    source = copy_store("store-small", tmp_path / "9")
+    big = copy_store("store-ops", tmp_path / "42") / "0_0_log"
+    whole = states(source)
+    (source / place).write_bytes(rekeyed_segment(big, partition))
+    own = {message["blob_id"] for message in messages_of("store-small") if message["segment"] != place}
+    report = rewritten("repair", source, tmp_path / "out")
+    assert not report.is_whole
+    [line] = [line for line in dropped(report) if "set aside" in line]
+    assert f"{place}, bytes 18 to {big.stat().st_size:,}: " in line
+    assert f"messages of partition {partition}, and this store is of 9" in line
+    found = states(tmp_path / "out")
+    assert set(found) - own <= {one["blob_id"] for one in messages_of("store-small")}
+    assert own <= set(found)
+    if place == "3_0_log":
+        assert found == whole
+        assert sorted(path.name for path in (tmp_path / "out").glob("*_log")) == ["0_0_log", "1_0_log", "2_0_log"]
+    else:  # instead of a segment of its own, whose blobs are lost
+        gone = [one["blob_id"] for one in messages_of("store-small", "PUT") if one["segment"] == place]
+        assert all(any(blob in line for line in lost(report)) for blob in gone)
+    again = rewritten("repair", tmp_path / "out", tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()
+    }
+    assert not dropped(again)

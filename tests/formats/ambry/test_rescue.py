@@ -335,3 +335,20 @@ def test_every_round_runs_in_other_processes(tmp_path: Path) -> None:
     other, own = pickle.loads(pickle.dumps((rescue, unit)))
     report = other.carry(own, Folder(tmp_path / "made").make(), Folder(tmp_path / "aside"), lambda _: None)
     assert report.is_whole
+
+
+def test_a_large_segment_of_another_partition_is_set_aside(tmp_path: Path) -> None:
+    """Next to a sound replica none of the 15 original messages was left: all blob ids became those of the foreign partition, exit 0."""
+    sound = copy_store("store-small", tmp_path / "a" / "9")
+    wounded = copy_store("store-small", tmp_path / "b" / "9")
+    foreign = store_path("store-ops") / "0_0_log"
+    (wounded / "3_0_log").write_bytes(foreign.read_bytes())
+    for roots in ([tmp_path / "b"], [tmp_path / "a", tmp_path / "b"], [tmp_path / "b", tmp_path / "a"]):
+        target = tmp_path / f"out-{len(roots)}-{roots[0].name}"
+        report = rescued(roots, target)
+        assert contents(target / "9") == contents(sound)
+        assert blobs(target / "9").keys() == blobs(sound).keys()
+        assert not report.is_whole
+        assert any("messages of partition 42" in one.reason for one in report.with_action(Action.DROPPED))
+        [aside] = Path(f"{target}.divergent").rglob("3_0_log")
+        assert aside.read_bytes() == foreign.read_bytes()

@@ -341,14 +341,14 @@ def check(damaged: Damaged, target: Path, again: Path) -> None:
     check_visibility(damaged, truth, target, report)
     second = rewritten("repair", target, again)
     assert logs(again) == logs(target), "a second repair changes the log"
-    assert not any(one.is_loss for one in second.entries), second.lines()
+    assert not any(one.is_alteration for one in second.entries), second.lines()
 
 
 def check_diagnosis(report: Report, findings: rawlog.Findings) -> None:
     """Repair acts on what verify finds: nothing is lost of a log in which verify finds nothing, and whatever repair drops, moves or changes
     is at a place with a finding.
     """
-    losses = [one for one in report.entries if one.is_loss]
+    losses = [one for one in report.entries if one.is_alteration]
     if findings.verdict == "clean":
         unfinished = {one.position for one in findings}
         assert all(one.start in unfinished for one in losses if one.path is not None), f"nothing was found: {losses}"

@@ -477,7 +477,7 @@ def check_diagnosis(source: Path, target: Path, report: Report) -> None:
         same = {name: what for name, what in contents(source).items() if name not in zeros}
         assert {name: what for name, what in contents(target).items() if name not in zeros} == same
     for entry in report.all_entries():
-        if entry.is_loss:
+        if entry.is_alteration:
             assert is_found(entry, findings), (entry, findings)
 
 

@@ -53,6 +53,8 @@ def is_explained(entry: Entry, findings: Sequence[Finding]) -> bool:
         # A whole file that is missing, or what queues know of messages after the end of the log. Verification says it of that file, of
         # another one that is not at its place, of a unit, or of the key index.
         return True
+    if entry.reason.startswith("a RocksDB database, left out"):
+        return bool(findings)  # it has addresses of messages, and something is wrong with these
     for one in findings:
         if one.path == entry.path:
             size = max(one.size or 1, 1)

@@ -16,6 +16,10 @@ from tests.golden_data import GOLDEN, unpack
 ENGINES = ("4.9.8", "5.1.4", "5.3.4S-cqext", "5.3.4S-propcrc")
 BROKERS = ("broker-5.3.3", "broker-4.9.7", "broker-5.3.3-crashed", "broker-4.9.7-crashed")
 ALL = (*ENGINES, *BROKERS)
+BROKERS_55 = (
+    "broker-5.5.1", "broker-5.5.1-crashed", "broker-5.5.1-rocksdb", "broker-5.5.1-rocksdb-crashed", "broker-5.5.1-rocksdb-v2",
+    "broker-5.5.1-doublewrite",
+)  # fmt: skip
 
 
 @cache
@@ -35,6 +39,13 @@ def expected(name: str, kind: str) -> list[Any]:
     """The lines of `expected/<kind>.ndjson` of a broker's store."""
     raw = gzip.decompress((store(name).parent / "expected" / f"{kind}.ndjson.gz").read_bytes())
     return [json.loads(line) for line in raw.split(b"\n") if line]
+
+
+@cache
+def answers(name: str) -> dict[str, Any]:
+    """What a 5.5.1 broker answered of its store."""
+    found: dict[str, Any] = json.loads((store(name).parent / "expected.json").read_text())
+    return found
 
 
 def copy(name: str, to: Path) -> Path:

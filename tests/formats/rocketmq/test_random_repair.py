@@ -377,7 +377,7 @@ def check_case(number: int, folder: Path) -> None:
     if outcome.remaining:
         assert not outcome.is_whole, case
     again = repaired(root, folder / "again", options)
-    assert not [entry.line() for entry in again.all_entries() if entry.is_loss], f"{case}: {said(again)}"
+    assert not [entry.line() for entry in again.all_entries() if entry.is_alteration], f"{case}: {said(again)}"
     assert contents(folder / "again") == contents(root), case
 
 

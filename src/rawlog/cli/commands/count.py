@@ -28,7 +28,8 @@ def command(
 ) -> None:
     """Print the number of rows that `rawlog cat` prints with the same options.
 
-    Where the headers of batches have the number, nothing else is read, and checksums are not compared: `rawlog verify` does that.
+    Where the headers of batches have the number, they alone are read, whatever the codec, and no checksum is compared: `rawlog verify`
+    does that, and so does --errors skip. Offsets that do not rise or belong into another file are reported, with exit code 1.
     """
     from rawlog import api
     from rawlog.cli.notes import Notes

@@ -33,7 +33,8 @@ COLOURS = {"ok": "green", "damaged": "red", "truncated": "yellow", "unreadable":
         "rawlog ls kafka-logs/ --topic 'orders*'",
         "rawlog ls /var/kafka-logs --state damaged --files",
         "rawlog ls /var/rocketmq/store --json",
-        more="Exit codes: 0 listed, whatever the state of the files; 3 some could not be read.",
+        more="Exit codes: 0 listed, and nothing is damaged; 1 a file is damaged, or ends inside a frame although another one follows; "
+        "2 wrong usage; 3 some could not be read, or no file is of a known format.",
     )
 )
 @options.paths

@@ -52,7 +52,7 @@ LOG = Format(
     ordered=True,
     checked=True,
     appended=True,
-    **_from("log", scan="scan", spans="spans", resync="resync", fault="fault"),
+    **_from("log", scan="scan", spans="spans", offsets="offsets", resync="resync", fault="fault"),
     **_from("secrets", decode="decode", decode_together="decode_together"),
     **_from("store.transactions", context="context", undone="undone"),
     **_from("seek", count="count"),

@@ -139,6 +139,12 @@ def spans(frames: Frames, file: File) -> Spans:
     return Spans(start, stop, _micros(first), _micros(top), data_records, min_is_exact=False)
 
 
+def offsets(frames: Frames) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first offset of each batch, and the one after its last. Only the content of a wrapper tells its first: the last is taken."""
+    head = heads(frames, check_crc=False)
+    return head["base_offset"], head["last_offset"] + 1
+
+
 def _micros(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
     known = (milliseconds != NONE) & (np.abs(milliseconds) <= MOST_MS) & (milliseconds != NO_TIME)
     return np.where(known, np.where(known, milliseconds, 0) * 1000, NO_TIME)

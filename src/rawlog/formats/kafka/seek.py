@@ -253,16 +253,37 @@ def _walked(file: File, start: int, stop: int | None) -> Iterator[Skimmed]:
             yield Skimmed(frames, head, frames.positions, frames.sizes)
 
 
-def count(file: File, start: int, stop: int | None) -> tuple[int, int]:
-    """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number."""
-    total = 0
-    for window, after in _hops(file, start, stop):
-        number = window.head["record_count"]
-        if not window.head.sound.all() or (number < 0).any():
+def count(file: File, start: int, stop: int | None, following: int | None = None) -> tuple[int, int]:
+    """The records from `start` on that are no control records, and up to which byte the headers of batches tell their number: up to a batch
+    whose content only tells it, or the window before one whose offsets do not rise, or are not between the file's own name and
+    `following`. No checksum is compared, whatever the codec.
+    """
+    total, end = 0, file.place.start_offset or 0
+    last = (0, start)  # the same without the last window
+    for head, after in _headers(file, start, stop):
+        number = head["record_count"]
+        if not head.sound.all() or (number < 0).any():
             break
-        total += int(number[~window.head.has(Attributes.CONTROL)].sum())
+        ends = np.concatenate(([end], head["last_offset"][:-1] + 1))
+        end = int(head["last_offset"][-1]) + 1
+        if (head["base_offset"] < ends).any() or (following is not None and end > following):
+            return last
+        last = (total, start)
+        total += int(number[~head.has(Attributes.CONTROL)].sum())
         start = after
     return total, start
+
+
+def _headers(file: File, start: int, stop: int | None) -> Iterator[tuple[Heads, int]]:
+    """The headers of batches, a window at a time, and where that ends; up to damage."""
+    from rawlog.formats.kafka import LOG
+
+    for window, after in _hops(file, start, stop):
+        yield window.head, after
+        start = after
+    for frames in walk(file, LOG, start=start, stop=stop, errors="stop"):
+        if len(frames):
+            yield take(frames.data, frames.starts, frames.stops, check_crc=False), frames.reached_in_file
 
 
 def is_sound(file: File, position: int, size: int) -> bool:

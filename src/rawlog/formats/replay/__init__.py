@@ -19,6 +19,7 @@ RECORDING = Format(
     carries=frozenset({"value"}),  # whole seconds only, no headers, an empty key reads as none
     sniff=paths.sniff,
     begin=paths.begin,
+    presume=paths.presume,
     scan=Deferred(_READER, "scan"),
     decode=Deferred(_READER, "decode"),
     decode_together=Deferred(_READER, "decode_together"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from rawlog.core.errors import TruncatedError, UnsupportedError
 from rawlog.core.format import Origin
 from rawlog.core.layout import Layout
 from rawlog.formats.replay.layouts import ENTRIES, FILE_HEADER, LARGEST, VERSIONS
+
+if TYPE_CHECKING:
+    from rawlog.io.storage import Source
 
 _TIME_V0 = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -19,11 +23,11 @@ def sniff(head: bytes, size: int) -> bool:
     version = int.from_bytes(head[: FILE_HEADER.after("version")], "big", signed=True)
     reserved_is_zero = not any(head[FILE_HEADER.at("reserved") : FILE_HEADER.size])
     if version not in VERSIONS:
-        # A version of tomorrow, or a damaged one: still a recording if what follows the zeros is an entry.
+        # A version of tomorrow, or one with a wrong bit: still a recording if what follows the zeros is an entry.
         layouts = [ENTRIES[known] for known in VERSIONS]
         return (
             reserved_is_zero
-            and -1 <= version <= 15
+            and (-1 <= version <= 15 or any((version ^ known).bit_count() == 1 for known in VERSIONS))
             and any(_credible(head, FILE_HEADER.size, layout, size, whole=True) for layout in layouts)
             and _credible_time(head)
         )
@@ -54,6 +58,11 @@ def _credible_time(head: bytes) -> bool:
     """Whether the first entry's time lies between 2000 and 2100: only then is a header of no known version taken for one."""
     raw = head[FILE_HEADER.size : FILE_HEADER.size + ENTRIES[1].field("timestamp").size]
     return 946_684_800 <= int.from_bytes(raw, "big", signed=True) < 4_102_444_800
+
+
+def presume(source: Source) -> list[Origin]:
+    """Where entries begin if the header does not say their version: of the newest version first."""
+    return [Origin(FILE_HEADER.size, version) for version in sorted(VERSIONS, reverse=True)]
 
 
 def begin(head: bytes, size: int) -> Origin:

@@ -401,15 +401,19 @@ def index_count(seen: Inspection) -> Iterator[Mark]:
     """
     seen.memory["count"] = seen.memory.get("count", 0) + len(seen.frames)
     if seen.frames.last and seen.frames.status is not Status.TRUNCATED and seen.file.size:
-        with Index(seen.file.path) as index:
-            if index.header.count - 1 != seen.memory["count"]:
-                yield Mark(
-                    "a count that is not that of the entries",
-                    position=INDEX_HEADER.at("index_count"),
-                    size=4,
-                    expected=seen.memory["count"] + 1,
-                    found=index.header.count,
-                )
+        try:
+            with Index(seen.file.path) as index:
+                count = index.header.count
+        except DataError:
+            return  # the header's own finding
+        if count - 1 != seen.memory["count"]:
+            yield Mark(
+                "a count that is not that of the entries",
+                position=INDEX_HEADER.at("index_count"),
+                size=4,
+                expected=seen.memory["count"] + 1,
+                found=count,
+            )
 
 
 @rule("rocketmq.index.chain", Severity.ERROR)

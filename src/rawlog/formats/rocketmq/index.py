@@ -154,6 +154,13 @@ def survey(source: Source) -> Origin:
     return Origin(header.entries_at + INDEX_ENTRY.size, header.slots)
 
 
+def presume(source: Source) -> list[Origin]:
+    """Where entries begin if the header does not fit them: brokers make four times as many entries as slots."""
+    slots, left = divmod(source.size - INDEX_HEADER.size, SLOT.size + RATIO * INDEX_ENTRY.size)
+    at = INDEX_HEADER.size + slots * SLOT.size + INDEX_ENTRY.size
+    return [Origin(at, slots)] if slots > 0 and not left else []
+
+
 def scan(data: Bytes, kind: int) -> Frames:
     """Entries up to the zeros that were never written."""
     rows = INDEX_ENTRY.view(np.ascontiguousarray(data))

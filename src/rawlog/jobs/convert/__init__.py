@@ -17,7 +17,7 @@ from rawlog import registry
 from rawlog.core.errors import OptionError
 from rawlog.core.format import File, Keep
 from rawlog.core.frames import Frames
-from rawlog.core.report import Action, Report
+from rawlog.core.report import Action, Report, SeriousNote
 from rawlog.core.store import Store
 from rawlog.core.tables import Table
 from rawlog.core.text import counted
@@ -399,7 +399,7 @@ class _Reading:
         return self.dropping.counts["key", "dropped"]
 
     def note(self, text: str) -> None:
-        if len(self.notes) < MOST_NOTES or isinstance(text, Loss):
+        if len(self.notes) < MOST_NOTES or isinstance(text, SeriousNote):
             self.notes.append(text)
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from rawlog.io.output import make_directory
+from rawlog.io.storage import open_regular
 
 FOLDER = ".writers"
 _RUN = re.compile(r"\d{8}T\d{6}-[0-9a-f]{8}(\.\d+)?")
@@ -56,7 +57,7 @@ def is_alive(folder: str, run: str) -> bool:
     """Whether the writer of a run is alive."""
     path = os.path.join(folder, FOLDER, run.partition(".")[0])
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -18,7 +18,7 @@ from rawlog.core.report import Report
 from rawlog.core.restore import Asked, Offer, RestoredPartition, RestoreSplit
 from rawlog.io.output import Folder, Output
 from rawlog.io.storage import below, is_remote, local_path
-from rawlog.jobs.job import Done, Job, Split, Stage
+from rawlog.jobs.job import Done, Job, Split, Stage, unreadable
 from rawlog.jobs.lake import is_lake
 from rawlog.jobs.restore.tables import offered_files, offered_lake, offered_rows, parquet_files
 from rawlog.reading.select import Selection
@@ -80,6 +80,8 @@ class Restore(Job[Carried, Report]):
             raise OptionError(f"rename {', '.join(unknown)}: no such topic among those restored")
         if not wanted:
             raise OptionError(f"no topic here is asked for; there are: {', '.join(present[:SHOWN]) or 'none'}")
+        here = [file for file in tree if not asked.topics or file.place.topic in (None, *wanted)]
+        restorer.report.entries += unreadable(here)
         splits = restorer.plan(offer, wanted)
         if asked.partitions_only:
             for split in splits:

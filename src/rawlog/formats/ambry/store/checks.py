@@ -18,6 +18,7 @@ from rawlog.formats.ambry.index import Entries, IndexFile, read_index
 from rawlog.formats.ambry.kernels import entries as kernels
 from rawlog.formats.ambry.layouts import INDEXES, NONE, Kind
 from rawlog.formats.ambry.paths import segment_of
+from rawlog.formats.ambry.store.evidence import elect_partition, most_named, partitions
 from rawlog.formats.ambry.store.state import DELETE, PUT, TTL_UPDATE, UNDELETE, Catalog, is_refused
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores, with_logs
 
@@ -45,8 +46,8 @@ def _entry_position(index: IndexFile, number: int) -> int:
 
 @rule("ambry.store.segments", Severity.ERROR)
 def segments(files: Files) -> Iterator[Mark]:
-    """The log segments of a store do not belong together: `log_current` next to numbered ones, a position twice, several capacities, or a
-    numbered segment without the header that says its capacity.
+    """The log segments of a store do not belong together: `log_current` next to numbered ones, a position twice, several capacities, a
+    numbered segment without the header that says its capacity, or segments of several partitions in a directory that names none.
 
     Ambry refuses to start on a mixture, and reads messages twice where a compaction left both its source and its target. The
     compaction log, if there is one, says which of them counts.
@@ -66,6 +67,21 @@ def segments(files: Files) -> Iterator[Mark]:
             if most != store.capacities[0]:
                 message, first = "another capacity than the first segment's", store.capacities[0]
                 yield Mark(message, path=file.path, expected=first, found=most)
+        yield from _foreign_segments(store)
+
+
+def _foreign_segments(store: BlobStore) -> Iterator[Mark]:
+    """Segments of another partition than the rest. Where the directory names the partition, `ambry.log.partition` finds their messages."""
+    if store.partition is not None:
+        return
+    catalog, entries = store.catalog, [index.entries for _, index in store.sound_indexes]
+    named = partitions(catalog.key_data, catalog.key_start)
+    by_index = [most_named(partitions(one.data, one.starts)) for one in entries]
+    by_segment = [most_named(named[catalog.rows_in(number)]) for number in range(len(store.logs))]
+    expected = elect_partition(None, [*by_index, *by_segment])
+    for file, found in zip(store.logs, by_segment, strict=True):
+        if found is not None and found != expected:
+            yield Mark("a segment of another partition", path=file.path, expected=expected, found=found)
 
 
 @rule("ambry.store.compaction", Severity.INFO, follows="ambry.store.lost-segment")

@@ -6,6 +6,8 @@ update did, under a checksum of their own.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -113,6 +115,21 @@ def partitions(data: Bytes, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     at = starts + np.where(data[starts + 1] == 1, KEY_V1.at("partition"), KEY_V2.at("partition"))
     raw = np.ascontiguousarray(data[at[:, None] + np.arange(8)])
     return raw.view(">i8").astype(np.int64).reshape(-1)
+
+
+def most_named(partitions: NDArray[np.int64]) -> int | None:
+    """The partition that most keys name; None without keys."""
+    known, counts = np.unique(partitions, return_counts=True)
+    return int(known[np.argmax(counts)]) if known.size else None
+
+
+def elect_partition(directory: int | None, files: Iterable[int | None]) -> int | None:
+    """The partition of a store, by what its directory and each of its files name: every one of them has one vote, whatever its size.
+
+    So a large segment of another store does not outvote the others. The directory decides between equals, then the first file.
+    """
+    votes = Counter(number for number in (directory, *files) if number is not None)
+    return max(votes, key=lambda number: votes[number], default=None)
 
 
 def with_partition(key: bytes, partition: int) -> bytes:

@@ -18,14 +18,17 @@ from numpy.typing import NDArray
 from rawlog.core.format import File
 from rawlog.core.report import Action, Report
 from rawlog.core.store import Store
+from rawlog.core.text import counted
 from rawlog.formats.ambry import keys
 from rawlog.formats.ambry.layouts import NONE, SEGMENT_HEADER, Kind
 from rawlog.formats.ambry.paths import Segment
 from rawlog.formats.ambry.store.checks import VIOLATIONS, denied_ids
 from rawlog.formats.ambry.store.evidence import (
     agrees,
+    elect_partition,
     gather,
     message_of,
+    most_named,
     named_in,
     partitions,
     rekeyed,
@@ -140,6 +143,9 @@ class StoreRepair:
         #: The blobs that the report names.
         self.reported: set[tuple[int, int, int]] = set()
         self.losses: list[Loss] = []
+        #: Messages of other partitions, and the segments, by number, that have no others.
+        self.aside: list[tuple[int, Damage]] = []
+        self.foreign: set[int] = set()
 
     def read_logs(self) -> Sequence[LogSummary]:
         """What each log segment says, in order."""
@@ -173,16 +179,49 @@ class StoreRepair:
         self.report.add(action, reason, self.store.logs[number].path, start=start, stop=stop)
 
     def _settle_partition(self) -> None:
-        """The partition that most messages are of, or else the directory's."""
-        named = partitions(self.catalog.key_data, self.catalog.key_start)
-        entries = self.evidence.entries
-        every = named if named.size else partitions(entries.data, entries.starts)
-        known, counts = np.unique(every, return_counts=True)
-        self.named = named
-        self.partition = int(known[np.argmax(counts)]) if known.size else self.store.partition or 0
-        foreign = partitions(entries.data, entries.starts) != self.partition
+        """The partition of the store; messages of others are set aside."""
+        evidence = self.evidence
+        self.named = partitions(self.catalog.key_data, self.catalog.key_start)
+        of_entries = partitions(evidence.entries.data, evidence.entries.starts)
+        by_index = [
+            most_named(of_entries[evidence.is_sound & (evidence.file == n)]) for n in range(len(evidence.files))
+        ]
+        by_segment = [most_named(self.named[self.catalog.rows_in(number)]) for number in range(len(self.read))]
+        self.partition = elect_partition(self.store.partition, [*by_index, *by_segment]) or 0
         #: Entries that say something of this store; those of another partition are of a file that does not belong here.
-        self.trusted = self.evidence.is_sound & ~foreign
+        self.trusted = evidence.is_sound & (of_entries == self.partition)
+        self._set_foreign_aside()
+
+    def _set_foreign_aside(self) -> None:
+        """Take out the messages of another partition: their file, or a part of it, is of another store.
+
+        A single message that names another partition has a damaged blob id, and so has one whose blob is known here.
+        """
+        catalog = self.catalog
+        odd = self.named != self.partition
+        odd[self.rows[self.trusted & (self.rows >= 0)]] = False
+        if not odd.any():
+            return
+        known = set(catalog.identity.take(np.flatnonzero(self.named == self.partition)).tuples)
+        rows = np.flatnonzero(odd)
+        odd[rows] = [blob not in known for blob in catalog.identity.take(rows).tuples]
+        for number in np.unique(catalog.segment[odd]).tolist():
+            inside = np.flatnonzero(odd & (catalog.segment == number))
+            others, counts = np.unique(self.named[inside], return_counts=True)
+            odd[inside[np.isin(self.named[inside], others[counts == 1])]] = False
+            inside = inside[odd[inside]]
+            for rows in np.split(inside, np.flatnonzero(np.diff(inside) != 1) + 1) if inside.size else ():
+                start, stop = int(catalog.offset[rows[0]]), int(catalog.offset[rows[-1]] + catalog.size[rows[-1]])
+                others = ", ".join(map(str, np.unique(self.named[rows]).tolist()))
+                why = f"{counted(rows.size, 'message')} of partition {others}, and this store is of {self.partition}: set aside"
+                self.aside.append((number, Damage(start, stop, why)))
+            if inside.size and inside.size == len(catalog.offset[catalog.rows_in(number)]):
+                self.foreign.add(number)
+        self.damages += self.aside
+        kept = np.flatnonzero(~odd)
+        self.catalog, self.named = catalog.take(kept), self.named[kept]
+        self.dead = np.zeros(len(self.catalog), np.bool_)
+        self.rows = self.catalog.rows_of(self.evidence.entries)
 
     def _find_known(self) -> None:
         """The entries whose messages are in the segment that they name, in the order of segments and offsets."""
@@ -459,13 +498,20 @@ class StoreRepair:
     @property
     def trusted_entries(self) -> NDArray[np.int64]:
         """The index entries that count where the log says nothing."""
-        return np.flatnonzero(self.evidence.is_sound)
+        return np.flatnonzero(self.trusted)
+
+    def _written(self) -> list[int]:
+        """The segments that are written, by number in their order: a foreign one only if messages are written again in its place."""
+        left_out = self.foreign - {extra.segment for extra in self.extras}
+        numbers = [number for number in range(len(self.names)) if number not in left_out] or [0]
+        return sorted(numbers, key=lambda number: self.names[number].order)
 
     def kept(self) -> Kept:
         """All messages of the result, in their order; those that Ambry refuses are dropped."""
-        order = sorted(range(len(self.names)), key=lambda number: self.names[number].order)
-        merged, number, entry_rows = self._merged(order)
-        rank = np.argsort(order)
+        order = self._written()
+        rank = np.zeros(len(self.names), np.int64)
+        rank[order] = np.arange(len(order))
+        merged, number, entry_rows = self._merged(rank)
         ranked = replace(merged, segment=rank[merged.segment].astype(np.int32))
         trusted = self.trusted_entries
         entries = self.evidence.entries.take(trusted)
@@ -522,9 +568,10 @@ class StoreRepair:
         path = self.store.logs[number].path if number < len(self.store.logs) else self._path(self.names[number])
         self.report.add(action, reason, path, start=start, stop=start + int(merged.size[row]))
 
-    def _merged(self, order: list[int]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
-        """Messages of the log and extras in their order; the number of each row's extra (-1: none), and the row of each entry."""
-        rank = np.argsort(order)
+    def _merged(self, rank: NDArray[np.int64]) -> tuple[Catalog, NDArray[np.int64], NDArray[np.int64]]:
+        """Messages of the log and extras in the order of their segments' ranks; the number of each row's extra (-1: none), and the row
+        of each entry.
+        """
         count = len(self.catalog)
         merged = self.catalog.join(catalog_of_messages([(one.raw, one.segment, one.offset) for one in self.extras]))
         number = np.concatenate([np.full(count, NONE, np.int64), np.arange(len(self.extras))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,8 @@ from rawlog.formats.ambry.index import read_index
 from rawlog.formats.ambry.kernels.messages import find_message
 from rawlog.formats.ambry.layouts import NONE
 from rawlog.formats.ambry.reader import Messages, scan
-from rawlog.formats.ambry.store.rewrite import carry_out, number_option, probability_option
+from rawlog.formats.ambry.store.evidence import elect_partition, most_named
+from rawlog.formats.ambry.store.rewrite import carry_out, file_name, number_option, probability_option
 from rawlog.formats.ambry.store.store import BlobStore, blob_stores
 from rawlog.formats.ambry.store.union import Replica, Union
 from rawlog.io.output import Folder
@@ -133,6 +133,10 @@ class Rescue:
         report = carry_out(union.plan, folder.folder(split.name), union.report)
         for one in replicas:
             report.notes.append(f"{counted(len(one.messages.merged), 'sound message')} in {one.store.folder}")
+        for number, one in enumerate(replicas):
+            for segment in sorted({segment for segment, _ in one.aside}):
+                file = one.store.logs[segment]
+                aside.folder(f"{split.name}/copy-{number}").copy(file.path, file_name(file))
         advance(split.size)
         return report
 
@@ -192,14 +196,13 @@ def _unit_plan(partition: Partition, replicas: Sequence[Replica], union: Union) 
 
 
 def partition_of(store: BlobStore) -> int | None:
-    """The partition that the first blob ids of a store's index and log files name; else the one that its directory does."""
-    named = Counter(number for number in _named(store))
-    if named:
-        return named.most_common(1)[0][0]
-    return next((file.place.partition for file in store.files if file.place.partition is not None), None)
+    """The partition that the directory of a store and the first blob ids of its index and log files name."""
+    directory = next((file.place.partition for file in store.files if file.place.partition is not None), None)
+    return elect_partition(directory, _named(store))
 
 
-def _named(store: BlobStore) -> Iterator[int]:
+def _named(store: BlobStore) -> Iterator[int | None]:
+    """What each file names."""
     orphans = [file for files in store.lost_segments().values() for file in files]
     for file in [*store.index_files, *orphans][:8]:
         try:
@@ -216,9 +219,9 @@ def _named(store: BlobStore) -> Iterator[int]:
             continue
         at = int(find_message(data, 0, data.size))
         messages = Messages(scan(data[at:], 0)) if at != NONE else None
-        for row in range(min(8, len(messages))) if messages is not None else ():
-            if messages is not None and messages.sound[row]:
-                yield keys.parse(messages.key(row), 0).partition
+        if messages is not None:
+            rows = [row for row in range(min(8, len(messages))) if messages.sound[row]]
+            yield most_named(np.array([keys.parse(messages.key(row), 0).partition for row in rows], np.int64))
 
 
 __all__ = ["Rescue", "partition_of", "unite"]

@@ -429,7 +429,7 @@ def _report_left_out(plan: Plan, names: set[str], report: Report) -> None:
     """The files of the source that the result does not need: Ambry writes them again, or does not read them."""
     logs = set(plan.store.logs)
     for file in plan.store.files:
-        if file not in logs and file_name(file) not in names:
+        if file not in logs and file_name(file) not in names and file.problem is None:
             report.add(Action.DROPPED, NOT_NEEDED, file.path, start=0, stop=file.size, is_expected=True)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rawlog.core.errors import AccessError, DataError
-from rawlog.core.format import File, Origin
+from rawlog.core.format import File
 from rawlog.core.frames import Bytes, Frames
 from rawlog.core.status import Status
 from rawlog.formats.ambry import LOG
@@ -380,16 +380,14 @@ S = TypeVar("S", bound=LogSummary)
 
 
 def read_log(file: File, *, check: bool = False) -> LogSummary:
-    """The summary of a whole log segment. With `check` a damaged header of the segment is skipped."""
+    """The summary of a whole log segment."""
     return summarised(file, LogSummary(file, check=check))
 
 
 def summarised(file: File, found: S) -> S:
     """The same for a new summary of any kind."""
-    check = found.check
-    origin = Origin(min(SEGMENT_HEADER.size if found.capacity is not None else 0, file.size)) if check else None
     try:
-        for frames in walk(file, LOG, origin=origin, errors="skip"):
+        for frames in walk(file, LOG, errors="skip"):
             found.see(frames)
     except DataError as error:
         found.error = found.error or error

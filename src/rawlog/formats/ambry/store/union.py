@@ -499,12 +499,14 @@ class Union:
         lost = {(loss.path, loss.start) for loss in self.lost}
         for number, one in enumerate(self.replicas):
             named = {(loss.path, loss.start) for loss in one.losses} - lost
+            aside = {(one.store.logs[number].path, damage.start) for number, damage in one.aside}
             for entry in one.report.entries:
                 if entry.action is Action.LOST:
                     continue
                 place, size = (entry.path or "", entry.start or 0), (entry.stop or 0) - (entry.start or 0)
                 is_made_good = is_whole or place in named or size in self._missing_sizes(number)
                 is_damage = entry.action is Action.DROPPED and not is_made_good and place not in lost
+                is_damage |= place in aside
                 is_expected = entry.is_expected or (len(self.replicas) > 1 and not is_damage)
                 self.report.entries.append(replace(entry, is_expected=is_expected))
 

@@ -29,7 +29,7 @@ from rawlog.formats.kafka.store.salvage import (
     find_sound,
     longest,
 )
-from rawlog.io.storage import Source, is_remote, is_view, local_path
+from rawlog.io.storage import Source
 from rawlog.kernels import byte_view
 
 LIMIT = 64 << 20
@@ -222,9 +222,9 @@ def read_extent(file: File, stop: int) -> Extent:
 
 def bytes_of(file: File) -> Bytes:
     """A segment's bytes: mapped where the system can, so that memory is not the limit."""
-    if not is_remote(file.path) and not is_view(file.path) and file.size:
-        return byte_view(np.memmap(local_path(file.path), np.uint8, "r"))
     with Source(file.path) as source:
+        if (mapped := source.map()) is not None:
+            return byte_view(mapped)
         data = bytearray(source.size)
         position = 0
         while position < source.size:

@@ -25,6 +25,7 @@ from rawlog.formats.kafka.store.partition_writer import EPOCHS, METADATA, Partit
 from rawlog.formats.kafka.store.state import Producer, Producers
 from rawlog.formats.kafka.texts import topic_id as read_topic_id
 from rawlog.io.output import Folder
+from rawlog.io.storage import read_regular
 from rawlog.io.walk import walk
 
 DERIVED = ("index", "timeindex", "txnindex")
@@ -77,7 +78,7 @@ class GrowingPartition(PartitionWriter):
     def _check_id(self, wanted: bytes) -> None:
         path = self.folder.path / METADATA
         try:
-            found = read_topic_id(path.read_bytes())
+            found = read_topic_id(read_regular(path))
         except (OSError, ValueError) as error:
             raise AccessError(f"{path}: {error}") from None
         if any(wanted) and any(found) and found != wanted:
@@ -121,7 +122,7 @@ class GrowingPartition(PartitionWriter):
             return False
         try:
             states = _producers_at(self.folder.path / snapshot)
-            epochs = parse_epochs((self.folder.path / EPOCHS).read_bytes())
+            epochs = parse_epochs(read_regular(self.folder.path / EPOCHS))
         except (RawlogError, OSError):
             return False
         if epochs is None or states is None:

@@ -204,7 +204,20 @@ def _nodes(store: Store) -> list[Node]:
         is_known = directory.is_identified and directory.cluster is not None and directory.node is not None
         key = (directory.cluster, directory.node) if is_known else directory.path
         found.setdefault(key, []).append(directory)
+    if len(found) > 1:
+        _adopt(found)
     return [Node(tuple(own)) for own in found.values()]
+
+
+def _adopt(found: dict[object, list[LogDirectory]]) -> None:
+    """Give directories whose `meta.properties` is not accepted to the node that is here, if there is only one."""
+    others = [key for key in found if isinstance(key, tuple)]
+    orphans = [key for key in found if not isinstance(key, tuple)]
+    for key in orphans:
+        [directory] = found[key]
+        if len(others) == 1 and directory.meta is not None and not directory.is_zookeeper:
+            found[others[0]].append(directory)
+            del found[key]
 
 
 def _directories(files: Sequence[File]) -> list[LogDirectory]:

@@ -11,7 +11,6 @@ from rawlog.core.status import Status
 from rawlog.formats.kafka.heads import heads
 from rawlog.formats.kafka.layouts import INDEX_ENTRY, OUTLINE
 from rawlog.formats.kafka.log import scan
-from rawlog.formats.kafka.store.extents import bytes_of
 from rawlog.io.storage import Source
 from rawlog.io.walk import walk
 
@@ -49,24 +48,24 @@ def sound_end(segment: File) -> End:
 def trusted_end(segment: File, index: File | None) -> End:
     """The end of the last segment as a broker finds it after a clean stop: from the last entry of the index on, by lengths alone."""
     target, position = _last_entry(segment, index)
-    data, offset = bytes_of(segment), None
+    offset: int | None = None
     window = WINDOW
-    while 0 <= position < data.size:
-        part = data[position : position + window]
-        frames = scan(part, 0)
-        if len(frames):
-            last = heads(frames)["last_offset"]
-            if offset is not None or bool((last >= target).any()):
-                offset = int(last[-1]) + 1
-        is_cut = frames.status in (Status.TRUNCATED, Status.PADDING) and position + part.size < data.size
-        position += frames.reached
-        if is_cut:
+    with Source(segment.path) as source:
+        while 0 <= position < source.size:
+            part = np.frombuffer(source.read(position, window), np.uint8)
+            frames = scan(part, 0)
+            if len(frames):
+                last = heads(frames)["last_offset"]
+                if offset is not None or bool((last >= target).any()):
+                    offset = int(last[-1]) + 1
+            is_cut = frames.status in (Status.TRUNCATED, Status.PADDING) and position + part.size < source.size
+            position += frames.reached
+            if not is_cut:
+                left = source.size - position
+                is_fatal = frames.status.is_damage or (frames.status is Status.PADDING and left > OUTLINE.size)
+                return End(position, offset, is_fatal)
             window = WINDOW if len(frames) else window * 2
-            continue
-        left = data.size - position
-        is_fatal = frames.status.is_damage or (frames.status is Status.PADDING and left > OUTLINE.size)
-        return End(position, offset, is_fatal)
-    return End(max(0, min(position, data.size)), offset)
+        return End(max(0, min(position, source.size)), offset)
 
 
 def _last_entry(segment: File, index: File | None) -> tuple[int, int]:

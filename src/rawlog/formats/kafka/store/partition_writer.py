@@ -21,6 +21,7 @@ from rawlog.formats.kafka.layouts import MAGIC_V2
 from rawlog.formats.kafka.paths import directory_place
 from rawlog.formats.kafka.store.derived import UNBOUNDED, Derivation, Limits, SegmentIndex
 from rawlog.io.output import Folder
+from rawlog.io.storage import read_regular
 
 EPOCHS, METADATA = "leader-epoch-checkpoint", "partition.metadata"
 
@@ -192,7 +193,7 @@ def topic_id_in(target: Path, topic: str) -> str | None:
         if place.topic != topic or place.state is not None:
             continue
         try:
-            found = topic_id((folder / METADATA).read_bytes())
+            found = topic_id(read_regular(folder / METADATA))
         except (OSError, ValueError):
             continue
         return base64.urlsafe_b64encode(found).decode().rstrip("=")

@@ -16,19 +16,23 @@ from rawlog.core.format import File
 from rawlog.core.store import Store
 from rawlog.core.text import counted
 from rawlog.formats.kafka.checkpoints import LOG_START, RECOVERY_POINT, offsets_in, parse, parse_epochs
+from rawlog.formats.kafka.heads import heads
+from rawlog.formats.kafka.log import scan
 from rawlog.formats.kafka.paths import EPOCHS, MARK, METADATA_TOPIC, OFFSET_CHECKPOINTS, split
 from rawlog.formats.kafka.store.assignments import METADATA_DIRECTORY, Assignments
 from rawlog.formats.kafka.store.identity import META, parent_of
-from rawlog.formats.kafka.store.log_directories import LogDirectory, Node, nodes, topic_id_in
+from rawlog.formats.kafka.store.log_directories import BOOTSTRAP, LogDirectory, Node, nodes, topic_id_in
 from rawlog.formats.kafka.store.logs import End, sound_end, trusted_end
 from rawlog.formats.kafka.store.missing import missing_partitions
 from rawlog.formats.kafka.store.partition_writer import METADATA
 from rawlog.formats.kafka.store.survey import SegmentFold
 from rawlog.formats.kafka.texts import parse_quorum, topic_id
 from rawlog.io.storage import Source, exists
+from rawlog.kernels import byte_view
 
 LARGEST_TEXT = 64 << 20
 QUORUM = "quorum-state"
+METADATA_VERSION = b"metadata.version"
 STRAY = "a broker renames it to -stray"
 
 # The log of one partition ------------------------------------------------------------------------------------------------
@@ -116,7 +120,11 @@ class _Load:
 
     def _trusted(self, segment: File, index: File | None) -> tuple[list[Prediction], int]:
         """The last segment of a log that is not checked: its end is found from the last entry of its index on."""
-        base, reached = segment.place.start_offset or 0, trusted_end(segment, index)
+        base, whole = segment.place.start_offset or 0, self._sound_end(segment)
+        fold = self.store.summaries.get(segment.path)
+        if whole.position == segment.size and isinstance(fold, SegmentFold) and "index" not in fold.marks:
+            return [], base if whole.offset is None else whole.offset
+        reached = trusted_end(segment, index)
         if reached.is_fatal:
             message = (
                 f"{self.name}: byte {reached.position:,} of {split(segment.path)[1]} is no batch, and {MARK} says that all is well: "
@@ -124,7 +132,6 @@ class _Load:
             )
             return [Prediction(Effect.REFUSES, self.path, message)], base
         end = base if reached.offset is None else reached.offset
-        whole = self._sound_end(segment)
         if reached.offset is None and whole.offset is not None:
             message = (
                 f"{self.name}: the offset index leads to no batch, so that a broker takes the log to end at offset {base}: records up to "
@@ -139,10 +146,9 @@ class _Load:
 
     def _sound_end(self, segment: File) -> End:
         fold = self.store.summaries.get(segment.path)
-        plain = fold.plain if isinstance(fold, SegmentFold) else None
-        if plain is None or not plain.is_plain:
+        if not isinstance(fold, SegmentFold):
             return sound_end(segment)
-        return End(plain.end, plain.following if plain.has_batches else None)
+        return End(fold.sound_position, fold.sound_offset)
 
     def _is_misnamed(self, segment: File) -> bool:
         fold = self.store.summaries.get(segment.path)
@@ -175,7 +181,8 @@ def _node_predictions(node: Node) -> Iterator[Prediction]:
     yield from _names(node)
     for directory in node.directories:
         yield from _texts(node, directory)
-    if not node.is_zookeeper and all(one.is_identified for one in node.directories):
+    if not node.is_zookeeper and all(one.meta is not None for one in node.directories):
+        yield from _bootstrap(node)
         yield from _metadata(node)
     for directory in node.directories:
         logs = len(directory.loaded)
@@ -192,8 +199,11 @@ def _identity(node: Node) -> Iterator[Prediction]:
             if directory.is_kraft:
                 yield Prediction(Effect.REFUSES, directory.path, f"no {META}: a broker does not start")
         elif not directory.is_identified:
-            message = f"{META} has no cluster.id or node.id, or cannot be read: a broker does not start"
-            yield Prediction(Effect.REFUSES, f"{directory.path}/{META}", message)
+            # Without a version it is taken for one of ZooKeeper's, and is read.
+            ends = node.fails_at(directory) or directory.meta.get("version") != "1"
+            what = "does not start" if ends else "starts without this directory"
+            message = f"{META} lacks version, cluster.id or node.id: a broker {what}"
+            yield Prediction(Effect.REFUSES if ends else Effect.OFFLINE, f"{directory.path}/{META}", message)
         elif directory.id is not None and ids[directory.id] > 1:
             message = f"another directory has the same directory.id {(directory.meta or {}).get('directory.id')}: a broker does not start"
             yield Prediction(Effect.REFUSES, f"{directory.path}/{META}", message)
@@ -257,6 +267,22 @@ def _check_not_empty(data: bytes) -> None:
 def _check_epochs(data: bytes) -> None:
     if parse_epochs(data) is None:
         raise ValueError(EPOCHS)
+
+
+def _bootstrap(node: Node) -> Iterator[Prediction]:
+    """What a new cluster would start from: it is read at every start, also where there is a metadata log. No checksum is looked at."""
+    has_metadata = any(one.has_metadata for one in node.directories)
+    for directory in node.directories:
+        path = f"{directory.path}/{BOOTSTRAP}"
+        if directory.has_metadata == has_metadata and not _is_readable(path, _check_bootstrap):
+            yield Prediction(Effect.REFUSES, path, f"{BOOTSTRAP} has no metadata.version: a broker does not start")
+
+
+def _check_bootstrap(data: bytes) -> None:
+    """ValueError for bytes that are no batches, or sound batches without the level of the metadata."""
+    frames = scan(byte_view(data), 0)
+    if frames.status.is_damage or (heads(frames).all_sound and METADATA_VERSION not in data[: frames.reached]):
+        raise ValueError(BOOTSTRAP)
 
 
 def _metadata(node: Node) -> Iterator[Prediction]:

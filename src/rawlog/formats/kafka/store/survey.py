@@ -110,6 +110,9 @@ class SegmentFold:
         #: Where an unfinished last batch begins.
         self.unfinished: int | None = None
         self.compacted = False
+        #: Where the sound batches end that it begins with, and the offset after them; and whether nothing else was seen.
+        self.sound_position, self.is_sound = start, True
+        self.sound_offset: int | None = None
         #: Whether offsets rise. Where they do not, splits cannot be merged: the segment must be folded in one.
         self.rises = True
         #: Marks of rules, by code. Those of `absent` hold only if the log is not compacted.
@@ -146,6 +149,8 @@ class SegmentFold:
             self.plain.add(frames, head)
         else:
             self.plain = None
+        if self.is_sound:
+            self._reach(frames, head)
         if len(frames):
             self._batches(frames, head)
         self.unfinished = frames.reached_in_file if unfinished else None
@@ -153,6 +158,16 @@ class SegmentFold:
             left = file.size - frames.reached_in_file
             message = f"the last {left:,} bytes are an unfinished batch, although another segment follows"
             self._mark("truncated", Mark(message, frames.reached_in_file, left, path=file.path))
+
+    def _reach(self, frames: Frames, head: Heads) -> None:
+        """Follow the sound batches up to the first that is not."""
+        good = len(frames) if head.all_sound else int(np.argmin(head.sound))
+        if frames.base > self.sound_position:
+            good = 0
+        if good:
+            self.sound_position = int(frames.positions[good - 1] + frames.sizes[good - 1])
+            self.sound_offset = int(head["last_offset"][good - 1]) + 1
+        self.is_sound = good == len(frames) and not frames.status.is_damage
 
     def _mark(self, code: str, mark: Mark) -> None:
         self.marks[code].append(mark)
@@ -298,6 +313,11 @@ class SegmentFold:
             self.plain.join(following.plain)
         else:
             self.plain = None
+        if self.is_sound and following.start == self.sound_position:
+            self.sound_position, self.is_sound = following.sound_position, following.is_sound
+            self.sound_offset = self.sound_offset if following.sound_offset is None else following.sound_offset
+        else:
+            self.is_sound = False
         self.producers.merge(following.producers)
         self.tally.merge(following.tally)
         self.compacted |= following.compacted

@@ -86,7 +86,7 @@ def repair(store: Store, folder: Folder, options: Mapping[str, str]) -> Report:
     plan.copies = [file for file in votes if _is_vote(file, plan.report)]
     if policy == STRICT:
         for entry in plan.report.entries:
-            if entry.action not in (Action.KEPT, Action.REBUILT) and not entry.is_expected:
+            if entry.is_alteration:
                 raise CorruptError(f"{entry.line()}; the policy is strict", path=metadata.folder)
     return plan.write(folder)
 

@@ -12,9 +12,10 @@ from rawlog.core.errors import RawlogError
 from rawlog.core.findings import Mark, Rule, Severity, rule
 from rawlog.core.format import File
 from rawlog.formats.rocketmq import config
-from rawlog.formats.rocketmq.layouts import BATCH_UNIT, UNIT
+from rawlog.formats.rocketmq.layouts import BATCH_UNIT, CHECKPOINT, UNIT
 from rawlog.formats.rocketmq.paths import parts
 from rawlog.formats.rocketmq.store.comparison import compared, compared_index, units_of
+from rawlog.formats.rocketmq.store.dispatch import message_at
 from rawlog.formats.rocketmq.store.settings import is_batch, usual_size
 from rawlog.formats.rocketmq.store.store import LogSummary, View, views
 
@@ -235,8 +236,10 @@ def queue_missing(files: Sequence[File]) -> Iterator[Mark]:
     for store in views(files):
         if store.of("rocketmq.consumequeue") or store.of("rocketmq.batchconsumequeue"):
             continue
-        queues = store.derived_queues()
-        if queues and store.of("rocketmq.checkpoint") and not store.of("rocketmq.queuedatabase"):
+        queues, point = store.derived_queues(), store.checkpoint() or {}
+        # A checkpoint without a single number after a crash: the broker builds all of them.
+        is_left = store.is_unclean and not any(point.values())
+        if queues and store.of("rocketmq.checkpoint") and not store.of("rocketmq.queuedatabase") and not is_left:
             yield Mark(
                 f"no consume queues at all for {len(queues)} queues of the commit log",
                 path=store.root,
@@ -269,10 +272,11 @@ def index_differs(files: Sequence[File]) -> Iterator[Mark]:
 
 @rule("rocketmq.store.checkpoint", Severity.WARNING, follows="rocketmq.store.missing-file", above=1)
 def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
-    """The checkpoint names times that the commit log has not reached.
+    """The checkpoint names times that the commit log has not reached, or a message (5.5.0 on) that is not there.
 
     After a crash a broker begins to scan at the file it points to: with a checkpoint from elsewhere it begins too late, and older
-    messages that the queues lack are never seen (in a test 96 of 300 were). Remove the checkpoint, or rebuild the store.
+    messages that the queues lack are never seen (in a test 96 of 300 were). A broker with enableAcceleratedRecovery begins to read at the
+    very byte of that message: it cuts off what follows, or does not start. Remove the checkpoint, or rebuild the store.
     """
     for store in views(files):
         point, last = store.checkpoint(), max((log.last_time for log in store.logs), default=0)
@@ -284,6 +288,15 @@ def checkpoint(files: Sequence[File]) -> Iterator[Mark]:
                 yield Mark(
                     f"{name} is later than the last message", path=path, expected=f"at most {last}", found=point[name]
                 )
+        # A lower one may be old: brokers before 5.5.0 leave it as it is.
+        address = point["logics_physical_offset"]
+        if address > 0 and address >= store.begin and message_at([log.file for log in store.logs], address) is None:
+            yield Mark(
+                "logics_physical_offset is not where a message begins",
+                path=store.of("rocketmq.checkpoint")[0].path,
+                position=CHECKPOINT.at("logics_physical_offset"),
+                found=address,
+            )
 
 
 @rule("rocketmq.store.abort", Severity.INFO)

@@ -27,10 +27,8 @@ from rawlog.formats.rocketmq.store.state import entries_in
 from rawlog.io.output import Folder
 
 MOST_NOTES = 20
-BROKERS_OWN = (
-    "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC", SCHEDULE_TOPIC,
-)  # fmt: skip
-"""Topics that a broker makes itself, with those that begin as below."""
+BROKERS_OWN = ("TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC)
+"""Topics that a broker makes itself when it starts, with those that begin as below."""
 BROKERS_PREFIXES = ("rmq_sys_", "RMQ_SYS_", LMQ_PREFIX)
 WITHOUT = {
     "topics.json": "topics",

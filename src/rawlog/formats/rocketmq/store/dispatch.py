@@ -358,8 +358,10 @@ def messages_of(file: File, *, errors: str = "stop", with_crc: bool = True) -> I
         yield rows.where(~rows.leftovers(file))
 
 
-def loaded_messages(files: Iterable[File]) -> Iterator[Messages]:
-    """The messages of all commit-log files that a broker loads, a window at a time. DataError at damage; bodies are not summed up."""
+def loaded_messages(files: Iterable[File], errors: str = "raise") -> Iterator[Messages]:
+    """The messages of all commit-log files that a broker loads, a window at a time. DataError at damage unless `errors` says otherwise;
+    bodies are not summed up.
+    """
     for file in commit_logs(files):
         if file.place.state is None:
-            yield from (rows for rows in messages_of(file, errors="raise", with_crc=False) if len(rows))
+            yield from (rows for rows in messages_of(file, errors=errors, with_crc=False) if len(rows))

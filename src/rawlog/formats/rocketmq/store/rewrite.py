@@ -41,7 +41,7 @@ from rawlog.formats.rocketmq.layouts import (
     UNIT,
     SysFlag,
 )
-from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, above, below_root
+from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME, above, below_root, parts
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.dispatch import (
     K_ADDRESS,
@@ -165,11 +165,28 @@ def carry_databases(files: Sequence[File], folder: Folder, report: Report, forma
 
 
 def reads_queue_files(files: Sequence[File]) -> bool:
-    """Whether the broker of a store reads queues from files. One with a database of queues and no file reads the database."""
+    """Whether the broker of a store reads queues from files. One without such files reads a database if there is one, if its settings are
+    in databases that only such brokers have, or if its queues were left for it to build (`_leave_queues`).
+    """
     formats = {file.format for file in files}
-    return QUEUE_DATABASE not in formats or not formats.isdisjoint(
-        ("rocketmq.consumequeue", "rocketmq.batchconsumequeue")
-    )
+    if not formats.isdisjoint(("rocketmq.consumequeue", "rocketmq.batchconsumequeue")):
+        return True
+    folders = {parts(file.path)[1] for file in files if file.format == "rocketmq.configdatabase"}
+    return QUEUE_DATABASE not in formats and folders <= {ANY_QUEUES} and not _are_left(files)
+
+
+ANY_QUEUES = "rdb"
+"""The one database of settings that brokers with queues of either kind can have."""
+
+
+def _are_left(files: Sequence[File]) -> bool:
+    """Whether nothing of a store is to be believed but its commit log: a broker builds its queues when it starts."""
+    is_unclean = any(file.format == "rocketmq.abort" and file.place.state is None for file in files)
+    for file in files:
+        if is_unclean and file.format == "rocketmq.checkpoint" and file.problem is None:
+            with Source(file.path) as source:
+                return not any(source.read(0, CHECKPOINT.size))
+    return False
 
 
 def write(batches: Iterable[pa.RecordBatch], output: Output, options: Mapping[str, str]) -> int:
@@ -439,7 +456,8 @@ def write_derived(
     full_until = 0 if "index" in left_out else write_index(folder.folder("index"), keys, sizes, report)
     is_intact = is_intact and not left_out
     if not reads_queue_files(files):
-        _leave_queues(files, folder, derived.last_time, full_until, report, is_carried=is_intact)
+        is_carried = is_intact and any(file.format == QUEUE_DATABASE for file in files)
+        _leave_queues(files, folder, derived.last_time, full_until, report, is_carried=is_carried)
     elif left_out:
         folder.write("abort", b"")
         _name_setting(len(dispatch.commit_logs(files)), report)

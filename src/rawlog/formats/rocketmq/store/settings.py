@@ -48,7 +48,7 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.paths import COMMIT_LOG_NAME
-from rawlog.io.storage import Source, is_remote, local_path
+from rawlog.io.storage import Source, is_remote, local_path, read_regular
 
 NAMES = ("broker.conf", "broker.properties", "conf/broker.conf", "conf/broker.properties", "config/broker.conf")
 LEVELS = 3
@@ -95,7 +95,7 @@ def _read(path: Path) -> BrokerConf | None:
     try:
         if not path.is_file() or path.stat().st_size > LARGEST:
             return None
-        text = path.read_bytes().decode("utf-8", "replace")
+        text = read_regular(path).decode("utf-8", "replace")
     except OSError:
         return None
     values = {}
@@ -264,7 +264,8 @@ def _index_sizes(files: Sequence[File]) -> dict[str, int]:
             continue
         rest = file.size - INDEX_HEADER.size - slots * SLOT.size
         is_whole = rest == entries * INDEX_ENTRY.size and count <= entries
-        if count > 1 and is_whole and (sizes[file.size] > 1 or entries % 10 == 0):
+        # A lone file may have been cut after its last entry. Its slots are certain, and a broker makes a file that is too short longer.
+        if count > 1 and is_whole:
             return {"slots": slots, "entries": entries}
     return {}
 

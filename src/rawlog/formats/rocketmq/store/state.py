@@ -20,6 +20,7 @@ from rawlog.core.format import File
 from rawlog.core.groups import Group, Position
 from rawlog.core.tables import Table
 from rawlog.core.text import java_text
+from rawlog.core.transactions import TransactionalId, Transactions
 from rawlog.formats.rocketmq import config, tables
 from rawlog.formats.rocketmq.kernels import entries as fields
 from rawlog.formats.rocketmq.layouts import (
@@ -41,6 +42,7 @@ from rawlog.formats.rocketmq.layouts import (
     SysFlag,
 )
 from rawlog.formats.rocketmq.messages import Messages
+from rawlog.formats.rocketmq.paths import above, parts
 from rawlog.formats.rocketmq.store import dispatch
 from rawlog.formats.rocketmq.store.settings import delays_of
 from rawlog.io.storage import Source
@@ -241,6 +243,18 @@ def consumer_groups(files: Sequence[File], errors: str) -> list[Group]:
     return list(found.values())
 
 
+def unread_groups(files: Sequence[File]) -> Iterator[str]:
+    """What says that consumer groups are there that cannot be read."""
+    folders = {above(file.path, 1) for file in files if file.format == "rocketmq.configdatabase"}
+    for folder in sorted(folders):
+        if parts(folder)[0] in GROUP_DATABASES:
+            yield f"{folder}: consumer groups and offsets are in a RocksDB database, which cannot be read yet"
+
+
+GROUP_DATABASES = ("subscriptionGroups", "consumerOffsets", "metadata", "rdb")
+"""The databases of settings that have groups, offsets or both."""
+
+
 def _offset_row(
     file: File, group: str, topic: str, queue_id: int, offset: int, low: int | None, high: int | None
 ) -> dict[str, Any]:
@@ -324,9 +338,11 @@ def _is_system(topic: str) -> bool:
     )
 
 
-def entries_of(files: Sequence[File]) -> Iterator[Entry]:
-    """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit)."""
-    for rows in dispatch.loaded_messages(files):
+def entries_of(files: Sequence[File], options: Options) -> Iterator[Entry]:
+    """The messages in system topics, and those that came from one (they carry REAL_TOPIC or a commit). DataError at damage unless the
+    options say otherwise.
+    """
+    for rows in dispatch.loaded_messages(files, options.get("errors", "raise")):
         yield from entries_in(rows)
 
 
@@ -386,7 +402,7 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
     committed_keys: dict[tuple[str, str], int] = {}
     finished: set[tuple[int, int]] = set()
     discarded: set[str] = set()
-    for entry in entries_of(files):
+    for entry in entries_of(files, options):
         if entry.topic == HALF_TOPIC:
             halves.setdefault(entry.unique_key or f"@{entry.physical}", []).append(entry)
         elif entry.topic == OP_TOPIC:
@@ -430,13 +446,33 @@ def transactions(files: Sequence[File], options: Options) -> Batches:
     return batch_of(tables.TRANSACTIONS, rows)
 
 
+def transactions_of(files: Sequence[File], errors: str) -> Transactions:
+    """The transactions of all stores: each by the unique key of its half message, those that nothing ended first."""
+    made = Transactions("rocketmq")
+    for batch in transactions(files, {"errors": errors}):
+        for row in batch.cast(_with_numbers(batch.schema)).to_pylist():
+            queue = "" if row["topic"] is None else f"{row['topic']}-{row['queue_id']}"
+            name = row["unique_key"] or f"@{row['half_physical_offset']}"
+            places = (queue,) if queue else ()
+            made.ids.append(TransactionalId(name, None, None, row["state"], None, places, row["born_timestamp"]))
+    made.ids.sort(key=lambda one: one.status != "pending")
+    return made
+
+
+def _with_numbers(schema: pa.Schema) -> pa.Schema:
+    """The same with times as microseconds."""
+    return pa.schema(
+        [pa.field(one.name, pa.int64() if pa.types.is_timestamp(one.type) else one.type) for one in schema]
+    )
+
+
 @guarded
 def scheduled(files: Sequence[File], options: Options) -> Batches:
     """Delayed and timer messages: due when, delivered or not."""
     waiting: list[Entry] = []
     delivered: dict[tuple[str, str], int] = {}
     cancelled: set[str] = set()
-    for entry in entries_of(files):
+    for entry in entries_of(files, options):
         if entry.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             waiting.append(entry)
             if "TIMER_DEL_UNIQKEY" in entry.properties:
@@ -500,9 +536,9 @@ FIRST_POP = "1ST_POP_TIME"
 def retries(files: Sequence[File], options: Options) -> Batches:
     """Messages that were sent back, and dead letters, with the message that each began as."""
     names = _Names.of(files)
-    rows = [row for entry in entries_of(files) if (row := _row(entry, names)) is not None]
+    rows = [row for entry in entries_of(files, options) if (row := _row(entry, names)) is not None]
     searched = {(row["source_topic"], row["unique_key"]) for row in rows if row["source_physical_offset"] is None}
-    found = _found(files, {(topic, key) for topic, key in searched if topic and key})
+    found = _found(files, {(topic, key) for topic, key in searched if topic and key}, options)
     for row in rows:
         if row["source_physical_offset"] is None:
             row["source_physical_offset"] = found.get((row["source_topic"], row["unique_key"]))
@@ -584,7 +620,7 @@ class _Names:
         return name, None
 
 
-def _found(files: Sequence[File], wanted: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
+def _found(files: Sequence[File], wanted: set[tuple[str, str]], options: Options) -> dict[tuple[str, str], int]:
     """Where the one message of a topic with a unique key is. Those of a batch may all have the same: then none is given."""
     found: dict[tuple[str, str], int] = {}
     if not wanted:
@@ -592,7 +628,7 @@ def _found(files: Sequence[File], wanted: set[tuple[str, str]]) -> dict[tuple[st
     several: set[tuple[str, str]] = set()
     topics = pa.array(sorted({topic.encode() for topic, _ in wanted}), pa.binary())
     keys = pa.array(sorted({key.encode() for _, key in wanted}), pa.binary())
-    for rows in dispatch.loaded_messages(files):
+    for rows in dispatch.loaded_messages(files, options.get("errors", "raise")):
         starts, sizes = dispatch.property_spans(rows, "UNIQ_KEY")
         topic = columns.spans(rows.data, rows[fields.F_TOPIC], rows[fields.F_TOPIC_SIZE])
         key = columns.spans(rows.data, np.maximum(starts, 0), np.maximum(sizes, 0))
