@@ -282,7 +282,7 @@ class _Walk:
     def is_tail(self, frames: Frames) -> bool:
         """Whether the bytes to the end of the file are no frames: what a crash leaves in a file that a system appends to."""
         can_tell = self.format.appended and not self.sealed and self.lost is None and self.end >= self.source.size
-        return can_tell and frames.why is None and self.following(frames) is None and self.lost is None
+        return can_tell and frames.error is None and self.following(frames) is None and self.lost is None
 
     def damaged(self, frames: Frames) -> int | None:
         """Where to go on after damage, or None to end there."""

@@ -156,9 +156,9 @@ def refuse_damage(whose: Identity | None, found: Continuity, why: str, *, allows
         holes = [one for one in batches.holes if one.reason != PADDING]
         holes = [one for one in holes if not extent.is_crash_tail(one)] if allows_tail else holes
         for hole in holes:
-            what = TruncatedError if hole.reason == UNFINISHED else CorruptError
+            error = TruncatedError if hole.reason == UNFINISHED else CorruptError
             message = f"{hole.stop - hole.start:,} bytes are not a sound batch ({hole.reason}); {why}"
-            raise what(message, path=extent.file.path, position=hole.start, format="kafka.log", layout=BATCH.name)
+            raise error(message, path=extent.file.path, position=hole.start, format="kafka.log", layout=BATCH.name)
         if chosen.dropped or chosen.rebased or chosen.order != list(range(len(batches.head))) or number in found.placed:
             at = min([*chosen.dropped, *chosen.rebased, *chosen.moved], default=0)
             raise CorruptError(
