@@ -155,8 +155,10 @@ def topic_id_of(files: Sequence[File]) -> bytes | None:
     return None
 
 
-def report_gaps(files: Sequence[File], report: Report) -> None:
-    """Report what is missing in a partition or is in the wrong segment, as verify finds it."""
+def report_gaps(files: Sequence[File], report: Report, *, is_copy: bool = False) -> None:
+    """Report what is missing in a partition or is in the wrong segment, as verify finds it. `is_copy`: what is in the wrong segment stays
+    there, and is no loss.
+    """
     found = continuity(files)
     for gap in found.gaps:
         span = {"first_offset": gap.first, "stop_offset": gap.last + 1}
@@ -170,7 +172,7 @@ def report_gaps(files: Sequence[File], report: Report) -> None:
         if piece.start != extent.first:
             reason = "they belong to another segment, where readers look for them; `rawlog repair` puts them there"
             span = {"first_offset": piece.first, "stop_offset": piece.last + 1}
-            report.add(Action.LOST, reason, extent.file.path, **span)
+            report.add(Action.LOST, reason, extent.file.path, is_expected=is_copy, **span)
     report.count("gaps", len(report.entries))
 
 
